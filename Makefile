@@ -1,0 +1,40 @@
+# Every target does its own set-up: Python >= 3.11 and make are all that a machine needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types contracts unit bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## make .venv with everything pinned by constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpower needs Python 3.11 or newer; run make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: setup  ## four organisations, one eigenspace: about half a minute
+	@$(BIN)/python examples/demo.py
+
+test: setup lint types contracts unit  ## lint, types, import contract and tests
+
+lint: setup  ## ruff: format and rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup  ## mypy, strict
+	$(BIN)/mypy -p fedpower
+
+contracts: setup  ## arrows between modules point down only
+	$(BIN)/lint-imports --no-cache
+
+unit: setup  ## the test suite
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+clean:  ## remove the environment and what was built
+	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

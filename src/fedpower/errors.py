@@ -1,0 +1,21 @@
+"""The errors a user can meet: each is one sentence that says what must hold, what was got, what to do."""
+
+
+class FedpowerError(ValueError):
+    """Bad input or a refused request, in one sentence; the command line prints it and exits with 2."""
+
+
+class InputError(FedpowerError):
+    """Data, a file or a parameter that cannot be used as it is."""
+
+
+class BudgetError(FedpowerError):
+    """A release that would overspend a silo's own privacy cap; nothing was charged and nothing left."""
+
+
+class LedgerError(FedpowerError):
+    """A ledger file that is missing, corrupt, foreign or not private to its owner."""
+
+
+class ProtocolError(FedpowerError):
+    """A message or a federation that breaks the protocol's rules."""

@@ -1,0 +1,49 @@
+"""Small problems with a known pooled moment."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class ArrayMoment:
+    """A silo's rows held in memory: the plainest implementation of what a silo needs."""
+
+    rows: Array
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.rows)
+
+    def mean(self) -> Array:
+        return self.rows.mean(axis=0)
+
+    def moment(self, center: Array | None = None) -> Array:
+        about = self.rows if center is None else self.rows - center
+        return about.T @ about / len(about)
+
+    def product(self, basis: Array, center: Array | None = None) -> Array:
+        return self.moment(center) @ basis
+
+    def trace(self, center: Array | None = None) -> float:
+        return float(np.trace(self.moment(center)))
+
+
+def spiked_rows(
+    n_rows: int = 600, n_features: int = 12, rank: int = 3, noise: float = 0.4, seed: int = 0
+) -> Array:
+    """Return rows with ``rank`` strong directions of decreasing strength."""
+    rng = np.random.default_rng(seed)
+    directions = np.linalg.qr(rng.standard_normal((n_features, rank)))[0]
+    strengths = np.linspace(3.0, 1.5, rank)
+    scores = rng.standard_normal((n_rows, rank)) * strengths
+    return scores @ directions.T + noise * rng.standard_normal((n_rows, n_features))
+
+
+def split(rows: Array, sizes: list[int]) -> list[Array]:
+    """Return consecutive pieces of ``rows`` of the given sizes."""
+    assert sum(sizes) == len(rows)
+    return np.split(rows, np.cumsum(sizes)[:-1])
