@@ -1,0 +1,168 @@
+"""The paper's linear algebra: identities first, brute force where there is none."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpower.linalg import (
+    captured_variance_ratio,
+    condition_number,
+    fix_signs,
+    heterogeneity,
+    is_orthonormal,
+    misalignment,
+    noise_error_term,
+    orth,
+    parallel_error_term,
+    principal_angles,
+    projection_distance,
+    ritz_pairs,
+    rotation,
+    sampling_error_term,
+    sin_theta,
+)
+from problems import Array
+
+seeds = st.integers(0, 10_000)
+
+
+def random_basis(seed: int, d: int = 9, r: int = 3) -> Array:
+    return orth(np.random.default_rng(seed).standard_normal((d, r)))
+
+
+@given(seeds)
+def test_orth_spans_the_same_and_is_unique(seed: int) -> None:
+    product = np.random.default_rng(seed).standard_normal((9, 3))
+    basis = orth(product)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-13)
+    assert sin_theta(basis, np.linalg.qr(product)[0]) < 1e-12
+    triangle = basis.T @ product
+    assert (np.diagonal(triangle) > 0).all()
+    np.testing.assert_allclose(orth(basis @ np.abs(triangle)), orth(basis @ np.abs(triangle)))
+
+
+@pytest.mark.parametrize("product", [np.zeros((5, 3)), np.ones((5, 3)), np.eye(5)[:, [0, 0, 1]]])
+def test_orth_of_a_rank_deficient_product_is_still_orthonormal(product: Array) -> None:
+    assert is_orthonormal(orth(product), 1e-12)
+
+
+@given(seeds)
+def test_procrustes_is_the_best_of_many_rotations(seed: int) -> None:
+    basis, reference = random_basis(seed), random_basis(seed + 1)
+    best = rotation("procrustes", basis, reference)
+    np.testing.assert_allclose(best.T @ best, np.eye(3), atol=1e-12)
+    error = np.linalg.norm(basis @ best - reference)
+    for other in range(20):
+        turn = random_basis(seed + other, 3, 3)
+        assert error <= np.linalg.norm(basis @ turn - reference) + 1e-12
+
+
+@given(seeds)
+def test_sign_alignment_is_the_best_of_all_sign_patterns(seed: int) -> None:
+    basis, reference = random_basis(seed), random_basis(seed + 1)
+    got = np.linalg.norm(basis @ rotation("sign", basis, reference) - reference)
+    patterns = np.array(np.meshgrid(*[[-1.0, 1.0]] * 3)).reshape(3, -1).T
+    assert got == pytest.approx(
+        min(np.linalg.norm(basis * pattern - reference) for pattern in patterns)
+    )
+
+
+@given(seeds)
+def test_a_turned_basis_is_brought_back(seed: int) -> None:
+    basis, turn = random_basis(seed), random_basis(seed + 2, 3, 3)
+    back = rotation("procrustes", basis @ turn, basis)
+    np.testing.assert_allclose(basis @ turn @ back, basis, atol=1e-12)
+    np.testing.assert_array_equal(rotation("identity", basis @ turn, basis), np.eye(3))
+
+
+@given(seeds)
+def test_the_distances_agree_with_each_other(seed: int) -> None:
+    first, second = random_basis(seed), random_basis(seed + 1)
+    angles = principal_angles(first, second)
+    assert (np.diff(angles) >= 0).all()
+    assert sin_theta(first, second) == pytest.approx(np.sin(angles[-1]), abs=1e-9)
+    assert projection_distance(first, second) == pytest.approx(np.sin(angles[-1]), abs=1e-9)
+
+
+def test_sin_theta_of_a_wider_basis_needs_only_to_contain_the_target() -> None:
+    basis = random_basis(0, 9, 5)
+    assert sin_theta(basis, basis[:, :2]) < 1e-12
+
+
+def test_the_leading_eigenspace_captures_all_that_can_be_captured() -> None:
+    moment = np.diag([5.0, 3.0, 1.0, 0.5])
+    assert captured_variance_ratio(np.eye(4)[:, :2], moment) == pytest.approx(1.0)
+    assert captured_variance_ratio(np.eye(4)[:, 2:], moment) == pytest.approx(1.5 / 8)
+
+
+@given(seeds)
+def test_ritz_pairs_of_an_invariant_subspace_are_eigenpairs(seed: int) -> None:
+    vectors = random_basis(seed, 6, 6)
+    values = np.array([6.0, 5, 4, 3, 2, 1])
+    moment = vectors * values @ vectors.T
+    before = vectors[:, :3] @ random_basis(seed + 1, 3, 3)
+    product = (moment + 0.5 * np.eye(6)) @ before
+    got, columns = ritz_pairs(orth(product), product, shift=0.5)
+    np.testing.assert_allclose(got, [6, 5, 4], atol=1e-10)
+    np.testing.assert_allclose(np.abs(columns.T @ vectors[:, :3]), np.eye(3), atol=1e-8)
+
+
+def test_signs_are_decided_by_the_largest_loading() -> None:
+    vectors = np.array([[0.1, -0.9], [-0.9, 0.1]])
+    np.testing.assert_array_equal(fix_signs(vectors), [[-0.1, 0.9], [0.9, -0.1]])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_basis_with_a_non_finite_entry_is_not_orthonormal(bad: float) -> None:
+    basis = np.eye(4)[:, :2].copy()
+    assert is_orthonormal(basis)
+    basis[3, 0] = bad
+    assert not is_orthonormal(basis)
+
+
+class TestDiagnostics:
+    """η, ρ_t, κ and the error terms, computed by hand for diagonal matrices."""
+
+    def test_heterogeneity_is_the_largest_relative_distance(self) -> None:
+        moments = [np.diag([2.0, 1.0]), np.diag([4.0, 1.0])]
+        assert heterogeneity(moments, np.diag([3.0, 1.0])) == pytest.approx(1 / 3)
+
+    def test_misalignment_is_the_largest_distance_to_the_reference(self) -> None:
+        reference = np.eye(3)[:, :1]
+        assert misalignment([reference, -reference], reference) == pytest.approx(2.0)
+
+    def test_the_condition_number_leaves_out_zero_eigenvalues(self) -> None:
+        assert condition_number(np.diag([4.0, 2.0, 0.0])) == pytest.approx(2.0)
+
+    def test_the_error_terms_are_the_printed_formulas(self) -> None:
+        log_term = np.log(100 * 10)
+        first = noise_error_term(
+            noise_std=0.01, gap=0.5, n_features=100, n_steps=10, n_averaged=20, max_misalignment=0.1
+        )
+        assert first == pytest.approx(
+            1 / 0.5 / (1 - (1 - 1 / 20) * 0.1) * 0.01 * np.sqrt(100 * log_term / 20)
+        )
+        second = parallel_error_term(
+            largest_eigenvalue=2.0,
+            gap=0.5,
+            heterogeneity=0.2,
+            max_misalignment=0.1,
+            n_averaged=8,
+            partial=True,
+        )
+        assert second == pytest.approx(1 / 0.5 / 0.9 * 2 * 2.0 * (0.2 + 2.2 * 0.1))
+        third = sampling_error_term(
+            largest_eigenvalue=2.0,
+            gap=0.5,
+            n_features=100,
+            n_steps=10,
+            n_participants=8,
+            max_misalignment=0.1,
+        )
+        assert third == pytest.approx(1 / 0.5 / 0.9 * 2.0 * np.sqrt(log_term / 8))
+
+    def test_where_the_theorem_says_nothing_the_terms_are_infinite(self) -> None:
+        assert parallel_error_term(
+            largest_eigenvalue=1.0, gap=0.5, heterogeneity=0.1, max_misalignment=1.3, n_averaged=5
+        ) == float("inf")
