@@ -1,0 +1,32 @@
+"""From sources of rows to their moment or product, block by block in bounded memory."""
+
+from fedpower.data.columns import match_columns
+from fedpower.data.fingerprint import fingerprint
+from fedpower.data.groups import split_by_group
+from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel
+from fedpower.data.local import LocalMoment, local_moment
+from fedpower.data.moment import Moments, accumulate_moment
+from fedpower.data.norms import largest_row_norm
+from fedpower.data.opening import open_source
+from fedpower.data.product import RowProduct
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Block, RowSource
+
+__all__ = [
+    "Block",
+    "KernelChoice",
+    "LocalMoment",
+    "Moments",
+    "RowProduct",
+    "RowSource",
+    "RowTreatment",
+    "accumulate_moment",
+    "block_rows",
+    "choose_kernel",
+    "fingerprint",
+    "largest_row_norm",
+    "local_moment",
+    "match_columns",
+    "open_source",
+    "split_by_group",
+]

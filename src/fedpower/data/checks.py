@@ -1,0 +1,104 @@
+"""The sentences about bad data: they name source, column and row, and never a cell's value."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.source import Block, is_sparse
+from fedpower.errors import InputError
+
+MAX_NAMES = 5
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return the names quoted and joined, the first few when there are many."""
+    quoted = ", ".join(f"'{name}'" for name in names[:MAX_NAMES])
+    return quoted if len(names) <= MAX_NAMES else f"{quoted} and {len(names) - MAX_NAMES} more"
+
+
+def column_label(columns: tuple[str, ...] | None, index: int) -> str:
+    """Return how a sentence calls a column: by name, or by its place counted from 1."""
+    return f"column {index + 1}" if columns is None else f"column '{columns[index]}'"
+
+
+def require_shape(name: str, n_rows: int | None, n_features: int) -> None:
+    """Refuse a source without columns or, where the number of rows is known, without rows."""
+    if n_features == 0:
+        raise InputError(f"{name} must have at least one column, got none; give it feature columns")
+    if n_rows == 0:
+        raise InputError(f"{name} must have at least one row, got none; leave this silo out")
+
+
+def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+    """Refuse anything but a nonempty 2-d array of real numbers."""
+    if len(shape) != 2:
+        raise InputError(
+            f"{name} must be a 2-d array of rows by columns, got {len(shape)}-d with shape "
+            f"{shape}; "
+            "reshape it so that each row is one record"
+        )
+    if dtype.kind not in "fiub":
+        kind = {"c": "complex", "O": "object"}.get(dtype.kind, "non-numeric")
+        raise InputError(
+            f"{name} must hold real numbers, got {kind} dtype {dtype.name}; convert it to float64"
+        )
+    require_shape(name, *shape)
+
+
+def require_block_size(max_rows: int) -> None:
+    """Refuse a block size below one row."""
+    if max_rows < 1:
+        raise InputError(f"max_rows must be at least 1, got {max_rows}; ask for larger blocks")
+
+
+def require_distinct(name: str, columns: Sequence[str]) -> None:
+    """Refuse column names that occur twice."""
+    twice = sorted(column for column, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise InputError(
+            f"{name} must have distinct column names, got {shown(twice)} more than "
+            "once; "
+            "rename the columns"
+        )
+
+
+def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
+    """Return the error for a cell or column that is not numeric; `row` counts from 0."""
+    return InputError(
+        f"column '{column}' of {name} must hold numbers, got {dtype} at row {row + 1}; "
+        f"drop the column (drop=['{column}']) or turn it into numbers"
+    )
+
+
+def require_finite(
+    block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int | NDArray[np.int64]
+) -> None:
+    """Refuse a block with a missing or infinite value, naming the first such row.
+
+    Parameters
+    ----------
+    block : the rows to check.
+    name, columns : of the source, for the sentence.
+    rows : the first row's number counted from 0, or the number of each row.
+    """
+    values = block.data if is_sparse(block) else block
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(values)):  # a finite sum has finite terms, and costs no second array
+            return
+    if np.isfinite(values).all():  # the sum itself overflowed
+        return
+    if is_sparse(block):
+        entry = int(np.flatnonzero(~np.isfinite(block.data))[0])
+        row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
+        column, value = int(block.indices[entry]), float(block.data[entry])
+    else:
+        row, column = (int(index) for index in np.argwhere(~np.isfinite(block))[0])
+        value = float(block[row, column])
+    number = rows + row if isinstance(rows, int) else int(rows[row])
+    what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
+    raise InputError(
+        f"{column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
+        f"{number + 1}; fill it in or leave that row out"
+    )

@@ -1,0 +1,101 @@
+"""How a silo multiplies: by a d×d moment made once, or by its rows at every step."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+BLOCK_BYTES = 4 * 2**20
+MIN_ROWS = 256
+MAX_ROWS = 2**16
+MAX_BLOCK_BYTES = 64 * 2**20
+
+MEMORY_LIMIT = 512 * 2**20
+"""Bytes of d×d arrays a silo may hold."""
+
+SPARSE_LIMIT = 0.1
+"""Share of stored entries above which dense arithmetic is faster than sparse."""
+
+SPARSE_SLOWNESS = 100
+"""Operations of dense matrix products in the time of one of a sparse product."""
+
+READ_COST = 40
+"""Operations of a matrix product in the time in which one value is read and checked."""
+
+
+def block_rows(n_features: int, *, density: float = 1.0) -> int:
+    """Return how many rows make a block of about 4 MiB.
+
+    At least 256 rows are taken, so that products are worth their call, unless that is more than 64
+    MiB.
+
+    Parameters
+    ----------
+    n_features : number of columns.
+    density : share of stored entries; a sparse entry is counted twice, for its index.
+    """
+    per_row = 8 * max(1.0, n_features * min(1.0, 2 * density))
+    rows = max(int(BLOCK_BYTES / per_row), MIN_ROWS)
+    return max(1, min(rows, MAX_ROWS, int(MAX_BLOCK_BYTES / per_row)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelChoice:
+    """Which kernel was chosen, and why in one sentence."""
+
+    kind: Literal["moment", "product"]
+    reason: str
+
+
+def moment_bytes(n_features: int, *, density: float | None = 1.0) -> int:
+    """Return the bytes of the d×d arrays that making and using a moment takes."""
+    arrays = 2 if density is not None and density > SPARSE_LIMIT else 4
+    return arrays * 8 * n_features**2
+
+
+def choose_kernel(
+    *,
+    n_rows: int | None,
+    n_features: int,
+    rank: int,
+    steps: int,
+    density: float | None = 1.0,
+    memory_limit: int = MEMORY_LIMIT,
+) -> KernelChoice:
+    """Return the cheaper kernel by estimated operations and reads, within the memory limit.
+
+    Parameters
+    ----------
+    n_rows, n_features : s and d; an unknown s is taken as large.
+    rank : columns of the basis.
+    steps : how many products will be asked for.
+    density : share of stored entries; None for a sparse source of unknown density.
+    memory_limit : bytes that d×d arrays may take.
+    """
+    need = moment_bytes(n_features, density=density)
+    size = f"d={n_features}"
+    if need > memory_limit:
+        return KernelChoice(
+            kind="product",
+            reason=f"the moment of {size} columns needs {_mib(need)}, more than the limit of "
+            f"{_mib(memory_limit)}: rows are read at every step",
+        )
+    share = 0.01 if density is None else density
+    rows = 10 * n_features if n_rows is None else n_rows
+    entries = rows * n_features * share
+    is_sparse = share <= SPARSE_LIMIT
+    slowness = SPARSE_SLOWNESS if is_sparse else 1
+    once = entries * n_features * (share * slowness if is_sparse else 1.0) + READ_COST * entries
+    moment = once + steps * 2.0 * n_features**2 * rank
+    product = steps * entries * (4.0 * rank * min(slowness, 10) + READ_COST)
+    kind: Literal["moment", "product"] = "moment" if moment <= product else "product"
+    shape = f"{'unknown' if n_rows is None else n_rows} rows, {size}, rank {rank} and {steps} steps"
+    verdict = "the moment is made once" if kind == "moment" else "rows are read at every step"
+    return KernelChoice(
+        kind=kind,
+        reason=f"with {shape}, a moment of {_mib(need)} costs about {moment:.1e} operations and "
+        f"products over the rows {product:.1e}: {verdict}",
+    )
+
+
+def _mib(count: int) -> str:
+    """Return bytes as text in MiB."""
+    return f"{count / 2**20:.3g} MiB"

@@ -1,0 +1,122 @@
+"""`LocalMoment`: what a silo asks of its own rows, whichever kernel answers."""
+
+from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, choose_kernel, moment_bytes
+from fedpower.data.moment import Moments, accumulate_moment
+from fedpower.data.product import RowProduct, RowSummary, require_basis
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Matrix, RowSource, Vector
+from fedpower.errors import InputError
+
+
+class LocalMoment:
+    """Mean, moment and products of one silo's treated rows.
+
+    A `center` may be given late, once the pooled mean is known, in units of the treated rows (of
+    `mean`): rows are bounded first and centred then, so the moment about any centre follows from
+    what one pass computed.
+
+    Parameters
+    ----------
+    source, treatment : the rows and what is done to them.
+    choice : the kernel.
+    memory_limit : bytes that d×d arrays may take.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        treatment: RowTreatment,
+        *,
+        choice: KernelChoice,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        treatment.check_width(source.n_features)
+        self.source = source
+        self.treatment = treatment
+        self.choice = choice
+        self._limit = memory_limit
+        self._moments: Moments | None = None
+        self._rows = RowProduct(source, treatment)
+
+    def prepare(self) -> None:
+        """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
+        self._summary()
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        known = self.source.n_rows
+        return self._summary().n_rows if known is None else known
+
+    @property
+    def n_clipped(self) -> int:
+        """How many rows the bound shortened; for the silo's operator only."""
+        return self._summary().n_clipped
+
+    def mean(self) -> Vector:
+        """Return the mean of the treated rows."""
+        return self._summary().mean
+
+    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
+        """Return the moment about `center` times the basis."""
+        basis = require_basis(basis, self.source.n_features)
+        if self.choice.kind == "moment":
+            return self._moment().product(basis, center)
+        return self._rows.product(basis, center)
+
+    def trace(self, center: Vector | None = None) -> float:
+        """Return the trace of the moment about `center`: the total second moment."""
+        if self.choice.kind == "moment":
+            return self._moment().trace(center)
+        return self._rows.trace(center)
+
+    def moment(self, center: Vector | None = None) -> Matrix:
+        """Return the d×d moment about `center`, or refuse one that does not fit."""
+        need = moment_bytes(self.source.n_features, density=self.source.density)
+        if self.choice.kind == "product" and need > self._limit:
+            raise InputError(
+                f"the moment of {self.source.name} must fit in {self._limit / 2**20:.3g} MiB, got "
+                f"{need / 2**20:.3g} MiB for {self.source.n_features} columns; raise memory_limit or use "
+                "products"
+            )
+        return self._moment().about(center)
+
+    def _moment(self) -> Moments:
+        """Return the moments, made on first use."""
+        if self._moments is None:
+            self._moments = accumulate_moment(self.source, self.treatment)
+        return self._moments
+
+    def _summary(self) -> Moments | RowSummary:
+        """Return what holds the mean and counts, by the chosen kernel."""
+        use_moment = self._moments is not None or self.choice.kind == "moment"
+        return self._moment() if use_moment else self._rows.summary()
+
+
+def local_moment(
+    source: RowSource,
+    treatment: RowTreatment | None = None,
+    *,
+    rank: int,
+    steps: int,
+    memory_limit: int = MEMORY_LIMIT,
+) -> LocalMoment:
+    """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
+
+    Parameters
+    ----------
+    source : the rows.
+    treatment : what is done to each row; nothing by default.
+    rank, steps : columns of the basis and number of products to come.
+    memory_limit : bytes that d×d arrays may take.
+    """
+    treatment = RowTreatment() if treatment is None else treatment
+    choice = choose_kernel(
+        n_rows=source.n_rows,
+        n_features=source.n_features,
+        rank=rank,
+        steps=steps,
+        density=source.density,
+        memory_limit=memory_limit,
+    )
+    return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit)

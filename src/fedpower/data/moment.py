@@ -1,0 +1,172 @@
+"""The second moment of a source's treated rows, from one pass in bounded memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas
+
+from fedpower.data.kernel import SPARSE_LIMIT
+from fedpower.data.kernel import block_rows as usual_rows
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Block, Matrix, RowSource, SparseBlock, Vector, is_sparse
+from fedpower.errors import InputError
+
+MIRROR_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Mean and moments of s treated rows y.
+
+    Parameters
+    ----------
+    n_rows : s.
+    origin, drift : the mean (1/s) Σ y in two parts, a point near the rows and the small rest; their
+        sum alone would be rounded to the size of the mean, not to that of the spread.
+    covariance : (1/s) Σ (y − mean)(y − mean)ᵀ, exactly symmetric.
+    n_clipped : how many rows the bound shortened; for the silo's operator only.
+    """
+
+    n_rows: int
+    origin: Vector
+    drift: Vector
+    covariance: Matrix
+    n_clipped: int
+
+    @property
+    def mean(self) -> Vector:
+        """The mean of the treated rows."""
+        return self.origin + self.drift
+
+    @property
+    def moment(self) -> Matrix:
+        """The second moment about the origin, (1/s) Σ y yᵀ."""
+        return self.about(None)
+
+    def about(self, center: Vector | None = None) -> Matrix:
+        """Return (1/s) Σ (y − center)(y − center)ᵀ, by the shift identity.
+
+        The covariance and the square of the shift are both positive semi-definite, so their sum
+        loses no digits, however far the mean is from the origin.
+        """
+        shift = self.shift(center)
+        return self.covariance + np.outer(shift, shift)
+
+    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
+        """Return the moment about `center` times the basis."""
+        shift = self.shift(center)
+        return np.asarray(self.covariance @ basis + np.outer(shift, shift @ basis))
+
+    def trace(self, center: Vector | None = None) -> float:
+        """Return the trace of the moment about `center`."""
+        shift = self.shift(center)
+        return float(np.trace(self.covariance) + shift @ shift)
+
+    def shift(self, center: Vector | None) -> Vector:
+        """Return the mean less the centre."""
+        if center is None:
+            return self.mean
+        return (self.origin - require_center(center, self.origin.size)) + self.drift
+
+
+def require_center(center: Vector, n_features: int) -> Vector:
+    """Return the centre as a float64 vector of the right length, or refuse it."""
+    vector = np.asarray(center, dtype=np.float64)
+    if vector.shape != (n_features,) or not np.isfinite(vector).all():
+        raise InputError(
+            f"center must be {n_features} finite numbers, one per column of the treated rows, got "
+            "shape "
+            f"{vector.shape}; give the pooled mean"
+        )
+    return vector
+
+
+def accumulate_moment(
+    source: RowSource, treatment: RowTreatment, *, block_rows: int | None = None
+) -> Moments:
+    """Return the moments of a source's treated rows from one pass.
+
+    Each block is taken about the first one's mean, centred, and merged into the total
+    [CGL83 eq. 2.1]: rows far from the origin cost no digits and no second pass. Two d×d arrays are
+    the most it holds beside a block.
+
+    Parameters
+    ----------
+    source, treatment : the rows and what is done to them.
+    block_rows : rows per block; about 4 MiB of them by default.
+    """
+    n_features = source.n_features
+    treatment.check_width(n_features)
+    offset = None
+    if source.sparse and not treatment.bounded:
+        treatment, offset = treatment.split()
+    if block_rows is None:
+        stays = source.sparse and not treatment.densifies()
+        block_rows = usual_rows(n_features, density=source.density or 0.01 if stays else 1.0)
+    total, n_clipped = 0, 0
+    origin, drift = np.zeros(n_features), np.zeros(n_features)
+    scatter: Any = np.zeros((n_features, n_features), order="F")
+    for block in source.blocks(block_rows):
+        treated, clipped = treatment.apply(block)
+        if not is_sparse(treated):
+            origin = treated.mean(axis=0) if total == 0 else origin
+            treated = treated - origin
+        count = int(treated.shape[0])
+        block_mean = column_mean(treated)
+        scatter = _add_scatter(scatter, treated, block_mean)
+        step = block_mean - drift
+        if total:
+            weight = total * count / (total + count)
+            scatter = blas.dsyr(weight, step, lower=1, a=scatter, overwrite_a=1)
+        total += count
+        n_clipped += clipped
+        drift += step * (count / total)
+    scatter /= total
+    _mirror(scatter)
+    if offset is not None:
+        origin = -offset
+    for array in (origin, drift, scatter):
+        array.flags.writeable = False
+    return Moments(
+        n_rows=total, origin=origin, drift=drift, covariance=scatter, n_clipped=n_clipped
+    )
+
+
+def column_mean(rows: Block) -> Vector:
+    """Return the mean of a block's rows."""
+    return np.asarray(rows.sum(axis=0), dtype=np.float64).ravel() / int(rows.shape[0])
+
+
+def _add_scatter(scatter: Any, rows: Block, mean: Vector) -> Any:
+    """Return the lower triangle of scatter + Σ (y − mean)(y − mean)ᵀ over the block, in place."""
+    if is_sparse(rows):
+        size, width = rows.shape
+        if rows.nnz <= SPARSE_LIMIT * size * width:
+            return _add_sparse(scatter, rows, mean)
+        limit = usual_rows(width)
+        for start in range(0, size, limit):
+            centred = rows[start : start + limit].toarray() - mean
+            scatter = blas.dsyrk(1.0, centred.T, beta=1.0, c=scatter, lower=1, overwrite_c=1)
+        return scatter
+    return blas.dsyrk(1.0, (np.asarray(rows) - mean).T, beta=1.0, c=scatter, lower=1, overwrite_c=1)
+
+
+def _add_sparse(scatter: Any, rows: SparseBlock, mean: Vector) -> Any:
+    """Return the same for a sparse block, without densifying it.
+
+    Σ y yᵀ − s·mean·meanᵀ loses at most a factor 1/(1 − density) to cancellation.
+    """
+    gram: Any = (rows.T @ rows).tocoo()
+    scatter[gram.row, gram.col] += gram.data
+    return blas.dsyr(-float(rows.shape[0]), mean, lower=1, a=scatter, overwrite_a=1)
+
+
+def _mirror(matrix: Any) -> None:
+    """Copy the lower triangle onto the upper one, a stripe at a time."""
+    size = matrix.shape[0]
+    for start in range(0, size, MIRROR_ROWS):
+        stop = min(start + MIRROR_ROWS, size)
+        corner = np.tril(matrix[start:stop, start:stop])
+        matrix[start:stop, start:stop] = corner + np.tril(corner, -1).T
+        matrix[start:stop, stop:] = matrix[stop:, start:stop].T

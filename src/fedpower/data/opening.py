@@ -1,0 +1,172 @@
+"""`open_source`: one door for arrays, tables and files."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy import sparse
+
+from fedpower.data.arrays import array_source, sparse_source
+from fedpower.data.arrowfiles import ipc_reader, parquet_reader
+from fedpower.data.checks import shown
+from fedpower.data.csvfiles import csv_reader
+from fedpower.data.frames import arrow_reader, frame_reader, is_pandas
+from fedpower.data.npy import npy_source
+from fedpower.data.npz import npz_source
+from fedpower.data.positional import PositionalSource
+from fedpower.data.source import Extra, RowSource
+from fedpower.data.svmlight import svmlight_source
+from fedpower.data.tables import TableReader, table_source
+from fedpower.errors import InputError
+
+Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
+
+TABLE_FILES: Readers = {
+    ".csv": csv_reader,
+    ".csv.gz": csv_reader,
+    ".tsv": lambda path, name: csv_reader(path, name, delimiter="\t"),
+    ".tsv.gz": lambda path, name: csv_reader(path, name, delimiter="\t"),
+    ".parquet": parquet_reader,
+    ".feather": ipc_reader,
+    ".arrow": ipc_reader,
+}
+ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
+    ".npy": npy_source,
+    ".npz": npz_source,
+}
+SVMLIGHT_FILES = tuple(
+    f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
+)
+
+
+def open_source(
+    data: Any,
+    *,
+    name: str | None = None,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    extra: Extra = "refuse",
+    n_features: int | None = None,
+    zero_based: bool = False,
+) -> RowSource:
+    """Return a source of rows over an array, a table, a file or another source.
+
+    Parameters
+    ----------
+    data : a 2-d NumPy array or SciPy sparse matrix; a pandas data frame, an Arrow table or what
+        exports itself as one; a path ending in .npy, .npz, .csv, .tsv, .parquet, .feather, .arrow,
+        .svm, .libsvm or .svmlight (text also with .gz); or a `RowSource`.
+    name : what error sentences call it; the path, or the kind of object, by default.
+    columns : where columns have names, the ones to use, in this order; where they have none, their
+        names.
+    drop : named columns to leave out (labels, identifiers), before `columns` is looked at.
+    extra : whether columns beyond `columns` are refused or dropped.
+    n_features : the number of columns; checked, and for svmlight files it saves the pass that finds
+        it.
+    zero_based : whether svmlight indices count from 0 (they count from 1 by default, as LIBSVM's
+        do).
+    """
+    source = _open(data, name, n_features, zero_based)
+    if isinstance(source, PositionalSource) and source.columns is None and columns is not None:
+        source, columns = source.named(tuple(columns)), None
+    if drop:
+        source = _without(source, drop)
+    if columns is not None:
+        source = source.select(tuple(columns), extra=extra)
+    if n_features is not None and source.n_features != n_features:
+        raise InputError(
+            f"{source.name} must have n_features={n_features} columns, got {source.n_features}; "
+            "correct n_features or the data"
+        )
+    if source.columns is not None and "" in source.columns:
+        place = source.columns.index("") + 1
+        raise InputError(
+            f"every column of {source.name} must have a name, got none for column {place}; "
+            "name it, or leave it out with drop=['']"
+        )
+    return source
+
+
+def open_table(data: Any, name: str | None = None) -> TableReader | None:
+    """Return the reader of a data frame, an Arrow table or a table file; None for anything else."""
+    if isinstance(data, str | os.PathLike):
+        path = existing(data)
+        reader = TABLE_FILES.get(kind_of(path))
+        return None if reader is None else reader(path, name or str(path))
+    if is_pandas(data):
+        return frame_reader(data, name or "the data frame")
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return arrow_reader(data, name or "the table")
+    return None
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that exists, or refuse it."""
+    found = Path(path)
+    if found.is_dir():
+        raise InputError(f"{found} must be a file, got a folder; name one file per silo")
+    if not found.is_file():
+        raise InputError(f"{found} must be a file that exists, got none there; check the path")
+    return found
+
+
+def kind_of(path: Path) -> str:
+    """Return the known ending of a path, or refuse it."""
+    known = [*TABLE_FILES, *ARRAY_FILES, *SVMLIGHT_FILES]
+    endings = [kind for kind in known if path.name.lower().endswith(kind)]
+    if not endings:
+        raise InputError(
+            f"{path} must end in one of {', '.join(known)}, got '{path.suffix}'; "
+            "rename or convert the file"
+        )
+    return max(endings, key=len)
+
+
+def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool) -> RowSource:
+    """Return the source of everything the object holds."""
+    if isinstance(data, RowSource):
+        renames = name is not None and is_dataclass(data)
+        return replace(data, name=name) if renames else data  # type: ignore[type-var]
+    reader = open_table(data, name)
+    if reader is not None:
+        return table_source(reader)
+    if isinstance(data, str | os.PathLike):
+        path = existing(data)
+        if kind_of(path) in ARRAY_FILES:
+            return ARRAY_FILES[kind_of(path)](path, name or str(path))
+        return svmlight_source(
+            path, name or str(path), n_features=n_features, zero_based=zero_based
+        )
+    if sparse.issparse(data):
+        return sparse_source(data, name or "the sparse matrix")
+    if isinstance(data, np.ndarray):
+        return array_source(data, name or "the array")
+    raise InputError(
+        f"{name or 'a source'} must be an array, a sparse matrix, a table or a path, got "
+        f"{type(data).__name__}; convert it, for instance with numpy.asarray"
+    )
+
+
+def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
+    """Return the source less the named columns."""
+    unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
+    if source.columns is None:
+        raise InputError(
+            f"{source.name} must have column names to drop {shown(unwanted)}, got none; "
+            "name them with columns=[...]"
+        )
+    unknown = [column for column in unwanted if column not in source.columns]
+    if unknown:
+        raise InputError(
+            f"{source.name} must have the columns to drop, got none named {shown(unknown)}; "
+            "correct drop"
+        )
+    kept = tuple(column for column in source.columns if column not in unwanted)
+    if not kept:
+        raise InputError(
+            f"{source.name} must keep at least one column, got drop for all; drop fewer"
+        )
+    return source.select(kept, extra="drop")

@@ -1,0 +1,155 @@
+"""The moment times a basis straight from the rows, without a d×d array."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpower.data.kernel import block_rows
+from fedpower.data.moment import column_mean, require_center
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
+from fedpower.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowSummary:
+    """Number, mean (origin + drift), total variance and number of clipped rows."""
+
+    n_rows: int
+    origin: Vector
+    drift: Vector
+    variance: float
+    n_clipped: int
+
+    @property
+    def mean(self) -> Vector:
+        """The mean of the treated rows."""
+        return self.origin + self.drift
+
+
+class RowProduct:
+    """Products with the moment of a source's treated rows, one read of the source for each.
+
+    Parameters
+    ----------
+    source, treatment : the rows and what is done to them. A centre of a treatment without bound is
+        handled as a rank-one correction, so that sparse blocks stay sparse.
+    """
+
+    def __init__(self, source: RowSource, treatment: RowTreatment) -> None:
+        treatment.check_width(source.n_features)
+        self._source = source
+        self._treatment = treatment
+        self._offset: Vector | None = None
+        if source.sparse and not treatment.bounded:
+            self._treatment, self._offset = treatment.split()
+        stays = source.sparse and not self._treatment.densifies()
+        density = source.density or 0.01 if stays else 1.0
+        self._rows = block_rows(source.n_features, density=density)
+        self._summary: RowSummary | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows; takes a pass where the source does not know it."""
+        known = self._source.n_rows
+        return self.summary().n_rows if known is None or self._summary else known
+
+    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
+        """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y.
+
+        Parameters
+        ----------
+        basis : d×r.
+        center : in units of the treated rows; the origin by default.
+        """
+        basis = require_basis(basis, self._source.n_features)
+        shift = self._shift(center)
+        total, result = 0, np.zeros(basis.shape)
+        for block in self._source.blocks(self._rows):
+            treated, _ = self._treatment.apply(block)
+            total += int(treated.shape[0])
+            result += _block_product(treated, basis, shift)
+        return result / total
+
+    def mean(self) -> Vector:
+        """Return the mean of the treated rows."""
+        return self.summary().mean
+
+    def trace(self, center: Vector | None = None) -> float:
+        """Return the trace of the moment about `center`."""
+        summary = self.summary()
+        shift = summary.mean
+        if center is not None:
+            shift = (
+                summary.origin - require_center(center, self._source.n_features)
+            ) + summary.drift
+        return float(summary.variance + shift @ shift)
+
+    def summary(self) -> RowSummary:
+        """Return number, mean and variance of the rows, from one pass made on first use."""
+        if self._summary is None:
+            self._summary = self._summarise()
+        return self._summary
+
+    def _summarise(self) -> RowSummary:
+        """Merge the blocks' means and sums of squares about them [CGL83 eq. 2.1]."""
+        total, n_clipped, squares = 0, 0, 0.0
+        origin, drift = np.zeros(self._source.n_features), np.zeros(self._source.n_features)
+        for block in self._source.blocks(self._rows):
+            treated, clipped = self._treatment.apply(block)
+            if not is_sparse(treated):
+                origin = treated.mean(axis=0) if total == 0 else origin
+                treated = treated - origin
+            count = int(treated.shape[0])
+            block_mean = column_mean(treated)
+            step = block_mean - drift
+            squares += _squares_about(treated, block_mean)
+            squares += total * count / (total + count) * float(step @ step)
+            total += count
+            n_clipped += clipped
+            drift += step * (count / total)
+        return RowSummary(
+            n_rows=total,
+            origin=origin if self._offset is None else -self._offset,
+            drift=drift,
+            variance=squares / total,
+            n_clipped=n_clipped,
+        )
+
+    def _shift(self, center: Vector | None) -> Vector | None:
+        """Return what is subtracted from the rows as `apply` gives them."""
+        if center is None:
+            return self._offset
+        vector = require_center(center, self._source.n_features)
+        return vector if self._offset is None else vector + self._offset
+
+
+def require_basis(basis: Matrix, n_features: int) -> Matrix:
+    """Return the basis as float64, or refuse a shape that does not fit the rows."""
+    matrix = np.asarray(basis, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(matrix).all():
+        raise InputError(
+            f"the basis must be a finite {n_features}×r matrix for these rows, got shape "
+            f"{matrix.shape}; "
+            "give one row per column of the treated rows"
+        )
+    return matrix
+
+
+def _block_product(rows: Block, basis: Matrix, shift: Vector | None) -> Matrix:
+    """Return Σ (y − shift)(y − shift)ᵀ basis over a block."""
+    if shift is None:
+        return np.asarray(rows.T @ (rows @ basis))
+    if is_sparse(rows):
+        scores = np.asarray(rows @ basis) - shift @ basis
+        return np.asarray(rows.T @ scores) - np.outer(shift, scores.sum(axis=0))
+    moved = np.asarray(rows) - shift
+    return np.asarray(moved.T @ (moved @ basis))
+
+
+def _squares_about(rows: Block, mean: Vector) -> float:
+    """Return Σ ‖y − mean‖² over a block."""
+    if is_sparse(rows):
+        return float(rows.data @ rows.data) - int(rows.shape[0]) * float(mean @ mean)
+    moved = np.asarray(rows) - mean
+    return float(np.einsum("ij,ij->", moved, moved))

@@ -1,0 +1,73 @@
+"""What every source of rows offers: its columns, its size where known, and its rows in blocks."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+Matrix: TypeAlias = NDArray[np.float64]
+Vector: TypeAlias = NDArray[np.float64]
+SparseBlock: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
+Block: TypeAlias = "Matrix | SparseBlock"
+Extra: TypeAlias = Literal["refuse", "drop"]
+
+
+def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
+    """Return whether a block is a SciPy sparse array."""
+    return sparse.issparse(block)
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """One silo's rows, read in blocks as often as wanted and never held whole.
+
+    A source is immutable and every call of `blocks` reads from the first row again. Rows are
+    secret: the sentences a source raises name files, columns and row numbers, never a cell's value.
+    """
+
+    @property
+    def name(self) -> str:
+        """What error sentences call it: a path, or ``silo 'north'``."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns in order; None when they have none, as in arrays."""
+        ...
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        ...
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows; None when only a pass can tell."""
+        ...
+
+    @property
+    def sparse(self) -> bool:
+        """Whether blocks are sparse."""
+        ...
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries: 1 for dense sources, None where unknown."""
+        ...
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows in order, finite, in nonempty blocks of at most `max_rows` rows.
+
+        A block is float64: a dense one is C-contiguous and may be a read-only view, a sparse one is
+        a canonical ``csr_array``. At least one row is yielded, or `InputError` is raised.
+        """
+        ...
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "RowSource":
+        """Return the source with exactly these columns; others are refused or dropped."""
+        ...

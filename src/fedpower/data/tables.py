@@ -1,0 +1,185 @@
+"""Rows of a table with named columns: read as Arrow record batches, turned into float64 blocks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.checks import (
+    not_a_number,
+    require_block_size,
+    require_distinct,
+    require_finite,
+    require_shape,
+)
+from fedpower.data.columns import pick_columns
+from fedpower.data.source import Block, Extra, Matrix
+
+
+def arrow(module: str = "") -> Any:
+    """Return pyarrow or one of its modules, imported on first use."""
+    return import_module(f"pyarrow.{module}" if module else "pyarrow")
+
+
+class TableReader(Protocol):
+    """What a kind of table must offer: its names, and the wanted columns batch by batch."""
+
+    @property
+    def name(self) -> str:
+        """What error sentences call it."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns."""
+        ...
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows, where known."""
+        ...
+
+    def batches(
+        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+    ) -> Iterator[Any]:
+        """Yield record batches of exactly these columns, in this order, of at most `max_rows` rows.
+
+        `key` is a column of labels, appended as it is and never read as numbers.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The rows whose column `column` equals the Arrow scalar `value`."""
+
+    column: str
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TableSource:
+    """The rows of a table, or of one group in it, as float64 blocks.
+
+    Parameters
+    ----------
+    name : what error sentences call it.
+    reader : the table.
+    columns : the feature columns, in order.
+    n_rows : number of rows, where known.
+    group : which rows; None for all.
+    """
+
+    name: str
+    reader: TableReader
+    columns: tuple[str, ...]
+    n_rows: int | None
+    group: Group | None = None
+
+    def __post_init__(self) -> None:
+        require_distinct(self.name, self.columns)
+        require_shape(self.name, self.n_rows, self.n_features)
+
+    @property
+    def n_features(self) -> int:
+        """Number of feature columns."""
+        return len(self.columns)
+
+    @property
+    def sparse(self) -> bool:
+        """Always false."""
+        return False
+
+    @property
+    def density(self) -> float | None:
+        """Always 1."""
+        return 1.0
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows, checked to be finite; row numbers in sentences are the table's."""
+        require_block_size(max_rows)
+        row = seen = 0
+        key = self.group.column if self.group else None
+        for batch in self.reader.batches(self.columns, max_rows, key=key):
+            rows: int | NDArray[np.int64] = row
+            row += batch.num_rows
+            if self.group is not None:
+                places = np.flatnonzero(same_as(batch.column(len(self.columns)), self.group.value))
+                if places.size == 0:
+                    continue
+                rows = row - batch.num_rows + places
+                batch = batch.take(arrow().array(places))  # noqa: PLW2901
+            seen += batch.num_rows
+            block = self._block(batch, rows)
+            del batch  # or two batches are held while the next one is read
+            yield block
+        require_shape(self.name, seen, self.n_features)
+
+    def _block(self, batch: Any, rows: int | NDArray[np.int64]) -> Matrix:
+        """Return the feature columns of a batch as a matrix."""
+        block = np.empty((batch.num_rows, self.n_features))
+        for place, column in enumerate(self.columns):
+            cells = batch.column(place)
+            if not is_numeric(cells.type):
+                first = rows if isinstance(rows, int) else int(rows[0])
+                raise not_a_number(self.name, column, f"type {cells.type}", first)
+            block[:, place] = floats(cells)
+        require_finite(block, name=self.name, columns=self.columns, rows=rows)
+        return block
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "TableSource":
+        """Return the source with exactly these columns in this order; the others are not read."""
+        pick_columns(self.name, self.columns, columns, extra=extra)
+        return replace(self, columns=columns)
+
+
+def is_numeric(kind: Any) -> bool:
+    """Return whether an Arrow type holds numbers; booleans do, and so does a column of nulls."""
+    types = arrow().types
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_boolean(kind)
+        or types.is_null(kind)
+    )
+
+
+def floats(cells: Any) -> NDArray[np.float64]:
+    """Return an Arrow array of numbers as float64, nulls as NaN."""
+    number = arrow().float64()
+    values = cells if cells.type == number else cells.cast(number, safe=False)
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
+    """Return which cells equal a scalar of their type; none that is null does."""
+    compute = arrow("compute")
+    mask = compute.fill_null(compute.equal(plain(cells), value), False)
+    return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def plain(cells: Any) -> Any:
+    """Return the cells with dictionary encoding undone."""
+    return cells.dictionary_decode() if arrow().types.is_dictionary(cells.type) else cells
+
+
+def sliced(batch: Any, max_rows: int) -> Iterator[Any]:
+    """Yield a batch in nonempty slices of at most `max_rows` rows."""
+    for start in range(0, batch.num_rows, max_rows):
+        yield batch.slice(start, max_rows)
+
+
+def with_key(columns: tuple[str, ...], key: str | None) -> list[str]:
+    """Return the columns a reader must deliver: the features, then the key."""
+    return [*columns, key] if key is not None else list(columns)
+
+
+def table_source(reader: TableReader) -> TableSource:
+    """Return the source of all rows and columns of a table."""
+    return TableSource(
+        name=reader.name, reader=reader, columns=reader.columns, n_rows=reader.n_rows
+    )

@@ -1,0 +1,177 @@
+"""The same rows in every form that a source can take."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpower.data import RowSource, open_source
+
+N_ROWS, N_FEATURES = 53, 5
+NAMES = ("age", "dose", "t 1", "x.y", "ß")
+
+
+def sample_rows() -> NDArray[np.float64]:
+    rng = np.random.default_rng(7)
+    rows = rng.standard_normal((N_ROWS, N_FEATURES)) * [1, 10, 0.1, 1e3, 1] + [0, 50, 0, 1e4, 0]
+    rows[rng.random(rows.shape) < 0.4] = 0.0
+    rows[11] = 0.0
+    rows[:, 4] = np.round(rows[:, 4]) + 0.0
+    return rows
+
+
+def table(rows: NDArray[np.float64]) -> pa.Table:
+    return pa.table({name: rows[:, place] for place, name in enumerate(NAMES)})
+
+
+def svmlight_text(rows: NDArray[np.float64]) -> str:
+    lines = ["# a comment line"]
+    for number, row in enumerate(rows):
+        pairs = " ".join(f"{j + 1}:{value!r}" for j, value in enumerate(row.tolist()) if value)
+        lines.append(f"{number % 2} qid:3 {pairs} # note")
+    return "\n".join(lines) + "\n"
+
+
+def _npy(rows: Any, folder: Path) -> Path:
+    np.save(folder / "r.npy", rows)
+    return folder / "r.npy"
+
+
+def _npy_fortran(rows: Any, folder: Path) -> Path:
+    return _npy(np.asfortranarray(rows), folder)
+
+
+def _npz(rows: Any, folder: Path) -> Path:
+    np.savez_compressed(folder / "r.npz", X=rows, y=np.arange(3))
+    return folder / "r.npz"
+
+
+def _npz_fortran(rows: Any, folder: Path) -> Path:
+    np.savez(folder / "r.npz", np.asfortranarray(rows))
+    return folder / "r.npz"
+
+
+def _npz_csr(rows: Any, folder: Path) -> Path:
+    sparse.save_npz(folder / "s.npz", sparse.csr_array(rows))
+    return folder / "s.npz"
+
+
+def _npz_csc(rows: Any, folder: Path) -> Path:
+    sparse.save_npz(folder / "s.npz", sparse.csc_matrix(rows))
+    return folder / "s.npz"
+
+
+def _csv(rows: Any, folder: Path) -> Path:
+    pyarrow.csv.write_csv(table(rows), folder / "r.csv")
+    return folder / "r.csv"
+
+
+def _csv_gz(rows: Any, folder: Path) -> Path:
+    (folder / "r.csv.gz").write_bytes(gzip.compress(_csv(rows, folder).read_bytes()))
+    return folder / "r.csv.gz"
+
+
+def _tsv(rows: Any, folder: Path) -> Path:
+    pd.DataFrame(rows, columns=NAMES).to_csv(folder / "r.tsv", sep="\t", index=False)
+    return folder / "r.tsv"
+
+
+def _parquet(rows: Any, folder: Path) -> Path:
+    pyarrow.parquet.write_table(table(rows), folder / "r.parquet", row_group_size=20)
+    return folder / "r.parquet"
+
+
+def _parquet_pandas(rows: Any, folder: Path) -> Path:
+    frame = pd.DataFrame(rows, columns=NAMES, index=np.arange(len(rows)) * 3 + 1)
+    frame.to_parquet(folder / "r.parquet", index=True)
+    return folder / "r.parquet"
+
+
+def _feather(rows: Any, folder: Path) -> Path:
+    pyarrow.feather.write_feather(table(rows), folder / "r.feather", chunksize=17)
+    return folder / "r.feather"
+
+
+def _arrow_stream(rows: Any, folder: Path) -> Path:
+    data = table(rows)
+    with pa.ipc.new_stream(folder / "r.arrow", data.schema) as writer:
+        writer.write_table(data, max_chunksize=9)
+    return folder / "r.arrow"
+
+
+def _svmlight(rows: Any, folder: Path) -> Path:
+    (folder / "r.svm").write_text(svmlight_text(rows))
+    return folder / "r.svm"
+
+
+def _svmlight_gz(rows: Any, folder: Path) -> Path:
+    (folder / "r.libsvm.gz").write_bytes(gzip.compress(svmlight_text(rows).encode()))
+    return folder / "r.libsvm.gz"
+
+
+def _pandas_mixed(rows: Any, folder: Path) -> Any:
+    frame = pd.DataFrame(rows, columns=NAMES)
+    frame["ß"] = frame["ß"].astype("Int64")
+    frame["age"] = frame["age"].astype(object)
+    return frame
+
+
+def _masked(rows: Any, folder: Path) -> Any:
+    return np.ma.masked_array(rows, mask=np.zeros(rows.shape, dtype=bool))
+
+
+class Exporter:
+    """Stands for polars: exports itself through the Arrow C stream and is nothing else."""
+
+    def __init__(self, data: pa.Table) -> None:
+        self._data = data
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._data.__arrow_c_stream__(requested_schema)
+
+
+FORMS: dict[str, Callable[[Any, Path], Any]] = {
+    "array": lambda rows, folder: rows,
+    "fortran array": lambda rows, folder: np.asfortranarray(rows),
+    "big-endian array": lambda rows, folder: rows.astype(">f8"),
+    "masked array": _masked,
+    "csr": lambda rows, folder: sparse.csr_array(rows),
+    "coo": lambda rows, folder: sparse.coo_matrix(rows),
+    "pandas": lambda rows, folder: pd.DataFrame(rows, columns=NAMES),
+    "pandas of many dtypes": _pandas_mixed,
+    "arrow table": lambda rows, folder: table(rows),
+    "arrow batch": lambda rows, folder: table(rows).to_batches()[0],
+    "arrow exporter": lambda rows, folder: Exporter(table(rows)),
+    "npy": _npy,
+    "fortran npy": _npy_fortran,
+    "npz": _npz,
+    "fortran npz": _npz_fortran,
+    "csr npz": _npz_csr,
+    "csc npz": _npz_csc,
+    "csv": _csv,
+    "csv.gz": _csv_gz,
+    "tsv": _tsv,
+    "parquet": _parquet,
+    "parquet with index": _parquet_pandas,
+    "feather": _feather,
+    "arrow stream": _arrow_stream,
+    "svmlight": _svmlight,
+    "svmlight.gz": _svmlight_gz,
+    "source": lambda rows, folder: open_source(rows),
+}
+
+
+def read_all(source: RowSource, max_rows: int = 10_000) -> NDArray[np.float64]:
+    """Return all rows of a source as one dense array."""
+    return np.vstack(
+        [b.toarray() if sparse.issparse(b) else np.asarray(b) for b in source.blocks(max_rows)]
+    )

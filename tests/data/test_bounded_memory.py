@@ -1,0 +1,78 @@
+"""Files are streamed: the memory of a pass does not follow the size of the file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+N_FEATURES = 16
+BLOCK = 50_000
+N_BLOCKS = 32  # 200 MB
+
+CODE = """
+import sys
+import pyarrow.parquet, pyarrow.compute, pyarrow.csv, scipy.linalg
+from fedpower.data import RowTreatment, accumulate_moment, open_source
+
+def peak():  # ru_maxrss would start at the parent's peak
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+for path in sys.argv[2:]:  # a few rows first: the libraries' own pages are not the file's
+    accumulate_moment(open_source(path), RowTreatment(row_norm=5.0))
+base = peak()
+moments = accumulate_moment(open_source(sys.argv[1]), RowTreatment(row_norm=5.0))
+print(moments.n_rows, peak() - base)
+"""
+
+
+def write_npy(path: Path) -> None:
+    shape = (BLOCK * N_BLOCKS, N_FEATURES)
+    rng = np.random.default_rng(0)
+    part = rng.standard_normal((BLOCK, N_FEATURES))
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(N_BLOCKS):
+            file.write(part.tobytes())
+
+
+def write_parquet(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    names = [f"x{place}" for place in range(N_FEATURES)]
+    schema = pa.schema([(name, pa.float64()) for name in names])
+    with pyarrow.parquet.ParquetWriter(path, schema, compression="none") as writer:
+        for _ in range(N_BLOCKS // 8):
+            rows = rng.standard_normal((N_FEATURES, BLOCK * 8))
+            writer.write_table(pa.table(list(rows), schema=schema), row_group_size=BLOCK * 8)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.parametrize("write", [write_npy, write_parquet])
+def test_a_pass_over_200_mb_takes_less_than_90_mb(write: object, tmp_path: Path) -> None:
+    path = tmp_path / ("rows.npy" if write is write_npy else "rows.parquet")
+    write(path)  # type: ignore[operator]
+    small = tmp_path / f"small{path.suffix}"
+    rows = np.random.default_rng(0).standard_normal((100, N_FEATURES))
+    if path.suffix == ".npy":
+        np.save(small, rows)
+    else:
+        names = [f"x{place}" for place in range(N_FEATURES)]
+        pyarrow.parquet.write_table(pa.table(list(rows.T), names=names), small)
+    assert path.stat().st_size > 190e6
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(path), str(small)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    n_rows, rise = done.stdout.split()
+    print(f"{path.name}: {rise} MiB")
+    assert int(n_rows) == BLOCK * N_BLOCKS
+    assert float(rise) < 90
+    path.unlink()

@@ -1,0 +1,135 @@
+"""Row treatment: the bound holds in floating point, sparse stays sparse, identity is canonical."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from fedpower.data import RowTreatment
+from fedpower.errors import InputError
+
+ANY = st.floats(allow_nan=False, allow_infinity=False)
+BLOCKS = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 9)), elements=ANY)
+MILD = arrays(
+    np.float64,
+    st.tuples(st.integers(1, 6), st.integers(1, 9)),
+    elements=st.floats(-10, 10, allow_subnormal=False),
+)
+
+
+def exact_square(row: Any) -> float:
+    """Return ‖row‖² − 1 without rounding, as the sign of an exact fraction."""
+    from fractions import Fraction
+
+    total = sum((Fraction(float(value)) ** 2 for value in row), Fraction(-1))
+    return float(total > 0)
+
+
+def dense(block: Any) -> Any:
+    return block.toarray() if sparse.issparse(block) else block
+
+
+@given(BLOCKS, st.floats(1e-3, 1e3), st.booleans())
+def test_no_treated_row_is_longer_than_one(block: Any, bound: float, normalize: bool) -> None:
+    rule = RowTreatment(row_norm=None if normalize else bound, normalize=normalize)
+    if not normalize and np.abs(block).max() > bound * 1e305:
+        return
+    for form in (block, sparse.csr_array(block)):
+        treated = dense(rule.apply(form)[0])
+        assert (np.linalg.norm(treated, axis=1) <= 1).all()
+        assert not any(exact_square(row) for row in treated)
+
+
+@given(BLOCKS)
+def test_normalised_rows_have_norm_one_and_zero_rows_stay_zero(block: Any) -> None:
+    rule = RowTreatment(normalize=True)
+    for form in (block, sparse.csr_array(block)):
+        treated, clipped = rule.apply(form)
+        norms = np.linalg.norm(dense(treated), axis=1)
+        np.testing.assert_allclose(norms, np.abs(block).max(axis=1) > 0, atol=1e-13)
+        assert clipped == 0
+
+
+@given(MILD)
+def test_only_rows_beyond_the_bound_are_clipped(block: Any) -> None:
+    treated, clipped = RowTreatment(row_norm=4.0).apply(block)
+    norms = np.linalg.norm(block, axis=1) / 4
+    assert clipped == np.count_nonzero(norms > 1 + 1e-14)
+    expected = block / 4 / np.maximum(norms, 1)[:, None]
+    np.testing.assert_allclose(treated, expected, rtol=1e-13, atol=1e-300)
+
+
+def test_extreme_rows_keep_their_direction() -> None:
+    block = np.array([[3e300, 4e300], [3e-300, 4e-300], [5e-324, 0]])
+    np.testing.assert_allclose(RowTreatment(normalize=True).apply(block)[0][:2], [[0.6, 0.8]] * 2)
+    treated, clipped = RowTreatment(row_norm=1.0).apply(block)
+    assert clipped == 1
+    np.testing.assert_allclose(np.asarray(treated)[0], [0.6, 0.8])
+    with pytest.raises(InputError, match="beyond float64's range"):
+        RowTreatment(scale=np.array([1e-300, 1.0])).apply(block)
+
+
+@given(MILD, st.booleans(), st.booleans())
+def test_sparse_and_dense_blocks_are_treated_alike(block: Any, center: bool, bounded: bool) -> None:
+    width = block.shape[1]
+    rule = RowTreatment(
+        center=np.arange(width) if center else None,
+        scale=np.arange(1, width + 1),
+        row_norm=2.0 if bounded else None,
+    )
+    expected, n_clipped = rule.apply(block)
+    treated, also_clipped = rule.apply(sparse.csr_array(block))
+    assert sparse.issparse(treated) == (not center)
+    assert n_clipped == also_clipped
+    np.testing.assert_allclose(dense(treated), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_equal_treatments_have_equal_digests_and_others_differ() -> None:
+    rules = [
+        RowTreatment(),
+        RowTreatment(center=[0.0, 1.0]),
+        RowTreatment(scale=[0.5, 1.0]),
+        RowTreatment(row_norm=1.0),
+        RowTreatment(normalize=True),
+    ]
+    assert len({rule.digest() for rule in rules}) == len(rules)
+    assert RowTreatment(center=np.array([-0.0, 1])) == RowTreatment(center=[0, 1])
+    assert hash(RowTreatment(row_norm=3)) == hash(RowTreatment(row_norm=3.0))
+    assert RowTreatment().digest() == RowTreatment(normalize=False).digest()
+
+
+def test_a_treatment_copies_and_freezes_its_arrays() -> None:
+    center = np.zeros(2)
+    rule = RowTreatment(center=center)
+    center[0] = 7
+    assert rule.center is not None
+    assert rule.center[0] == 0
+    with pytest.raises(ValueError, match="read-only"):
+        rule.center[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scale": [1.0, 0.0]}, "scale must be positive in every column.*column 2"),
+        ({"scale": [1.0, np.nan]}, "scale must be a vector of finite numbers"),
+        ({"center": [[1.0]]}, "center must be a vector of finite numbers"),
+        ({"center": ["a"]}, "center must be a vector of finite numbers"),
+        ({"row_norm": 0.0}, "row_norm must be a positive finite number, got 0.0"),
+        ({"row_norm": np.inf}, "row_norm must be a positive"),
+        ({"row_norm": 1.0, "normalize": True}, "must not be given together"),
+        ({"center": [1.0], "scale": [1.0, 2.0]}, "got 1 and 2"),
+    ],
+)
+def test_bad_parameters_are_refused(options: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        RowTreatment(**options)
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    with pytest.raises(InputError, match="center must have one value per column, got 2 for 3"):
+        RowTreatment(center=[0.0, 0.0]).apply(np.ones((1, 3)))

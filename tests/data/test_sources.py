@@ -1,0 +1,153 @@
+"""The contract of a source, held against every form that rows can take."""
+
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, read_all, sample_rows
+from scipy import sparse
+
+from fedpower.data import (
+    RowSource,
+    RowTreatment,
+    accumulate_moment,
+    fingerprint,
+    local_moment,
+    open_source,
+)
+from fedpower.errors import InputError
+
+ROWS = sample_rows()
+
+
+@pytest.fixture(params=FORMS)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> RowSource:
+    return open_source(FORMS[request.param](ROWS, tmp_path))
+
+
+def named(source: RowSource) -> RowSource:
+    return open_source(source, columns=NAMES)
+
+
+def test_a_source_keeps_the_protocol(source: RowSource) -> None:
+    assert isinstance(source, RowSource)
+    assert source.n_features == N_FEATURES
+    assert source.n_rows in (None, N_ROWS)
+    assert source.columns in (None, NAMES)
+    assert source.density == 1.0 if not source.sparse else 0 < (source.density or 0.5) < 1
+
+
+@pytest.mark.parametrize("max_rows", [1, 7, 20, 1000])
+def test_blocks_are_bounded_nonempty_float64_and_hold_every_row(
+    source: RowSource, max_rows: int
+) -> None:
+    for block in source.blocks(max_rows):
+        assert 0 < block.shape[0] <= max_rows
+        assert block.shape[1] == N_FEATURES
+        assert block.dtype == np.float64
+        assert sparse.issparse(block) == source.sparse
+        if isinstance(block, np.ndarray):
+            assert block.flags.c_contiguous
+        else:
+            assert isinstance(block, sparse.csr_array)
+            assert block.has_canonical_format
+    np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
+
+
+def test_a_source_can_be_read_again(source: RowSource) -> None:
+    np.testing.assert_array_equal(read_all(source), read_all(source, 11))
+
+
+def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None:
+    treatment = RowTreatment(center=ROWS.mean(axis=0), scale=np.arange(1.0, 6.0))
+    treated = (ROWS - ROWS.mean(axis=0)) / np.arange(1.0, 6.0)
+    expected = treated.T @ treated / N_ROWS
+    moments = accumulate_moment(source, treatment, block_rows=8)
+    np.testing.assert_allclose(moments.moment, expected, rtol=1e-12, atol=1e-7)
+    basis = np.eye(N_FEATURES)[:, :2]
+    silo = local_moment(source, treatment, rank=2, steps=3)
+    assert silo.n_rows == N_ROWS
+    np.testing.assert_allclose(silo.product(basis), expected @ basis, rtol=1e-9, atol=1e-7)
+
+
+def test_every_form_has_the_same_fingerprint_once_named(source: RowSource) -> None:
+    assert fingerprint(named(source)) == fingerprint(open_source(ROWS, columns=NAMES))
+
+
+def test_selecting_reorders_and_drops(source: RowSource) -> None:
+    chosen = named(source).select(("ß", "age"), extra="drop")
+    assert chosen.columns == ("ß", "age")
+    np.testing.assert_array_equal(read_all(chosen, 9), read_all(source)[:, [4, 0]])
+    again = chosen.select(("age", "ß"))
+    np.testing.assert_array_equal(read_all(again, 9), read_all(source)[:, [0, 4]])
+    with pytest.raises(InputError, match=r'got also \'ß\'; remove them or pass extra="drop"'):
+        chosen.select(("age",))
+    with pytest.raises(InputError, match="without 'dose'"):
+        chosen.select(("age", "dose"))
+
+
+def test_dropped_columns_are_not_read(source: RowSource) -> None:
+    kept = open_source(named(source), drop=["dose", "x.y"])
+    assert kept.columns == ("age", "t 1", "ß")
+    np.testing.assert_array_equal(read_all(kept), read_all(source)[:, [0, 2, 4]])
+    with pytest.raises(InputError, match="none named 'salary'"):
+        open_source(named(source), drop=["salary"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[1, 0], [2**53 + 2, 3]]),
+        np.array([[True, False], [False, True]]),
+        np.array([[1.5, 2], [3, 4]], dtype=np.float32),
+        np.array([[1, 2], [3, 250]], dtype=np.uint8),
+        np.array([[1.5, 2], [3, 4]], dtype=np.float16),
+        np.array([[1.5, 2], [3, 4]], dtype=np.longdouble),
+    ],
+    ids=lambda values: values.dtype.name,
+)
+def test_every_real_dtype_is_read_as_float64(values: Any, tmp_path: Path) -> None:
+    expected = values.astype(np.float64)
+    np.testing.assert_array_equal(read_all(open_source(values)), expected)
+    np.save(tmp_path / "v.npy", values)
+    np.testing.assert_array_equal(read_all(open_source(tmp_path / "v.npy")), expected)
+    if values.dtype != np.longdouble:
+        np.testing.assert_array_equal(read_all(open_source(pd.DataFrame(values))), expected)
+
+
+def test_booleans_and_decimals_in_tables_are_numbers(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"ok": [True, False], "fee": [Decimal("1.25"), Decimal("-3")]})
+    expected = [[1, 1.25], [0, -3]]
+    np.testing.assert_array_equal(read_all(open_source(frame)), expected)
+    frame.to_parquet(tmp_path / "f.parquet")
+    np.testing.assert_array_equal(read_all(open_source(tmp_path / "f.parquet")), expected)
+    (tmp_path / "f.csv").write_text('ok,fee\ntrue,"1.25"\nFalse, -3 \n\n')
+    np.testing.assert_array_equal(read_all(open_source(tmp_path / "f.csv")), expected)
+
+
+def test_svmlight_indices_count_from_one_unless_told(tmp_path: Path) -> None:
+    path = tmp_path / "z.svm"
+    path.write_text("1 0:5 2:7\n-1 1:3\n0\n")
+    expected = [[5, 0, 7], [0, 3, 0], [0, 0, 0]]
+    np.testing.assert_array_equal(read_all(open_source(path, zero_based=True)), expected)
+    with pytest.raises(InputError, match=r"at least 1, got another at row 1.*zero_based=True"):
+        read_all(open_source(path))
+    path.write_text("1 1:5 3:7\n")
+    wide = open_source(path, n_features=4)
+    assert wide.n_rows is None
+    np.testing.assert_array_equal(read_all(wide), [[5, 0, 7, 0]])
+    with pytest.raises(InputError, match="at most 2, got another at row 1"):
+        read_all(open_source(path, n_features=2))
+
+
+def test_importing_the_package_imports_no_table_library() -> None:
+    code = (
+        "import sys, fedpower.data; "
+        "sys.exit(any(m in sys.modules for m in ('pyarrow', 'pandas', 'sklearn')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
