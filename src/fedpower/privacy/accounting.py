@@ -1,0 +1,146 @@
+"""Gaussian differential privacy: what releases cost together, and to whom [DRS22].
+
+A Gaussian release of noise multiplier σ (standard deviation / sensitivity) is exactly μ-GDP with
+μ = 1/σ. Everything a silo releases is such a release, so one number per silo says it all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from scipy.special import log_ndtr
+
+from fedpower.errors import InputError
+from fedpower.privacy.sensitivity import moment_sensitivity
+
+# These margins exceed the errors of dp_accounting's root finders, and the first exceeds the others:
+# so no promise is broken, and epsilon_of(mu_of(epsilon, delta), delta) <= epsilon.
+_MULTIPLIER_MARGIN = 1e-9
+_EPSILON_MARGIN = 1e-10
+_EPSILON_STEP = 1e-14
+
+
+def compose(mus: Iterable[float]) -> float:
+    """Return √(Σ μ_j²): adaptive releases of μ_j together are one release of this [DRS22 Cor. 3.3].
+
+    Exact, not only a bound, for Gaussian releases.
+    """
+    return math.hypot(*(_mu(mu) for mu in mus))
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """Return δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) of a μ-GDP release [BW18 Thm 8].
+
+    Evaluated through logarithms, so that large ε and small δ keep their relative accuracy.
+    """
+    mu, epsilon = _mu(mu), _epsilon(epsilon)
+    if mu == 0 or epsilon == math.inf:
+        return 0.0
+    if mu == math.inf:
+        return 1.0
+    log_first = float(log_ndtr(mu / 2 - epsilon / mu))
+    log_second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(log_first) * max(0.0, -math.expm1(log_second - log_first))
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return the smallest ε at which a μ-GDP release is (ε, δ)-DP, rounded up by about 1e-10."""
+    mu, delta = _mu(mu), _delta(delta)
+    if mu == 0:
+        return 0.0
+    if mu == math.inf:
+        return math.inf
+    from dp_accounting import get_epsilon_gaussian  # noqa: PLC0415  (heavy)
+
+    epsilon = float(get_epsilon_gaussian(1.0 / mu, delta, tol=_EPSILON_STEP / 10))
+    return epsilon * (1 + _EPSILON_MARGIN) + _EPSILON_STEP if epsilon > 0 else 0.0
+
+
+def multiplier_of(epsilon: float, delta: float) -> float:
+    """Return σ₁(ε, δ), the smallest noise multiplier of one (ε, δ)-DP Gaussian release.
+
+    The analytic calibration of [BW18 Thm 9] by `dp_accounting.get_sigma_gaussian`, rounded up by a
+    relative 1e-9, which is more than its root finder's error. 0 for ε = ∞.
+    """
+    epsilon, delta = _epsilon(epsilon), _delta(delta)
+    if epsilon == math.inf:
+        return 0.0
+    from dp_accounting import get_sigma_gaussian  # noqa: PLC0415  (heavy)
+
+    return float(get_sigma_gaussian(epsilon, delta)) * (1 + _MULTIPLIER_MARGIN)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest μ whose release is (ε, δ)-DP: 1/σ₁(ε, δ), rounded down; ∞ for ε = ∞."""
+    multiplier = multiplier_of(epsilon, delta)
+    return math.inf if multiplier == 0 else 1.0 / multiplier
+
+
+def delta_with_distance(delta: float, epsilon: float, tv: float) -> float:
+    """Return δ + (1 + e^ε)·t: what (ε, δ)-DP becomes when outputs move by total variation t.
+
+    Proof. P[M′(D) ∈ S] ≤ P[M(D) ∈ S] + t ≤ e^ε P[M(D′) ∈ S] + δ + t
+    ≤ e^ε P[M′(D′) ∈ S] + e^ε t + δ + t. ∎
+    """
+    if tv == 0:
+        return delta
+    log_total = math.log(tv) + max(epsilon, 0.0) + math.log1p(math.exp(-max(epsilon, 0.0)))
+    return min(1.0, delta + math.exp(min(log_total, 0.0)))
+
+
+def public_mu(weights: Sequence[float], stds: Sequence[float], n_rows: Sequence[int]) -> float:
+    """Return μ of the pooled noised moment Σ w_i(A_i + N_i) for whoever sees only it.
+
+    Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm: Frobenius. A row of silo i
+    moves the pooled moment by w_i√2/s_i (= √2/n when w_i = s_i/n), and the noises add up to one of
+    the same shape with standard deviation √(Σ w_i²τ_i²); the silo with the largest w_i/s_i decides.
+    For m equal silos this is μ/√m, the answer to the third question of [FP §6] where the solver
+    sees the messages only through their weighted sum.
+
+    It supposes that the observer does not know the *other* silos' noise (a silo knows its own).
+
+    Exact for real-valued noise. On lattices a sum of rounded values is no function of the real sum,
+    and with steps w_i·g_i that have no common multiple its digits could tell the summands apart.
+    With one common step (equal sizes and levels; or every silo releases MᵀM on the same lattice and
+    divides afterwards) each of the N sums of integers is within total variation 2⁻⁶⁴ of a rounding
+    of the real sum, because m roundings in place of one add (m − 1)/12 to a variance above m·2⁶⁰
+    (Poisson summation, then Taylor): the claim then holds at `delta_with_distance(…, N·2⁻⁶⁴)`.
+
+    Parameters
+    ----------
+    weights, stds, n_rows
+        w_i, τ_i (the standard deviation of the diagonal of N_i) and s_i, one of each per silo.
+    """
+    if not len(weights) == len(stds) == len(n_rows) >= 1:
+        raise InputError(
+            "weights, stds and n_rows must have one entry per silo, got "
+            f"{len(weights)}, {len(stds)} and {len(n_rows)}; pass the three in the same order"
+        )
+    if min(weights) < 0 or min(stds) < 0:
+        raise InputError(
+            "weights and stds must not be negative, got one that is; check their order"
+        )
+    std = math.hypot(*(w * tau for w, tau in zip(weights, stds, strict=True)))
+    moved = max(w * moment_sensitivity(s) for w, s in zip(weights, n_rows, strict=True))
+    return math.inf if std == 0 else moved / std
+
+
+def _mu(mu: float) -> float:
+    if not mu >= 0:
+        raise InputError(f"mu must be a number of at least 0, got {mu!r}; use 1/noise_multiplier")
+    return float(mu)
+
+
+def _epsilon(epsilon: float) -> float:
+    if not epsilon > 0:
+        raise InputError(
+            f"epsilon must be above 0, got {epsilon!r}; use for example 1, or inf for no privacy"
+        )
+    return float(epsilon)
+
+
+def _delta(delta: float) -> float:
+    if not 0 < delta < 1:
+        raise InputError(f"delta must be between 0 and 1, got {delta!r}; use for example 1e-06")
+    return float(delta)

@@ -1,0 +1,215 @@
+"""A ledger's SQLite file: its schema, who may open it, and transactions that survive a kill.
+
+Why a rollback journal and not WAL: at rest the ledger is **one** file. Under WAL the newest
+charges live in a second file until a checkpoint, so copying or moving `ledger.db` alone forgets
+them, and a forgotten charge is fresh noise for an old question. WAL's gain, readers beside a
+writer, is worth nothing here. `synchronous=EXTRA` is FULL plus a sync of the folder once the
+journal is gone: with FULL alone a power cut just after the commit can bring the journal back and
+undo it.
+
+Rows are only ever appended, and each carries a seal: the SHA-256 of its columns and the seal
+before it. SQLite keeps no checksums of its own, so a flipped bit in a charge would pass
+`quick_check`. Seals find damage and careless edits, not a determined operator, and not a whole file
+put back from an older backup: compare the last seal with the one in an earlier statement for that.
+"""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from fedpower.errors import LedgerError
+from fedpower.privacy.ledger_schema import (
+    APPLICATION_ID,
+    BUSY_TIMEOUT_S,
+    REFUSALS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    SEALED,
+    check_file,
+    seal_of,
+    uri_of,
+)
+
+
+class Store:
+    """One connection to a ledger file, shared by the threads of one process."""
+
+    def __init__(self, target: str, label: str) -> None:
+        self.label = label
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        try:
+            self._db = sqlite3.connect(
+                target, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None,
+                check_same_thread=False,
+            )  # fmt: skip
+        except sqlite3.Error as error:
+            raise self._refusal(error) from None
+
+    @classmethod
+    def in_memory(cls, silo: str | None, cap: tuple[float, float]) -> Self:
+        """Return a store that lives as long as the process."""
+        store = cls(":memory:", "in memory")
+        store._initialise(silo, cap)
+        return store
+
+    @classmethod
+    def create(cls, path: Path, silo: str | None, cap: tuple[float, float]) -> Self:
+        """Return the store in a new file that only its owner can read (0600)."""
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        except FileExistsError:
+            raise LedgerError(
+                f"a ledger is never overwritten but {path} exists already; "
+                "open it, or choose another path"
+            ) from None
+        except OSError as error:
+            raise LedgerError(
+                f"a ledger must be created in a writable folder but {path} cannot be "
+                f"({error.strerror}); choose another path"
+            ) from None
+        os.fchmod(handle, 0o600)  # whatever the umask took away
+        os.close(handle)
+        store = cls(uri_of(path), str(path))
+        try:
+            store._be_durable()
+            store._initialise(silo, cap)
+        except BaseException:
+            store.close()
+            path.unlink()
+            raise
+        return store
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Return the store in an existing file, checked from end to end."""
+        check_file(path)
+        store = cls(uri_of(path), str(path))
+        try:
+            store._check_kind()
+            store._be_durable()
+            store.check()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close the connection; twice is harmless, and a fork leaves its parent's alone."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._db.close()
+
+    def query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement; SQLite's refusals become one sentence."""
+        self._check_process()
+        with self._lock:
+            try:
+                return self._db.execute(sql, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise self._refusal(error) from None
+
+    @contextlib.contextmanager
+    def transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
+        """Commit what the body does, or undo all of it; a reader may sit inside a writer."""
+        self._check_process()  # before the lock: a fork may have copied it while it was held
+        with self._lock:
+            self.query("SELECT 1")  # refuses a closed connection before it is asked more
+            if self._db.in_transaction:
+                if kind == "IMMEDIATE":
+                    raise LedgerError(
+                        f"ledger {self.label} must finish one change before the next but was "
+                        "asked for another from inside a payload; ask for them one by one"
+                    )
+                yield
+                return
+            self.query(f"BEGIN {kind}")
+            try:
+                yield
+                self.query("COMMIT")
+            except BaseException:
+                try:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                except sqlite3.Error:  # the journal undoes it when the file is next opened
+                    self._db.close()
+                raise
+
+    def append(self, table: Literal["cap", "release"], *fields: object) -> None:
+        """Add one sealed row; the payload of a release comes last and is sealed by its digest."""
+        n_sealed = SEALED[table].count(",") - 1
+        last, previous = self.last(table)
+        sealed = (last + 1, datetime.now(UTC).isoformat(), *fields[:n_sealed])
+        row = (*sealed, seal_of(previous, sealed), *fields[n_sealed:])
+        self.query(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+
+    def last(self, table: Literal["cap", "release"]) -> tuple[int, str]:
+        """Return the number and the seal of a table's last row: (0, "") when it is empty."""
+        rows = self.query(f"SELECT seq, seal FROM {table} ORDER BY seq DESC LIMIT 1")  # noqa: S608
+        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, "")
+
+    def check(self) -> None:
+        """Refuse a file whose pages or whose seals do not fit together."""
+        with self.transaction("DEFERRED"):
+            sound = self.query("PRAGMA quick_check(1)") == [("ok",)]
+            for table, columns in SEALED.items() if sound else ():
+                previous = ""
+                rows = self.query(f"SELECT {columns}, seal FROM {table} ORDER BY seq")  # noqa: S608
+                for seq, (*fields, seal) in enumerate(rows, start=1):
+                    sound = sound and fields[0] == seq and seal == seal_of(previous, fields)
+                    previous = seal
+                sound = sound and (table != "cap" or bool(rows))
+            if not sound or len(self.query("SELECT name FROM silo")) != 1:
+                raise self._damaged()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise LedgerError(
+                f"ledger {self.label} must be used by the process that opened it but this one "
+                "was forked from it; open the ledger again here"
+            )
+
+    def _initialise(self, silo: str | None, cap: tuple[float, float]) -> None:
+        with self.transaction("IMMEDIATE"):
+            for statement in SCHEMA.split(";\n"):
+                self.query(statement)
+            self.query("INSERT INTO silo VALUES (1, ?)", silo)
+            self.append("cap", *cap, "created")
+
+    def _be_durable(self) -> None:
+        for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "fullfsync = 1"):
+            self.query(f"PRAGMA {pragma}")
+
+    def _check_kind(self) -> None:
+        application, version = (
+            self.query(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version")
+        )
+        if application != APPLICATION_ID:
+            raise LedgerError(
+                f"{self.label} must be a fedpower ledger but is another kind of database; "
+                "check the path"
+            )
+        if version > SCHEMA_VERSION:
+            raise LedgerError(
+                f"ledger {self.label} must have schema {SCHEMA_VERSION} or older but has "
+                f"{version}; upgrade fedpower"
+            )
+
+    def _damaged(self) -> LedgerError:
+        return LedgerError(
+            f"ledger {self.label} must be whole but is damaged or no ledger; put back the file "
+            "as it was last written, not an older copy that has forgotten charges"
+        )
+
+    def _refusal(self, error: sqlite3.Error) -> LedgerError:
+        if isinstance(error, sqlite3.ProgrammingError):
+            return LedgerError(f"ledger {self.label} must be open but was closed; open it again")
+        refusal = REFUSALS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if refusal is None:
+            return self._damaged()
+        return LedgerError(f"ledger {self.label} {refusal} (nothing left the silo)")

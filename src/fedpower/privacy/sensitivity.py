@@ -1,0 +1,141 @@
+"""How far one row can move what a silo releases: the bounds every noise level rests on.
+
+Neighbours are data sets of the same public number of rows s that differ in the values of one row
+(*replace-one*); every row has Euclidean norm at most 1. Norms are Frobenius norms of the released
+array, which are Euclidean norms of its entries, as the Gaussian mechanism needs.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+
+from fedpower.errors import InputError
+
+_UNIT_ROUNDOFF = 2.0**-53
+
+
+def moment_sensitivity(n_rows: int) -> float:
+    """Return √2/s, the Frobenius sensitivity of the second moment A = MᵀM/s.
+
+    Neighbours: replace one row x by y, both of norm ≤ 1. Norm: Frobenius.
+
+    Theorem. ‖xxᵀ − yyᵀ‖_F ≤ √2, with equality if and only if x ⟂ y are unit vectors.
+
+    Proof. ⟨xxᵀ, yyᵀ⟩ = (xᵀy)², so ‖xxᵀ − yyᵀ‖_F² = ‖x‖⁴ + ‖y‖⁴ − 2(xᵀy)² ≤ 2. Neighbouring moments
+    differ by (xxᵀ − yyᵀ)/s. ∎
+
+    Deviation: [FP Thm 2, first step of the proof] uses the triangle inequality and gets 2/s.
+    """
+    return math.sqrt(2.0) / whole("n_rows", n_rows)
+
+
+def product_sensitivity(n_rows: int, iteration_rank: int) -> float:
+    """Return the Frobenius sensitivity of A Z, Z d×r with ‖Z‖₂ ≤ 1: 1/s if r = 1, else √2/s.
+
+    Neighbours: replace one row x by y, both of norm ≤ 1; Z is the same for both (it is public, or a
+    function of earlier releases, on which adaptive composition conditions). Norm: Frobenius.
+
+    Theorem. With D = xxᵀ − yyᵀ, ‖D z‖ ≤ 1 for a unit vector z, and ‖D Z‖_F ≤ √2 for every r. Both
+    are attained.
+
+    Proof. −yyᵀ ⪯ D ⪯ xxᵀ, so the eigenvalues of D lie in [−‖y‖², ‖x‖²] and ‖D‖₂ ≤ 1: the first
+    claim, attained by x = z = e₁, y = e₂. For any r, ‖D Z‖_F ≤ ‖D‖_F‖Z‖₂ ≤ √2 by
+    `moment_sensitivity`, attained from r = 2 on by x = e₁, y = e₂, Z = [e₁, e₂, …]. ∎
+
+    Deviation: [FP Thm 2] stacks r columns of sensitivity 2/s each and gets 2√r/s.
+    """
+    bound = 1.0 if whole("iteration_rank", iteration_rank) == 1 else math.sqrt(2.0)
+    return bound / whole("n_rows", n_rows)
+
+
+def mean_sensitivity(n_rows: int) -> float:
+    """Return 2/s, the Euclidean sensitivity of the mean row.
+
+    Neighbours: replace one row x by y, both of norm ≤ 1. Norm: Euclidean.
+
+    Proof. Neighbouring means differ by (x − y)/s and ‖x − y‖ ≤ 2, attained by y = −x, ‖x‖ = 1. ∎
+    """
+    return 2.0 / whole("n_rows", n_rows)
+
+
+def paper_sensitivity(n_rows: int, iteration_rank: int) -> float:
+    """Return 2√r/s, the sensitivity of A Z as printed in [FP Thm 2, first step of the proof].
+
+    Neighbours: replace one row of norm 1. Norm: Frobenius. Valid, but √(2r) times
+    `product_sensitivity` (2 times for r = 1); kept so that the mode `paper` is the paper's.
+    """
+    return 2.0 * math.sqrt(whole("iteration_rank", iteration_rank)) / whole("n_rows", n_rows)
+
+
+def augmented_moment_sensitivity(n_rows: int, constant: float) -> float:
+    """Return the Frobenius sensitivity of the moment of the rows (x, c)/√(1 + c²).
+
+    Neighbours: replace one row x by y, both of norm ≤ 1; both get the same public constant c > 0.
+    Norm: Frobenius of the (d+1)×(d+1) moment.
+
+    Theorem. It is √2/s for c ≤ 1 and 2√2·c/(1 + c²)/s for c ≥ 1; both are attained.
+
+    Proof. With p = ‖x‖², q = ‖y‖², u = xᵀy and C = c², (1 + C)² times the squared norm is
+    f = (p + C)² + (q + C)² − 2(u + C)². As augmented rows have norm ≤ 1, f ≤ 2(1 + C)²; for C ≤ 1
+    unit vectors with u = −C attain it (d ≥ 2). For C ≥ 1 and √(pq) ≤ 1 ≤ C, f is largest at
+    u = −√(pq); with α = √p, β = √q it is then f = (α + β)²((α − β)² + 2C), whose derivative in α,
+    4(α + β)(α² − αβ + C), is not negative because α² − αβ ≥ −β²/4; by symmetry the maximum over
+    [0, 1]² is at α = β = 1, f = 8C, attained by y = −x. ∎
+
+    The corner entry c²/(1 + c²) is the same public number for every data set: after the release it
+    may be set back to it (post-processing).
+    """
+    c = float(constant)
+    if not (math.isfinite(c) and c > 0):
+        raise InputError(f"constant must be a positive number, got {constant!r}; use for example 1")
+    bound = math.sqrt(2.0) if c <= 1 else 2 * math.sqrt(2.0) * c / (1 + c * c)
+    return bound / whole("n_rows", n_rows)
+
+
+def rounding_slack(
+    n_rows: int, n_features: int, *, iteration_rank: int = 1, longest_sum: int | None = None
+) -> float:
+    """Return what float64 arithmetic can add to the sensitivity of a moment or of a product.
+
+    Neighbours and norm as in `moment_sensitivity` and `product_sensitivity`. Real-number bounds
+    say nothing about the low bits of a computed sum [M12]; this allowance does.
+
+    Theorem. Let γ_n = nu/(1 − nu), u = 2⁻⁵³. If each entry is computed in float64 as a sum of
+    products, in any order, fused or not, in which no term passes through more than L additions,
+    from rows clipped in float64, then two neighbours' computed values are at most
+    Δ + 2√r·γ_n apart, n = L + 8d + 64, where Δ is the sensitivity over the reals.
+
+    Proof. By [H02 §3.1] the computed moment differs from the exact one of the same stored rows by
+    at most γ_{L+1}·|M|ᵀ|M|/s entrywise, whose Frobenius norm is at most γ_{L+1}·max‖x‖². For a
+    product, via the moment or as Mᵀ(MZ)/s, it is at most γ_{L+d+2}·√r·max‖x‖², because
+    ‖|x||x|ᵀ|Z|‖_F ≤ ‖x‖²‖Z‖_F. There are two neighbours: factor 2. A stored row has norm at most
+    1 + γ_{d+3}, which adds at most 5γ_{d+3} to Δ ≤ √2; and Z, orthonormalised by the silo in
+    float64, may have ‖Z‖₂ ≤ 1 + 6(d + 12)u, which adds √2 times that. With the rounding of the √2
+    in the moment's isometry, the terms beside 2√r·γ_{L+d+2} stay below 2γ_{7d+62}; and
+    γ_a + γ_b ≤ γ_{a+b}. ∎
+
+    Parameters
+    ----------
+    n_rows, n_features
+        Public s and d.
+    iteration_rank
+        r of a product; 1 for a moment or a mean.
+    longest_sum
+        L; s by default, which covers every order of summation. A source that adds blocks of b rows
+        may pass b + (number of blocks): it matters from about s = 10⁶ rows on.
+    """
+    longest = whole("longest_sum", longest_sum or n_rows)
+    n = (longest + 8 * whole("n_features", n_features) + 64) * _UNIT_ROUNDOFF
+    if n >= 0.5:
+        raise InputError(f"longest_sum must be below 2**52, got {longest}; add the rows in blocks")
+    return 2.0 * math.sqrt(whole("iteration_rank", iteration_rank)) * n / (1.0 - n)
+
+
+def whole(name: str, value: int) -> int:
+    """Return `value` if it is a whole number of at least 1; refuse it in one sentence if not."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(
+            f"{name} must be a whole number of at least 1, got {value!r}; pass a positive int"
+        )
+    return int(value)

@@ -1,0 +1,91 @@
+"""The privacy statement that goes with every result, in words a data officer reads."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+UNIT = "one row of one silo"
+NEIGHBOURS = "data sets that differ in the content of one row (replace-one); row counts are public"
+ASSUMPTIONS = (
+    "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself",
+    "every row counts for one person; somebody with several rows is protected for each of them only",
+    "rows are bounded by a public rule before anything is computed from them",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """What one observer can learn at most: (ε, δ) and the Gaussian-DP μ it comes from."""
+
+    observer: str
+    sees: str
+    epsilon: float
+    delta: float
+    mu: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyStatement:
+    """What a result promises about the rows behind it.
+
+    Attributes
+    ----------
+    mode
+        What was noised; ``none`` promises nothing.
+    asked_epsilon, delta
+        What the study asked for.
+    protections
+        One per observer.
+    public
+        What everybody may know.
+    """
+
+    mode: str
+    asked_epsilon: float
+    delta: float
+    protections: tuple[Protection, ...]
+    public: tuple[str, ...]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is promised at all."""
+        return self.mode != "none"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the statement for ``run.json``; an infinite number is written as None."""
+        record = asdict(self)
+        record["protections"] = [
+            {key: _finite(value) for key, value in row.items()} for row in record["protections"]
+        ]
+        record["asked_epsilon"] = _finite(self.asked_epsilon)
+        return {
+            "private": self.is_private,
+            "unit": UNIT,
+            "neighbours": NEIGHBOURS,
+            **record,
+            "assumptions": list(ASSUMPTIONS) if self.is_private else [],
+        }
+
+    def __str__(self) -> str:
+        if not self.is_private:
+            return (
+                "NOT PRIVATE (epsilon = inf): exact quantities left every silo, and whoever reads "
+                "the messages or the result can learn about single rows."
+            )
+        lines = [
+            f"Private: {UNIT}; neighbours are {NEIGHBOURS}.",
+            f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
+            f"delta={self.delta:g}.",
+        ]
+        lines += [
+            f"Against {row.observer} (sees {row.sees}): epsilon={row.epsilon:.4g}, "
+            f"delta={row.delta:g}."
+            for row in self.protections
+        ]
+        lines.append("Public: " + "; ".join(self.public) + ".")
+        lines.append("Assumes that " + "; that ".join(ASSUMPTIONS) + ".")
+        return "\n".join(lines)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

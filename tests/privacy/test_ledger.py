@@ -1,0 +1,310 @@
+"""What a ledger charges, what it keeps and what it refuses, in one process."""
+
+import json
+import math
+import os
+import re
+import tempfile
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from fedpower.errors import BudgetError, InputError, LedgerError
+from fedpower.privacy import ledger_store
+from fedpower.privacy.accounting import epsilon_of, mu_of
+from fedpower.privacy.ledger import Ledger
+
+EPSILON, DELTA = 1.0, 1e-6
+SECRET = b"secret-noised-bytes"
+
+
+def never() -> bytes:
+    pytest.fail("a payload was made for a release that must not happen")
+
+
+def ask(ledger: Ledger, key: str = "k", mu: float = 0.1, **kwargs) -> bytes:
+    arguments = {"purpose": "moment", "study": "s", "payload": lambda: SECRET} | kwargs
+    return ledger.release(key=key, mu=mu, **arguments)
+
+
+@pytest.fixture(params=["file", "memory"])
+def ledger(request, tmp_path):
+    if request.param == "memory":
+        made = Ledger.in_memory(EPSILON, DELTA, silo="north")
+    else:
+        made = Ledger.create(tmp_path / "ledger.db", epsilon=EPSILON, delta=DELTA, silo="north")
+    with made:
+        yield made
+
+
+def test_the_same_key_gets_the_same_bytes_and_is_charged_once(ledger):
+    first = ask(ledger, payload=lambda: os.urandom(64))
+    assert ask(ledger, payload=never) == first
+    assert ledger.spent().n_releases == 1
+
+
+def test_a_release_of_the_whole_cap_fits_and_leaves_nothing(ledger):
+    ask(ledger, mu=mu_of(EPSILON, DELTA))
+    assert ledger.spent().epsilon == pytest.approx(EPSILON, rel=1e-8)
+    assert ledger.left() == 0.0
+    with pytest.raises(BudgetError):
+        ask(ledger, "another", mu=1e-3, payload=never)
+
+
+def test_equal_steps_of_one_calibration_spend_exactly_its_epsilon(ledger):
+    n_steps = 30
+    for step in range(n_steps):
+        ask(ledger, f"step {step}", mu=mu_of(EPSILON, DELTA) / math.sqrt(n_steps))
+    assert ledger.spent().epsilon == pytest.approx(EPSILON, rel=1e-8)
+    with pytest.raises(BudgetError):
+        ask(ledger, "one more", mu=mu_of(EPSILON, DELTA) / math.sqrt(n_steps))
+
+
+def test_a_refusal_is_one_sentence_that_says_what_is_left_and_charges_nothing(ledger):
+    ask(ledger, mu=mu_of(0.8, DELTA))
+    left = ledger.left()
+    with pytest.raises(BudgetError) as refusal:
+        ask(ledger, "too much", mu=mu_of(0.9, DELTA), payload=never)
+    found = re.fullmatch(
+        r"this release would spend epsilon=0\.9 but silo 'north' has (\S+) left at delta=1e-06; "
+        r"ask for epsilon<=(\S+), leave 'north' out or have its operator raise the cap",
+        str(refusal.value),
+    )
+    assert found
+    assert found[1] == found[2]
+    assert left * 0.99 <= float(found[1]) <= left
+    assert ledger.spent().n_releases == 1
+    ask(ledger, "as advised", mu=mu_of(float(found[2]), DELTA))
+
+
+def test_what_is_left_fits_exactly_and_a_little_more_does_not(ledger):
+    ask(ledger, mu=mu_of(0.6, DELTA))
+    left = ledger.left()
+    forecast = ledger.what_if(left)
+    assert forecast.fits
+    assert forecast.left == 0.0
+    assert forecast.spent == pytest.approx(EPSILON, rel=1e-8)
+    assert not ledger.what_if(left * 1.0001).fits
+    ask(ledger, "the rest", mu=mu_of(left, DELTA))
+
+
+def test_a_key_used_for_another_question_is_refused(ledger):
+    ask(ledger)
+    for other in ({"purpose": "mean"}, {"study": "t"}, {"mu": 0.2}):
+        with pytest.raises(LedgerError, match="a key must name one release") as refusal:
+            ask(ledger, payload=never, **other)
+        assert SECRET.decode() not in str(refusal.value)
+    assert ledger.spent().n_releases == 1
+
+
+@pytest.mark.parametrize("mu", [math.inf, math.nan, 0.0, -1.0])
+def test_a_release_that_cannot_be_accounted_for_is_refused(ledger, mu):
+    with pytest.raises(InputError, match="mu must be positive and finite"):
+        ask(ledger, mu=mu, payload=never)
+
+
+@pytest.mark.parametrize("mu", [1e6, 1e200])
+def test_an_absurd_mu_is_refused_as_overspending(ledger, mu):
+    with pytest.raises(BudgetError, match=r"has 0.9\d* left|has 1 left"):
+        ask(ledger, mu=mu, payload=never)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(math.inf, 1e-6), (0, 1e-6), (1, 0), (1, 1)])
+def test_a_cap_that_guarantees_nothing_is_refused(tmp_path, epsilon, delta):
+    with pytest.raises(InputError):
+        Ledger.create(tmp_path / "x.db", epsilon=epsilon, delta=delta)
+    assert not (tmp_path / "x.db").exists()
+    with pytest.raises(InputError):
+        Ledger.in_memory(epsilon, delta)
+
+
+@pytest.mark.parametrize("key", ["", "two\nlines", "\ud800", "nul\0"])
+def test_a_key_that_is_not_one_line_of_text_is_refused(ledger, key):
+    with pytest.raises(InputError, match="key must be printable"):
+        ask(ledger, key, payload=never)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_payload_that_raises_charges_nothing_and_may_be_asked_again(ledger, error):
+    def fails() -> bytes:
+        raise error
+
+    with pytest.raises(error):
+        ask(ledger, payload=fails)
+    assert ledger.spent().n_releases == 0
+    assert ask(ledger) == SECRET
+
+
+def test_a_payload_must_be_bytes(ledger):
+    with pytest.raises(TypeError, match="got str"):
+        ask(ledger, payload=lambda: "text")
+    assert ledger.spent().n_releases == 0
+
+
+def test_a_payload_may_read_its_ledger_but_not_release_from_it(ledger):
+    with pytest.raises(LedgerError, match="from inside a payload"):
+        ask(ledger, payload=lambda: ask(ledger, "inner"))
+    seen = []
+    ask(ledger, payload=lambda: seen.append(ledger.spent().n_releases) or b"")
+    assert seen == [0]
+
+
+def test_slack_is_taken_off_the_delta(ledger):
+    ask(ledger, mu=0.1, slack_delta=4e-7)
+    ask(ledger, "again", mu=0.1, slack_delta=-0.0)
+    assert ledger.spent().epsilon == epsilon_of(math.hypot(0.1, 0.1), DELTA - 4e-7)
+    with pytest.raises(BudgetError, match="has 0 left"):
+        ask(ledger, "all of it", slack_delta=6e-7, payload=never)
+
+
+def test_lowering_the_cap_leaves_nothing_and_raising_it_is_on_record(ledger):
+    ask(ledger, mu=mu_of(0.8, DELTA))
+    ledger.set_cap(0.5, DELTA, reason="board decision 12")
+    assert ledger.left() == 0.0
+    assert ask(ledger, mu=mu_of(0.8, DELTA), payload=never) == SECRET
+    with pytest.raises(BudgetError, match="has 0 left at delta=1e-06; leave 'north' out"):
+        ask(ledger, "new", payload=never)
+    ledger.set_cap(2.0, DELTA)
+    ask(ledger, "new")
+    caps = [(cap.epsilon, cap.delta, cap.reason) for cap in ledger.cap_changes()]
+    assert caps == [(1, DELTA, "created"), (0.5, DELTA, "board decision 12"), (2, DELTA, "")]
+
+
+def test_entries_are_ordered_by_number_when_the_clock_goes_back(ledger, monkeypatch):
+    class Clock:
+        years = iter((2031, 2029))
+
+        @classmethod
+        def now(cls, zone):
+            return datetime(next(cls.years), 1, 1, tzinfo=zone)
+
+    monkeypatch.setattr(ledger_store, "datetime", Clock)
+    ask(ledger, "first")
+    ask(ledger, "second", mu=0.2)
+    first, second = ledger.entries()
+    assert (first.seq, first.key, first.time) == (1, "first", datetime(2031, 1, 1, tzinfo=UTC))
+    assert (second.seq, second.key, second.time.year) == (2, "second", 2029)
+    assert (first.epsilon, second.epsilon) == (epsilon_of(0.1, DELTA), epsilon_of(0.2, DELTA))
+    assert second.total_epsilon == ledger.spent().epsilon == epsilon_of(math.hypot(0.1, 0.2), DELTA)
+
+
+def test_a_statement_is_json_without_payloads(ledger):
+    ask(ledger)
+    ledger.set_cap(1.0, 1e-7)
+    statement = ledger.statement()
+    text = json.dumps(statement, allow_nan=False)
+    assert SECRET.decode() not in text
+    assert SECRET.hex() not in text
+    assert statement["silo"] == "north"
+    assert statement["cap"] == {"epsilon": 1.0, "delta": 1e-7}
+    assert statement["left"] == ledger.left()
+    assert statement["spent"]["epsilon"] == ledger.spent().epsilon
+    assert [entry["key"] for entry in statement["entries"]] == ["k"]
+    assert statement["seal"]["seq"] == 1
+
+
+def test_a_statement_of_more_slack_than_delta_is_still_json(ledger):
+    ask(ledger, slack_delta=1e-7)
+    ledger.set_cap(1.0, 1e-8)
+    assert ledger.spent().epsilon == math.inf
+    assert ledger.left() == 0.0
+    assert json.loads(json.dumps(ledger.statement(), allow_nan=False))["spent"]["epsilon"] is None
+
+
+def test_threads_that_share_a_ledger_get_one_charge_per_key(ledger):
+    answers: list[bytes] = []
+
+    def work() -> None:
+        for key in range(5):
+            answers.append(ask(ledger, f"key {key}", payload=lambda: os.urandom(16)))  # noqa: PERF401
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 30
+    assert len(set(answers)) == 5
+    assert ledger.spent().n_releases == 5
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.floats(0.01, 20),
+    st.sampled_from([1e-3, 1e-6, 1e-10]),
+    st.lists(st.floats(1e-6, 10), max_size=6),
+)
+def test_whatever_is_asked_the_advice_of_a_refusal_is_allowed(epsilon, delta, mus):
+    with Ledger.in_memory(epsilon, delta) as ledger:
+        for j, mu in enumerate(mus):
+            try:
+                ask(ledger, f"{j}", mu)
+            except BudgetError as refusal:
+                advised = re.search("epsilon<=([^,]+)", str(refusal))
+                if advised:
+                    ask(ledger, f"{j}", mu_of(float(advised[1]), delta))
+            assert ledger.spent().epsilon <= epsilon * (1 + 1e-9)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Any sequence of releases, retries, failures, cap changes and restarts."""
+
+    keys = Bundle("keys")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "ledger.db"
+        self.ledger = Ledger.create(self.path, epsilon=EPSILON, delta=DELTA)
+        self.highest = EPSILON
+        self.sent: dict[str, tuple[float, bytes]] = {}
+
+    @rule(target=keys, number=st.integers(0, 20))
+    def name(self, number):
+        return f"key {number}"
+
+    @rule(key=keys, mu=st.floats(1e-4, 0.5), fails=st.booleans())
+    def ask(self, key, mu, fails):
+        def payload() -> bytes:
+            if fails:
+                raise OSError
+            return os.urandom(8)
+
+        if key in self.sent:
+            mu, kept = self.sent[key]
+            assert ask(self.ledger, key, mu, payload=never) == kept
+            return
+        try:
+            self.sent[key] = mu, ask(self.ledger, key, mu, payload=payload)
+        except (BudgetError, OSError):
+            assert key not in [entry.key for entry in self.ledger.entries()]
+
+    @rule(epsilon=st.sampled_from([0.1, 0.5, 1.0, 1.5]))
+    def set_cap(self, epsilon):
+        self.ledger.set_cap(epsilon, DELTA)
+        self.highest = max(self.highest, epsilon)
+
+    @rule()
+    def restart(self):
+        self.ledger.close()
+        self.ledger = Ledger.open(self.path)
+
+    @invariant()
+    def what_left_is_what_was_charged_and_never_above_the_highest_cap(self):
+        spent = self.ledger.spent()
+        assert spent.n_releases == len(self.sent)
+        assert spent.mu == pytest.approx(math.hypot(*(mu for mu, _ in self.sent.values())))
+        assert spent.epsilon <= self.highest * (1 + 1e-9)
+
+    def teardown(self):
+        self.ledger.close()
+        self.folder.cleanup()
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)

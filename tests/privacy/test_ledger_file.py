@@ -1,0 +1,255 @@
+"""Which files are opened as a ledger, and what the others are told, in one sentence each."""
+
+import os
+import resource
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedpower.errors import LedgerError
+from fedpower.privacy.ledger import Ledger
+
+SECRET = b"secret-noised-bytes"
+
+
+def ask(ledger: Ledger, key: str = "k", payload: bytes = SECRET) -> bytes:
+    return ledger.release(key=key, purpose="moment", study="s", mu=0.1, payload=lambda: payload)
+
+
+def tamper(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        for name, _ in triggers.fetchall():
+            db.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            db.execute(statement)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "ledger ?#%.db"
+    with Ledger.create(path, epsilon=1.0, delta=1e-6, silo="north") as ledger:
+        for key in ("a", "b", "c"):
+            ask(ledger, key)
+    return path
+
+
+def refused(path: Path, match: str) -> None:
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(LedgerError, match=match) as refusal:
+        Ledger.open(path)
+    assert "\n" not in str(refusal.value)
+    assert SECRET.decode() not in str(refusal.value)
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_a_ledger_is_one_private_file_that_opens_again(path):
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o600
+    with Ledger.open(path) as ledger:
+        assert ledger.silo == "north"
+        assert ledger.spent().n_releases == 3
+        assert ask(ledger, "b", b"other") == SECRET
+
+
+def test_the_mode_is_private_whatever_the_umask(tmp_path):
+    before = os.umask(0o277)
+    try:
+        Ledger.create(tmp_path / "x.db", epsilon=1, delta=1e-6).close()
+    finally:
+        os.umask(before)
+    Ledger.open(tmp_path / "x.db").close()
+
+
+def test_a_ledger_is_synced_to_the_folder_and_keeps_no_second_file(path):
+    with Ledger.open(path) as ledger:
+        query = ledger._store.query
+        assert query("PRAGMA synchronous") == [(3,)]
+        assert query("PRAGMA journal_mode") == [("delete",)]
+
+
+def test_creating_never_overwrites(path, tmp_path):
+    before = path.read_bytes()
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    for taken in (path, link, tmp_path):
+        with pytest.raises(LedgerError, match="never overwritten"):
+            Ledger.create(taken, epsilon=1, delta=1e-6)
+    assert path.read_bytes() == before
+    with pytest.raises(LedgerError, match="writable folder"):
+        Ledger.create(tmp_path / "no" / "x.db", epsilon=1, delta=1e-6)
+
+
+def test_a_creation_that_fails_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpower.privacy.ledger_store.SCHEMA", "CREATE NONSENSE")
+    with pytest.raises(LedgerError):
+        Ledger.create(tmp_path / "x.db", epsilon=1, delta=1e-6)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_ledger_is_never_made_on_opening(tmp_path):
+    refused(tmp_path / "none.db", "fedpower budget init")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_a_file_is_refused(tmp_path, path):
+    refused(tmp_path, "is a directory")
+    refused(Path("/dev/null"), "not a regular file")
+    refused(path / "below", "must be readable")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o700, 0o666])
+def test_a_ledger_others_may_read_is_refused(path, mode):
+    path.chmod(mode)
+    refused(path, f"has mode 0{mode:o}; run `chmod 600")
+
+
+def test_an_unwritable_ledger_or_folder_is_refused(path, monkeypatch):
+    path.chmod(0o400)
+    refused(path, "must be writable but is not")
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "access", lambda where, _: where != path.parent)
+    refused(path, "folder of ledger .* must be writable")
+
+
+def test_empty_text_and_foreign_files_are_refused(path, tmp_path):
+    path.write_bytes(b"")
+    refused(path, "is empty")
+    for noise in (b"not a database", b"x" * 8192):
+        path.write_bytes(noise)
+        refused(path, "damaged or no ledger")
+    foreign = tmp_path / "foreign.db"
+    with closing(sqlite3.connect(foreign)) as db:
+        db.execute("CREATE TABLE patients (name)")
+    foreign.chmod(0o600)
+    refused(foreign, "another kind of database")
+
+
+def test_a_newer_schema_is_refused(path):
+    tamper(path, "PRAGMA user_version = 2")
+    refused(path, "must have schema 1 or older but has 2; upgrade fedpower")
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_a_truncated_ledger_is_refused(path, share):
+    os.truncate(path, int(path.stat().st_size * share))
+    refused(path, "damaged or no ledger")
+
+
+def test_a_flipped_byte_anywhere_in_a_row_is_refused_when_read(path):
+    whole = path.read_bytes()
+    with Ledger.open(path) as ledger:
+        spent = ledger.spent()
+    start = whole.index(SECRET) - 400
+    for position in range(start, whole.index(SECRET) + len(SECRET), 7):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        try:
+            with Ledger.open(path) as ledger:
+                assert {ask(ledger, key) for key in "abc"} == {SECRET}
+                assert ledger.spent() == spent
+        except LedgerError as refusal:
+            assert SECRET.decode() not in str(refusal)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE release SET mu = 0.01 WHERE seq = 2",
+        "UPDATE release SET time = '2020' WHERE seq = 3",
+        "UPDATE release SET purpose = x'00ff' WHERE seq = 3",
+        "UPDATE release SET seq = 9 WHERE seq = 3",
+        "UPDATE cap SET epsilon = 9",
+        "DELETE FROM release WHERE seq = 1",
+        "DELETE FROM cap",
+        "DELETE FROM silo",
+        "DROP TABLE release",
+    ],
+)
+def test_an_edited_ledger_is_refused(path, edit):
+    tamper(path, edit)
+    refused(path, "damaged")
+
+
+def test_a_changed_payload_is_refused_and_never_noised_again(path):
+    tamper(path, "UPDATE release SET payload = x'00' WHERE key = 'b'")
+    with Ledger.open(path) as ledger:
+        with pytest.raises(LedgerError, match="release 'b' must leave as it was first sent"):
+            ask(ledger, "b")
+        assert ask(ledger, "a") == SECRET
+        assert ledger.spent().n_releases == 3
+
+
+def test_rows_are_append_only(path):
+    with closing(sqlite3.connect(path)) as db:
+        for change in ("UPDATE release SET mu = 1", "DELETE FROM release", "DELETE FROM cap"):
+            with pytest.raises(sqlite3.IntegrityError, match="append only"):
+                db.execute(change)
+            db.rollback()
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_charged(path):
+    with Ledger.open(path) as ledger:
+        pages = ledger._store.query("PRAGMA page_count")[0][0]
+        ledger._store.query(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(LedgerError, match=r"disk is full.*nothing left the silo") as refusal:
+            ask(ledger, "big", SECRET * 10_000)
+        assert SECRET.decode() not in str(refusal.value)
+        assert ledger.spent().n_releases == 3
+        assert ask(ledger, "small", b"small") == b"small"
+    with Ledger.open(path) as ledger:
+        assert [entry.key for entry in ledger.entries()] == ["a", "b", "c", "small"]
+
+
+def test_a_write_the_system_refuses_is_one_sentence_and_nothing_is_charged(path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Ledger.open(path) as ledger:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4096, hard))
+        try:
+            with pytest.raises(LedgerError, match="nothing left the silo"):
+                ask(ledger, "big", SECRET * 10_000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert ledger.spent().n_releases == 3
+        assert ask(ledger, "big", b"later") == b"later"
+    with Ledger.open(path) as ledger:
+        assert ledger.spent().n_releases == 4
+
+
+def test_a_ledger_that_turns_read_only_releases_nothing(path):
+    with Ledger.open(path) as ledger:
+        ledger._store.query("PRAGMA query_only = 1")
+        with pytest.raises(LedgerError, match="must stay in place and writable"):
+            ask(ledger, "new")
+        assert ledger.spent().n_releases == 3
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_ledger_moved_away_while_open_releases_nothing(path, replaced):
+    with Ledger.open(path) as ledger:
+        path.rename(path.with_name("moved.db"))
+        if replaced:
+            Ledger.create(path, epsilon=1.0, delta=1e-6).close()
+        with pytest.raises(LedgerError, match="must stay in place and writable"):
+            ask(ledger, "new")
+    with Ledger.open(path.with_name("moved.db")) as ledger:
+        assert ledger.spent().n_releases == 3
+
+
+def test_a_busy_ledger_says_so(path):
+    with Ledger.open(path) as ledger, closing(sqlite3.connect(path)) as other:
+        ledger._store.query("PRAGMA busy_timeout = 50")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="another process holds it"):
+            ask(ledger, "new")
+        other.rollback()
+        ask(ledger, "new")
+
+
+def test_a_closed_ledger_says_so(path):
+    ledger = Ledger.open(path)
+    ledger.close()
+    ledger.close()
+    with pytest.raises(LedgerError, match="was closed; open it again"):
+        ask(ledger)

@@ -1,0 +1,180 @@
+"""The integers are rounded normals: against the exact normal law and against OpenDP's sampler.
+
+Statistical tests state the probability that a correct sampler fails; seeded ones do not vary.
+"""
+
+import math
+import time
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpower.errors import InputError
+from fedpower.privacy import noise
+from fedpower.privacy.noise import (
+    SeededNoiseForExperiments,
+    SystemNoise,
+    gaussian_integers,
+)
+
+N = 1_000_000
+
+
+class Scripted:
+    """Words that were written down beforehand."""
+
+    def __init__(self, *words):
+        self.left = list(words)
+
+    def words(self, n):
+        taken, self.left = self.left[:n], self.left[n:]
+        return np.array(taken, dtype=np.uint64)
+
+
+def expected_counts(edges, scale, n):
+    """How many of n rounded normals fall in each (edge, next edge], integer edges."""
+    cdf = stats.norm.cdf((np.asarray(edges) + 0.5) / scale)
+    return n * np.diff(np.concatenate([[0.0], cdf, [1.0]]))
+
+
+@pytest.mark.parametrize("scale", [1, 3, 1000, 2**24, 2**30, 3_000_000_001])
+def test_the_law_is_the_rounded_normal(scale):
+    """Chi-square on up to 200 cells; a correct sampler fails with probability 1e-7 per scale."""
+    K = gaussian_integers(SeededNoiseForExperiments(scale), N, scale=scale)
+    edges = np.unique(np.rint(scale * stats.norm.ppf(np.linspace(0.0025, 0.9975, 200))))
+    observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
+    assert stats.chisquare(observed, expected_counts(edges, scale, N)).pvalue > 1e-7
+
+
+def test_neighbouring_lattice_points_are_hit_as_often_as_they_should_be():
+    """Every integer by itself, at a scale where rounding shows; failure probability 1e-7."""
+    K = gaussian_integers(SeededNoiseForExperiments(5), N, scale=7)
+    edges = np.arange(-25, 26)
+    observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
+    assert stats.chisquare(observed, expected_counts(edges, 7, N)).pvalue > 1e-7
+
+
+def test_the_low_bits_are_fair():
+    """Each of the 20 lowest bits, and each sign: 6 sigma, failure probability 21 · 2e-9."""
+    K = gaussian_integers(SeededNoiseForExperiments(6), N)
+    for bit in range(20):
+        assert abs(np.mean(K >> bit & 1) - 0.5) < 6 * 0.5 / math.sqrt(N)
+    assert abs(np.mean(K < 0) - 0.5) < 6 * 0.5 / math.sqrt(N)
+
+
+def test_the_law_is_symmetric():
+    """Two-sample KS of the positive against the mirrored negative; failure probability 1e-7."""
+    K = gaussian_integers(SeededNoiseForExperiments(7), N)
+    assert stats.ks_2samp(K[K > 0], -K[K < 0]).pvalue > 1e-7
+
+
+def test_the_tail_beyond_five_is_there_at_its_rate():
+    """Counts beyond 3, 4 and 5 within Poisson limits: failure probability 3e-7.
+
+    P[|X| > 5] = 5.7e-7, so 16 of 28 million are expected, and none has probability 1e-7.
+    """
+    source, scale, n, batches = SeededNoiseForExperiments(8), 2**30, 2_000_000, 14
+    counts = np.zeros(3, dtype=int)
+    for _ in range(batches):
+        K = np.abs(gaussian_integers(source, n, scale=scale))
+        counts += [np.count_nonzero(k * scale < K) for k in (3, 4, 5)]
+    for k, count in zip((3, 4, 5), counts, strict=True):
+        low, high = stats.poisson.ppf([5e-8, 1 - 5e-8], 2 * stats.norm.sf(k) * n * batches)
+        assert low <= count <= high
+    assert counts[2] > 0
+
+
+def test_large_integer_parts_have_their_probability():
+    """k is read off the table to the last of its 128 bits."""
+    table = noise._CUMULATIVE
+    with localcontext() as context:
+        context.prec = 80
+        weights = [(Decimal(-k * k) / 2).exp() for k in range(40)]
+        for j, entry in enumerate(table):
+            ideal = 2**128 * sum(weights[: j + 1]) / sum(weights)
+            assert abs(Decimal(entry) - ideal) <= 1
+    just_below, at = table[7] - 1, table[7]
+    for value, k in ((just_below, 7), (at, 8)):
+        high, low = value >> 64, value & 2**64 - 1
+        assert noise._integer_parts(Scripted(low), np.array([high], dtype=np.uint64))[0] == k
+    top = np.array([2**64 - 1], dtype=np.uint64)
+    assert noise._integer_parts(Scripted(2**64 - 1), top)[0] == 13
+
+
+def test_doubtful_candidates_are_settled_as_the_sure_ones(monkeypatch):
+    """With every candidate settled in 192 bits, the same words give the same integers."""
+
+    class Replayed(SeededNoiseForExperiments):
+        def words(self, n):
+            return np.zeros(4, dtype=np.uint64) if n == 4 else super().words(n)
+
+    sure = gaussian_integers(Replayed(9), 3000, scale=12345)
+    monkeypatch.setattr(noise, "_DOUBT", 2.0)
+    assert np.array_equal(gaussian_integers(Replayed(9), 3000, scale=12345), sure)
+
+
+@pytest.mark.parametrize("whole", [0, 1, 77, 2**31])
+def test_further_bits_of_the_fraction_decide_a_rounding_that_64_leave_open(whole):
+    scale = 2**32 - 1
+    x = (2**63 - 1 + 2**64 * whole) // scale  # scale·x is less than scale·2^-64 below whole + 1/2
+    for tail, rounded in ((0, whole), (2**64 - 1, whole + 1)):
+        words = Scripted(0, x, 0, tail, tail, 0, 0)  # k = 0, x, u = 0, then the further bits
+        assert noise._candidates(words, 1, scale).tolist() == [rounded]
+
+
+def test_a_rounding_that_64_bits_decide_asks_for_no_more():
+    words = Scripted(0, 3 * 2**62, 0)
+    assert noise._candidates(words, 1, 2).tolist() == [2]  # round(1.5 + something positive)
+    assert noise._settle(Scripted(*[2**64 - 1] * 4), 0, 3 * 2**62 - 1, 0, 2) == (True, 1)
+
+
+def test_openDP_draws_from_the_same_law():  # noqa: N802
+    """Two-sample KS against OpenDP's exact discrete Gaussian, whose noise cannot be seeded.
+
+    At scale 1000 the two laws differ by about 1e-7. A correct sampler fails with probability 1e-7.
+    """
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    scale, n = 1000, 20_000
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+    theirs = dp.m.make_gaussian(*space, scale=float(scale))([0] * n)
+    ours = gaussian_integers(SystemNoise(), n, scale=scale)
+    assert stats.ks_2samp(ours, theirs).pvalue > 1e-7
+
+
+def test_the_system_source_never_repeats():
+    source = SystemNoise()
+    assert not np.intersect1d(source.words(1000), source.words(1000)).size
+    assert not np.array_equal(gaussian_integers(source, 50), gaussian_integers(source, 50))
+
+
+def test_the_seeded_source_repeats_and_says_that_it_gives_no_privacy():
+    one, same, other = (SeededNoiseForExperiments(seed).words(100) for seed in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert "NO privacy" in SeededNoiseForExperiments.__doc__
+
+
+def test_a_million_integers_take_less_than_a_second():
+    """About 0.2 s; the best of three, because other processes share the machine."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        gaussian_integers(SystemNoise(), N)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1.0
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 65])
+def test_any_number_of_integers_can_be_drawn(n):
+    K = gaussian_integers(SystemNoise(), n)
+    assert K.shape == (n,)
+    assert K.dtype == np.int64
+
+
+@pytest.mark.parametrize("scale", [0, -5, 2**32])
+def test_a_scale_out_of_range_is_refused(scale):
+    with pytest.raises(InputError, match="scale must be between 1"):
+        gaussian_integers(SystemNoise(), 1, scale=scale)
