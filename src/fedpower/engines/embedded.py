@@ -1,0 +1,175 @@
+"""A whole federation in one process: silos over local sources, coordinator, in-process engine."""
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedpower.data import LocalMoment, RowSource, RowTreatment, fingerprint, local_moment
+from fedpower.engines.inprocess import available_cores, blas_threads, run_in_process
+from fedpower.errors import InputError
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.privacy.statement import PrivacyStatement
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.private_releases import MomentReleases, StepReleases
+from fedpower.protocol.private_study import budget_of, noise_shift, state_privacy
+from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.silo import Releases, Silo
+from fedpower.protocol.solvers import PowerSettings, Solution, fedpower
+from fedpower.protocol.study import Study
+
+LedgerPaths = Mapping[str, str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a federation ends with.
+
+    Attributes
+    ----------
+    solution
+        Basis, values and the rest.
+    rounds
+        The record of every round, enrolment left out.
+    study
+        The terms.
+    privacy
+        What is promised about the rows.
+    kernels
+        By silo: how its products were computed, and why.
+    """
+
+    solution: Solution
+    rounds: list[Round]
+    study: Study
+    privacy: PrivacyStatement
+    kernels: dict[str, str]
+
+
+def read_silos(
+    sources: Mapping[str, RowSource],
+    treatment: RowTreatment,
+    *,
+    rank: int,
+    steps: int,
+    n_jobs: int | None = None,
+) -> dict[str, LocalMoment]:
+    """Return each silo's rows ready for use, counted, read in parallel.
+
+    Data that cannot be used are refused here, before a study exists or a budget is touched.
+    """
+    cores = available_cores()
+    workers = max(1, min(n_jobs or cores, len(sources)))
+    moments = {
+        name: local_moment(source, treatment, rank=rank, steps=steps)
+        for name, source in sources.items()
+    }
+    with (
+        blas_threads(max(1, cores // workers)),
+        ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo") as pool,
+    ):
+        list(pool.map(lambda moment: moment.prepare(), moments.values()))
+    return moments
+
+
+def federate(
+    moments: Mapping[str, LocalMoment],
+    *,
+    study: Study,
+    settings: PowerSettings,
+    rng: np.random.Generator,
+    ledgers: LedgerPaths | None = None,
+    noise: NoiseSource | None = None,
+    min_silos: int | None = None,
+    deadline: float | None = None,
+    n_jobs: int | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> Outcome:
+    """Return the outcome of ``study`` over the silos' rows.
+
+    Parameters
+    ----------
+    moments
+        The silos' rows, by name; their order is the order of the study.
+    study, settings
+        What was agreed, and how the coordinator iterates.
+    rng
+        Public randomness: start basis and sampling of silos. Never noise.
+    ledgers
+        By silo: the ledger file it charges. A silo without one is charged on a ledger in memory whose
+        cap is the study's budget, so that it cannot be asked for more than that either.
+    noise
+        Where noise comes from; the operating system unless an experiment injects its own.
+    min_silos, deadline, n_jobs, on_round
+        See :class:`Coordinator` and :func:`run_in_process`.
+    """
+    budget = budget_of(study)
+    with ExitStack() as stack:
+        if budget is None:
+            releases: dict[str, Releases] = {n: ExactReleases(m) for n, m in moments.items()}
+        else:
+            opened = _open_ledgers(list(moments), budget, ledgers or {}, stack)
+            private = {
+                name: _private(moment, study, budget, opened[name], noise or SystemNoise())
+                for name, moment in moments.items()
+            }
+            # A study that one silo cannot afford must not cost the others.
+            for each in private.values():
+                each.check_affordable()
+            releases = {**private}
+            settings = replace(settings, shift=noise_shift(budget))
+        silos = {name: Silo(name, study, each) for name, each in releases.items()}
+        coordinator = Coordinator(
+            fedpower(settings, rng),
+            list(silos),
+            study=study.digest,
+            run=secrets.token_hex(8),
+            min_silos=min_silos,
+            on_round=on_round,
+        )
+        run_in_process(coordinator, silos, deadline=deadline, n_jobs=n_jobs)
+    solution: Solution = coordinator.outcome
+    rounds = [each for each in coordinator.history if each.kind != "enrol"]
+    return Outcome(
+        solution=solution,
+        rounds=rounds,
+        study=study,
+        privacy=state_privacy(study, budget, solution.sizes, rounds),
+        kernels={name: moment.choice.reason for name, moment in moments.items()},
+    )
+
+
+def _open_ledgers(
+    silos: list[str], budget: Budget, paths: LedgerPaths, stack: ExitStack
+) -> dict[str, Ledger]:
+    unknown = [name for name in paths if name not in silos]
+    if unknown:
+        raise InputError(
+            f"a ledger must belong to a silo of this fit, got one for {unknown[0]!r}; "
+            f"the silos are {', '.join(silos)}"
+        )
+    return {
+        name: stack.enter_context(
+            Ledger.open(Path(paths[name]))
+            if name in paths
+            else Ledger.in_memory(budget.epsilon, budget.delta, silo=name)
+        )
+        for name in silos
+    }
+
+
+def _private(
+    moment: LocalMoment, study: Study, budget: Budget, ledger: Ledger, noise: NoiseSource
+) -> MomentReleases | StepReleases:
+    kind = MomentReleases if budget.mode == "moment" else StepReleases
+    return kind(
+        moment, study, budget, ledger=ledger, source=noise, fingerprint=fingerprint(moment.source)
+    )

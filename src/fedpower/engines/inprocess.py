@@ -1,0 +1,140 @@
+"""The embedded engine: silos answer in parallel threads of this process."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Protocol
+
+import threadpoolctl
+
+from fedpower.protocol.coordinator import Coordinator, Receipt
+from fedpower.protocol.messages import Message
+
+MOST_ATTEMPTS = 3
+"""How often a question whose answer was malformed is asked again within a round."""
+
+
+class Answers(Protocol):
+    """Anything that answers like a silo."""
+
+    def answer(self, message: Message) -> Message:
+        """Return the answer to ``message``."""
+
+
+def run_in_process(
+    coordinator: Coordinator,
+    silos: Mapping[str, Answers],
+    *,
+    deadline: float | None = None,
+    n_jobs: int | None = None,
+) -> None:
+    """Run ``coordinator`` to its end over ``silos`` in threads.
+
+    Parameters
+    ----------
+    coordinator
+        Holds the outcome and the history afterwards.
+    silos
+        By name.
+    deadline
+        Seconds after which a round is closed with those who answered; None waits for all.
+    n_jobs
+        How many silos work at once; the number of cores unless given. The cores are shared out: each
+        silo's BLAS gets cores // n_jobs threads, so that together they use every core once.
+    """
+    cores = available_cores()
+    busy = max(1, min(n_jobs or cores, len(silos)))
+    # With a deadline every silo has a thread of its own: one that sleeps must not hold up others.
+    workers = busy if deadline is None else len(silos)
+    with blas_threads(max(1, cores // busy)):
+        pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo")
+        try:
+            while not coordinator.done:
+                _run_round(coordinator, silos, pool, deadline)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _SharedLimit:
+    """The one BLAS limit of the process, shared by fits that run at the same time.
+
+    Each fit that set and restored it by itself could restore another's limit for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limiter: threadpoolctl.threadpool_limits | None = None
+
+    @contextmanager
+    def __call__(self, limit: int) -> Iterator[None]:
+        """Bound the threads of every BLAS in this process while the block runs."""
+        with self._lock:
+            self._users += 1
+            if self._limiter is None:
+                self._limiter = threadpoolctl.threadpool_limits(limits=limit, user_api="blas")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0 and self._limiter is not None:
+                    self._limiter.restore_original_limits()
+                    self._limiter = None
+
+
+blas_threads = _SharedLimit()
+
+
+def _run_round(
+    coordinator: Coordinator,
+    silos: Mapping[str, Answers],
+    pool: ThreadPoolExecutor,
+    deadline: float | None,
+) -> None:
+    started = time.monotonic()
+    attempts: dict[str, int] = {}
+    pending: set[Future[Message]] = set()
+    this_round = -1
+    for question in coordinator.next():
+        this_round = question.round
+        pending.add(pool.submit(silos[question.silo].answer, question))
+    while pending:
+        left = None if deadline is None else max(0.0, started + deadline - time.monotonic())
+        finished, pending = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
+        for future in finished:
+            answer = future.result()
+            if coordinator.receive(answer) is Receipt.MALFORMED:
+                attempts[answer.silo] = attempts.get(answer.silo, 0) + 1
+                pending |= _ask_again(coordinator, silos, pool, answer.silo, attempts[answer.silo])
+        if coordinator.done or coordinator.history[-1].number != this_round:
+            return
+        if not finished:
+            break
+    coordinator.deadline()
+
+
+def _ask_again(
+    coordinator: Coordinator,
+    silos: Mapping[str, Answers],
+    pool: ThreadPoolExecutor,
+    silo: str,
+    attempt: int,
+) -> set[Future[Message]]:
+    if attempt >= MOST_ATTEMPTS:
+        return set()
+    return {
+        pool.submit(silos[silo].answer, question)
+        for question in coordinator.next()
+        if question.silo == silo
+    }

@@ -1,0 +1,221 @@
+"""The coordinator: drives a solver, one round at a time, whatever the network does to messages.
+
+Sans-IO: :meth:`Coordinator.next` says which questions are outstanding, :meth:`Coordinator.receive`
+takes what arrives, :meth:`Coordinator.deadline` is called by an engine whose clock has run out. There are
+no sockets, threads, clocks or files in here.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from fedpower.errors import ProtocolError
+from fedpower.protocol.exchange import Ask, Round
+from fedpower.protocol.messages import (
+    AskMean,
+    AskSteps,
+    Enrol,
+    Enrolment,
+    LocalSteps,
+    MeanRow,
+    Message,
+    Refusal,
+    encoded_size,
+)
+
+ANSWER_TO: dict[type, type] = {Enrol: Enrolment, AskMean: MeanRow, AskSteps: LocalSteps}
+
+
+class Receipt(Enum):
+    """What the coordinator did with an arriving answer."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "the silo refused"
+    DUPLICATE = "already answered in this round"
+    LATE = "belongs to a round that is closed"
+    FOREIGN = "belongs to another study, run or silo, or to a round not yet asked"
+    MALFORMED = "does not have the shape or the finite values of an answer to the question"
+
+
+class Coordinator:
+    """Runs ``solver`` over ``silos`` and holds the record of its rounds.
+
+    Parameters
+    ----------
+    solver
+        A generator that yields :class:`Ask` and is sent :class:`Round`; its return value is
+        :attr:`outcome`.
+    silos
+        Names of the enrolled silos; their order is the order of every sum.
+    study, run
+        The study's hash and this run's identity; both are in every message.
+    min_silos
+        Fewer answers than this in a round end the run; all of ``silos`` unless given.
+    on_round
+        Called with each round once the solver has digested it.
+    """
+
+    def __init__(
+        self,
+        solver: Generator[Ask, Round, Any],
+        silos: Sequence[str],
+        *,
+        study: str,
+        run: str,
+        min_silos: int | None = None,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> None:
+        if len(set(silos)) != len(silos) or not silos:
+            raise ProtocolError(
+                f"silos must have different names and there must be one at least, got {list(silos)};"
+                " rename them"
+            )
+        self.silos = tuple(silos)
+        self.min_silos = len(self.silos) if min_silos is None else min_silos
+        if not 1 <= self.min_silos <= len(self.silos):
+            raise ProtocolError(
+                f"min_silos must lie between 1 and the {len(self.silos)} silos, "
+                f"got {self.min_silos}; choose a number in between"
+            )
+        self.history: list[Round] = []
+        self.outcome: Any = None
+        self.done = False
+        self._solver = solver
+        self._study = study
+        self._run = run
+        self._on_round = on_round
+        self._ask: Ask | None = None
+        self._round: Round | None = None
+        self._advance(None)
+
+    def next(self) -> tuple[Message, ...]:
+        """Return the questions of the current round that have no answer yet.
+
+        Asking again is free of consequences: a silo gives the same question the same answer.
+        """
+        if self._round is None or self._ask is None:
+            return ()
+        open_ = [name for name in self._round.asked if not self._has_answered(name)]
+        return tuple(self._message(name) for name in open_)
+
+    def receive(self, message: Message) -> Receipt:
+        """Take an answer that arrived, whatever it is, and say what was done with it."""
+        current = self._round
+        if message.study != self._study or message.run != self._run:
+            return Receipt.FOREIGN
+        if current is None or message.round < current.number:
+            return Receipt.LATE
+        if message.round > current.number or message.silo not in current.asked:
+            return Receipt.FOREIGN
+        if self._has_answered(message.silo):
+            return Receipt.DUPLICATE
+        body = message.body
+        if isinstance(body, Refusal):
+            current.refused[message.silo] = body.reason
+            receipt = Receipt.REFUSED
+        elif self._is_well_formed(body):
+            current.answers[message.silo] = body
+            receipt = Receipt.ACCEPTED
+        else:
+            return Receipt.MALFORMED
+        current.bytes_up += encoded_size(message)
+        if self._is_complete(current):
+            self._close(current)
+        return receipt
+
+    def deadline(self) -> None:
+        """Close the round with those who answered; end the run if they are too few."""
+        if self._round is not None:
+            self._close(self._round)
+
+    def _is_complete(self, current: Round) -> bool:
+        if len(current.answers) + len(current.refused) == len(current.asked):
+            return True
+        assert self._ask is not None
+        return self._ask.enough is not None and len(current.answers) >= self._ask.enough
+
+    def _close(self, current: Round) -> None:
+        needed = min(self.min_silos, len(current.asked))
+        if self._ask is not None and self._ask.enough is not None:
+            needed = min(needed, self._ask.enough)
+        if len(current.answers) < needed:
+            raise ProtocolError(self._too_few(current, needed))
+        current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
+        self._advance(current)
+
+    def _too_few(self, current: Round, needed: int) -> str:
+        for name, reason in current.refused.items():
+            return f"silo {name!r} refused: {reason}"
+        silent = [name for name in current.asked if name not in current.answers]
+        return (
+            f"round {current.number} needs {needed} answers and got {len(current.answers)}; "
+            f"bring back {', '.join(silent)} or lower min_silos"
+        )
+
+    def _advance(self, closed: Round | None) -> None:
+        """Hand the closed round to the solver and open the one that it asks for."""
+        self._round = None
+        try:
+            ask = next(self._solver) if closed is None else self._solver.send(closed)
+        except StopIteration as stop:
+            self.outcome, self.done, self._ask = stop.value, True, None
+        else:
+            self._open(ask)
+        if closed is not None and self._on_round is not None:
+            self._on_round(closed)
+
+    def _open(self, ask: Ask) -> None:
+        asked = self.silos if ask.silos is None else ask.silos
+        self._ask = ask
+        self._round = Round(
+            number=len(self.history),
+            kind=ask.body.kind.removeprefix("ask-"),
+            step=ask.step,
+            asked=asked,
+        )
+        self._round.bytes_down = sum(encoded_size(self._message(name)) for name in asked)
+        self.history.append(self._round)
+
+    def _message(self, silo: str) -> Message:
+        assert self._ask is not None
+        assert self._round is not None
+        return Message(
+            study=self._study,
+            run=self._run,
+            round=self._round.number,
+            silo=silo,
+            body=self._ask.body,
+        )
+
+    def _has_answered(self, silo: str) -> bool:
+        assert self._round is not None
+        return silo in self._round.answers or silo in self._round.refused
+
+    def _is_well_formed(self, body: Any) -> bool:
+        """Return whether ``body`` answers the question with finite values of the right shape."""
+        assert self._ask is not None
+        question = self._ask.body
+        if not isinstance(body, ANSWER_TO[type(question)]):
+            return False
+        if isinstance(body, Enrolment):
+            return body.n_rows >= 1
+        if isinstance(body, MeanRow):
+            return body.mean.ndim == 1 and bool(np.isfinite(body.mean).all())
+        assert isinstance(question, AskSteps)
+        assert isinstance(body, LocalSteps)
+        return _answers_steps(question, body)
+
+
+def _answers_steps(question: AskSteps, body: LocalSteps) -> bool:
+    """Return whether shapes fit, all is finite, and a basis is there where one is needed."""
+    bases = [] if body.basis is None else [body.basis]
+    scalars = [x for x in (body.total_variance, body.misalignment) if x is not None]
+    basis_needed = question.n_local_steps > 1 and question.align is None
+    return (
+        all(a.shape == question.basis.shape for a in (body.product, *bases))
+        and all(bool(np.isfinite(a).all()) for a in (body.product, *bases))
+        and bool(np.isfinite(scalars).all())
+        and (not basis_needed or bool(bases))
+    )

@@ -1,0 +1,40 @@
+"""The silo's half of the method: power steps on its own moment [FP Alg. 2, lines 5–10]."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.linalg import misalignment, orth, rotation
+from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
+
+Array = NDArray[np.float64]
+Multiply = Callable[[Array], Array]
+"""Z ↦ A_i Z, with or without noise: the one seam through which noise enters the iteration."""
+
+
+def take_local_steps(
+    multiply: Multiply, ask: AskSteps, total_variance: float | None = None
+) -> LocalSteps:
+    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it.
+
+    Z_t is left out where the coordinator holds it already (a single step starts from the broadcast
+    basis) or does not need it (the silo aligns by itself). What is returned is computed from the
+    products alone: with noised products it is post-processing of them [FP Remark 1].
+    """
+    basis = ask.basis
+    for _ in range(ask.n_local_steps - 1):
+        basis = orth(multiply(basis) + ask.shift * basis)
+    product = multiply(basis) + ask.shift * basis
+    spread = None
+    if ask.align is not None:
+        turn = rotation(ask.align, basis, ask.basis)
+        product = product @ turn
+        spread = misalignment([basis @ turn], ask.basis)
+    needs_basis = ask.align is None and ask.n_local_steps > 1
+    return LocalSteps(
+        product=read_only(product),
+        basis=read_only(basis) if needs_basis else None,
+        total_variance=total_variance,
+        misalignment=spread,
+    )

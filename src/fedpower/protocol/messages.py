@@ -1,0 +1,238 @@
+"""What silos and coordinator say to each other: frozen messages and their bytes on the wire."""
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import ProtocolError
+from fedpower.linalg.alignment import Alignment
+
+Array = NDArray[np.float64]
+
+MAGIC = b"fedpower1\n"
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrol:
+    """Asks a silo for its public facts; nothing that depends on a row's content is answered."""
+
+    kind: ClassVar[str] = "enrol"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrolment:
+    """A silo's public facts."""
+
+    kind: ClassVar[str] = "enrolment"
+    n_rows: int
+    n_features: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskMean:
+    """Asks for the mean row of a silo, for centring on the pooled mean."""
+
+    kind: ClassVar[str] = "ask-mean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanRow:
+    """The mean row of a silo."""
+
+    kind: ClassVar[str] = "mean"
+    mean: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskSteps:
+    """Asks for local power steps from a broadcast basis [FP Alg. 2, lines 4–10].
+
+    Attributes
+    ----------
+    basis
+        Z_τ, d×r with orthonormal columns.
+    n_local_steps
+        How many steps Y ← A_i Z + noise, Z ← orth(Y) to take; the last one's Y is sent.
+    center
+        The mean row to subtract, or None.
+    shift
+        c ≥ 0: steps use A_i + cI. Positive only for a noised moment, which has negative eigenvalues.
+    align
+        Rotate the product to the broadcast basis at the silo and send it alone, by this alignment;
+        None sends the last basis along and leaves the alignment to the coordinator.
+    """
+
+    kind: ClassVar[str] = "ask-steps"
+    basis: Array
+    n_local_steps: int
+    center: Array | None = None
+    shift: float = 0.0
+    align: Alignment | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSteps:
+    """The outcome of a silo's local steps.
+
+    Attributes
+    ----------
+    product
+        Y_{t+1}, d×r.
+    basis
+        Z_t, d×r; None where it is the broadcast basis or the silo aligned by itself.
+    total_variance
+        tr A_i, or None where the silo does not release it.
+    misalignment
+        ‖Z_t D − Z_τ‖₂ where the silo aligned by itself, else None.
+    """
+
+    kind: ClassVar[str] = "local-steps"
+    product: Array
+    basis: Array | None = None
+    total_variance: float | None = None
+    misalignment: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A silo's answer to what it will not do, in one sentence without any content of its rows."""
+
+    kind: ClassVar[str] = "refusal"
+    reason: str
+
+
+Question = Enrol | AskMean | AskSteps
+Answer = Enrolment | MeanRow | LocalSteps | Refusal
+BODIES: dict[str, type[Any]] = {
+    body.kind: body for body in (Enrol, Enrolment, AskMean, MeanRow, AskSteps, LocalSteps, Refusal)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A question to one silo, or that silo's answer, with what it belongs to."""
+
+    study: str
+    run: str
+    round: int
+    silo: str
+    body: Question | Answer
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as bytes: magic, JSON header, float64 arrays, SHA-256 of all before it."""
+    header, arrays = _header(message)
+    parts = [MAGIC, len(header).to_bytes(4, "little"), header]
+    parts += [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays]
+    content = b"".join(parts)
+    return content + hashlib.sha256(content).digest()
+
+
+def encoded_size(message: Message) -> int:
+    """Return ``len(encode(message))`` without copying the arrays."""
+    header, arrays = _header(message)
+    return len(MAGIC) + 4 + len(header) + sum(array.size * 8 for array in arrays) + DIGEST_BYTES
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in ``data``; refuse bytes that are cut short, altered or not ours.
+
+    Arrays are read-only.
+    """
+    content, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+    if not content.startswith(MAGIC) or hashlib.sha256(content).digest() != digest:
+        raise ProtocolError(
+            "a message must arrive as it was sent, got bytes whose checksum does not match; "
+            "ask for it again"
+        )
+    try:
+        return _parse(content[len(MAGIC) :])
+    except (KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError) as error:
+        raise ProtocolError(
+            "a message must have the fields of its kind, got one that has not; "
+            "check that both sides run the same version of fedpower"
+        ) from error
+
+
+def read_only(array: NDArray[Any]) -> Array:
+    """Return a read-only float64 array equal to ``array``; a writable one is copied."""
+    result = np.array(array, dtype=np.float64, order="C", copy=None)
+    if result.flags.writeable:
+        if result is array or np.shares_memory(result, array):
+            result = result.copy()
+        result.setflags(write=False)
+    return result
+
+
+def _header(message: Message) -> tuple[bytes, list[Array]]:
+    body = message.body
+    plain: dict[str, Any] = {}
+    shapes: list[tuple[str, tuple[int, ...]]] = []
+    arrays: list[Array] = []
+    for field in fields(body):
+        value = getattr(body, field.name)
+        if isinstance(value, np.ndarray):
+            shapes.append((field.name, value.shape))
+            arrays.append(value)
+        else:
+            plain[field.name] = value
+    header = {
+        "study": message.study,
+        "run": message.run,
+        "round": message.round,
+        "silo": message.silo,
+        "kind": body.kind,
+        "plain": plain,
+        "arrays": shapes,
+    }
+    return json.dumps(header, sort_keys=True, allow_nan=True).encode(), arrays
+
+
+def _parse(content: bytes) -> Message:
+    length = int.from_bytes(content[:4], "little")
+    header = json.loads(content[4 : 4 + length])
+    rest = content[4 + length :]
+    values: dict[str, Any] = dict(header["plain"])
+    for name, shape in header["arrays"]:
+        size = 8 * int(np.prod(shape, dtype=np.int64))
+        flat = np.frombuffer(rest[:size], dtype="<f8")
+        values[name] = read_only(flat.reshape(shape))
+        rest = rest[size:]
+    if rest:
+        raise ValueError("trailing bytes")
+    body = BODIES[header["kind"]](**values)
+    _check_types(body)
+    message = Message(
+        study=header["study"],
+        run=header["run"],
+        round=header["round"],
+        silo=header["silo"],
+        body=cast("Question | Answer", body),
+    )
+    _check_types(message)
+    return message
+
+
+def _check_types(record: object) -> None:
+    """Raise TypeError where a decoded field is not of its declared type: the bytes are not trusted."""
+    hints = get_type_hints(type(record))
+    for field in fields(cast("Any", record)):
+        if field.name != "body" and not _fits(getattr(record, field.name), hints[field.name]):
+            raise TypeError(field.name)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if hint is float else origin or hint)

@@ -1,0 +1,275 @@
+"""What a silo lets out of a private study: noised once, charged before it leaves, the same for ever.
+
+Every number that leaves goes through :meth:`Ledger.release` [DESIGN §4, rules 1 and 2]: it is charged
+and stored in one durable transaction, and the same question gets the stored bytes again.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import ProtocolError
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.mechanism import Noised, perturb_vector
+from fedpower.privacy.noise import NoiseSource
+from fedpower.privacy.sensitivity import mean_sensitivity, rounding_slack
+from fedpower.privacy.summary import pack, unpack
+from fedpower.protocol.local_steps import take_local_steps
+from fedpower.protocol.messages import (
+    AskSteps,
+    LocalSteps,
+    MeanRow,
+    Message,
+    decode,
+    encode,
+    read_only,
+)
+from fedpower.protocol.private_study import study_mu
+from fedpower.protocol.releases import Moment
+from fedpower.protocol.study import Study
+
+Array = NDArray[np.float64]
+Body = TypeVar("Body", MeanRow, LocalSteps)
+
+
+class _PrivateReleases:
+    """What the private modes share.
+
+    Parameters
+    ----------
+    moment
+        The silo's rows, of norm at most 1.
+    study, budget
+        The agreed terms and the price list that follows from them.
+    ledger
+        The silo's own.
+    source
+        Where noise comes from.
+    fingerprint
+        Identifies the rows, so that a ledger never gives one data set's release for another's.
+    """
+
+    def __init__(
+        self,
+        moment: Moment,
+        study: Study,
+        budget: Budget,
+        *,
+        ledger: Ledger,
+        source: NoiseSource,
+        fingerprint: str,
+    ) -> None:
+        self._moment = moment
+        self._study = study
+        self._budget = budget
+        self._ledger = ledger
+        self._source = source
+        self._fingerprint = fingerprint
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows."""
+        return self._moment.n_rows
+
+    def check_affordable(self) -> None:
+        """Refuse now, in one sentence, a study that the ledger could not pay for to the end."""
+        budget = self._budget
+        mu = study_mu(budget, self.n_rows)
+        slack = budget.slack_delta * budget.n_releases
+        self._ledger.check_affordable(study=self._charged_to, mu=mu, slack_delta=slack)
+
+    @property
+    def _charged_to(self) -> str:
+        """The name under which the ledger keeps this study's releases."""
+        return self._study.digest
+
+    def _key(self, kind: str, *parts: bytes) -> str:
+        """Return the identity of a question: equal questions get the stored answer."""
+        digest = hashlib.sha256()
+        for part in (kind.encode(), self._fingerprint.encode(), *parts):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return f"{kind}:{digest.hexdigest()}"
+
+
+class StepReleases(_PrivateReleases):
+    """Modes ``step`` and ``paper``: every step's product is noised [FP Alg. 2, line 6]."""
+
+    def mean(self) -> MeanRow:
+        """Return the noised mean row: one release of the study's T + 1."""
+        budget, n_rows = self._budget, self._moment.n_rows
+        exact = self._moment.mean()
+
+        def payload() -> bytes:
+            noised = perturb_vector(
+                exact,
+                sensitivity=mean_sensitivity(n_rows),
+                slack=rounding_slack(n_rows, budget.n_features),
+                multiplier=budget.multiplier,
+                source=self._source,
+            )
+            return _store(MeanRow(mean=noised.value))
+
+        return _recall(self._release("mean", payload, 1, self._study.digest.encode()), MeanRow)
+
+    def steps(self, ask: AskSteps) -> LocalSteps:
+        """Return noised local steps; costs as many releases as there are steps."""
+        if ask.shift != 0:
+            raise ProtocolError(
+                f"a shift must be 0 where products are noised, got {ask.shift}; "
+                "only a noised moment needs one"
+            )
+
+        def payload() -> bytes:
+            traces: list[float] = []
+
+            def multiply(basis: Array) -> Array:
+                product, trace = self._noised_product(basis, ask.center)
+                traces.append(trace)
+                return product
+
+            outcome = take_local_steps(multiply, ask)
+            total = float(np.mean(traces)) if self._budget.with_trace else None
+            return _store(
+                LocalSteps(
+                    product=outcome.product,
+                    basis=outcome.basis,
+                    total_variance=total,
+                    misalignment=outcome.misalignment,
+                )
+            )
+
+        center = b"" if ask.center is None else ask.center.tobytes()
+        question = (
+            self._study.digest.encode(),
+            repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode(),
+            np.ascontiguousarray(ask.basis).tobytes(),
+            center,
+        )
+        return _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+
+    def _noised_product(self, basis: Array, center: Array | None) -> tuple[Array, float]:
+        """Return A_i Z plus noise, and tr A_i plus noise from the same release."""
+        budget = self._budget
+        product = self._moment.product(basis, center)
+        values = product.ravel()
+        if budget.with_trace:
+            values = np.append(values, self._moment.trace(center))
+        noised = self._perturb(values, self._moment.n_rows, _norm(center))
+        return noised.value[: product.size].reshape(product.shape), float(noised.value[-1])
+
+    def _perturb(self, values: Array, n_rows: int, center_norm: float) -> Noised:
+        budget = self._budget
+        printed = budget.mode == "paper"
+        return perturb_vector(
+            values,
+            sensitivity=budget.sensitivity(n_rows, center_norm),
+            slack=0.0,
+            source=self._source,
+            multiplier=None if printed else budget.multiplier,
+            std=budget.std(n_rows, center_norm) if printed else None,
+        )
+
+    def _release(
+        self, purpose: str, payload: Callable[[], bytes], count: int, *question: bytes
+    ) -> bytes:
+        budget = self._budget
+        mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
+        return self._ledger.release(
+            key=self._key(purpose, *question),
+            purpose=f"{count} noised {purpose} ({budget.mode})",
+            study=self._charged_to,
+            mu=mu * math.sqrt(count),
+            slack_delta=budget.slack_delta * count,
+            payload=payload,
+        )
+
+
+class MomentReleases(_PrivateReleases):
+    """Mode ``moment``: A_i, its mean row and its trace are noised once; all else is post-processing."""
+
+    _summary: tuple[Array, Array | None, float] | None = None
+
+    def mean(self) -> MeanRow:
+        """Return the mean row of the one noised release."""
+        _, mean, _ = self._released()
+        assert mean is not None, "a study that centres releases the mean"
+        return MeanRow(mean=read_only(mean))
+
+    def steps(self, ask: AskSteps) -> LocalSteps:
+        """Return local power steps on the noised moment: free."""
+        moment, mean, trace = self._released()
+        center = ask.center
+        if center is None:
+            return take_local_steps(lambda basis: moment @ basis, ask, total_variance=trace)
+        assert mean is not None
+
+        def multiply(basis: Array) -> Array:
+            about_mean = mean @ basis
+            about_center = center @ basis
+            return (
+                moment @ basis
+                - np.outer(center, about_mean - about_center)
+                - np.outer(mean, about_center)
+            )
+
+        total = trace - 2 * float(center @ mean) + float(center @ center)
+        return take_local_steps(multiply, ask, total_variance=total)
+
+    @property
+    def _charged_to(self) -> str:
+        """Studies that ask for the same noised moment share it: later analyses are free."""
+        return self._key("moment", self._study.moment_terms.encode()).removeprefix("moment:")
+
+    def _released(self) -> tuple[Array, Array | None, float]:
+        if self._summary is None:
+            self._summary = self._release()
+        return self._summary
+
+    def _release(self) -> tuple[Array, Array | None, float]:
+        budget, with_mean = self._budget, self._study.center
+        exact = pack(
+            self._moment.moment(),
+            self._moment.mean() if with_mean else None,
+            self._moment.trace(),
+        )
+
+        def payload() -> bytes:
+            noised = perturb_vector(
+                exact,
+                sensitivity=budget.sensitivity(self.n_rows),
+                slack=0.0,
+                multiplier=budget.multiplier,
+                source=self._source,
+            )
+            return noised.value.astype("<f8").tobytes()
+
+        raw = self._ledger.release(
+            key=f"moment:{self._charged_to}",
+            purpose="moment, mean and trace" if with_mean else "moment and trace",
+            study=self._charged_to,
+            mu=budget.mu,
+            slack_delta=budget.slack_delta,
+            payload=payload,
+        )
+        vector = np.frombuffer(raw, dtype="<f8")
+        return unpack(vector, budget.n_features, with_mean=with_mean)
+
+
+def _norm(center: Array | None) -> float:
+    return 0.0 if center is None else float(np.linalg.norm(center))
+
+
+def _store(body: MeanRow | LocalSteps) -> bytes:
+    return encode(Message(study="", run="", round=0, silo="", body=body))
+
+
+def _recall(raw: bytes, kind: type[Body]) -> Body:
+    body = decode(raw).body
+    assert isinstance(body, kind)
+    return body

@@ -1,0 +1,128 @@
+"""What follows from a private study's terms: its price list, its shift, its statement."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from fedpower.errors import InputError
+from fedpower.privacy.accounting import epsilon_of, public_mu
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.sensitivity import moment_sensitivity
+from fedpower.privacy.statement import PrivacyStatement, Protection
+from fedpower.privacy.summary import summary_sensitivity
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.study import Study
+
+
+def budget_of(study: Study) -> Budget | None:
+    """Return the price list of a private study; None where nothing is private."""
+    if study.noise == "none":
+        return None
+    if study.noise != "moment" and study.n_steps is None:
+        raise InputError(
+            f"noise mode {study.noise!r} must know its number of steps to divide the budget, "
+            "got none; give n_steps"
+        )
+    return Budget(
+        mode=study.noise,
+        epsilon=study.epsilon,
+        delta=study.delta,
+        n_features=study.n_features,
+        iteration_rank=study.iteration_rank,
+        n_steps=study.n_steps or 1,
+        center=study.center,
+    )
+
+
+def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | None:
+    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues.
+
+    A round at every step multiplies by the pooled noised moment, whose noise has standard deviation
+    √(Σ w_i²τ_i²); local steps multiply by a single silo's. Only ``moment`` mode needs it.
+    """
+    if budget.mode != "moment":
+        return None
+
+    def shift(sizes: Mapping[str, int], n_local_steps: int) -> float:
+        total = sum(sizes.values())
+        edges = {name: budget.spectral_edge(count) for name, count in sizes.items()}
+        if n_local_steps > 1:
+            return max(edges.values())
+        return math.hypot(*(sizes[name] / total * edge for name, edge in edges.items()))
+
+    return shift
+
+
+def state_privacy(
+    study: Study, budget: Budget | None, sizes: Mapping[str, int], rounds: Sequence[Round]
+) -> PrivacyStatement:
+    """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
+    public = [
+        f"the study's terms and hash {study.digest[:12]}",
+        "the number of rows of each silo",
+        "the columns, the row bound and any scales given",
+    ]
+    if budget is None:
+        return PrivacyStatement(
+            mode="none", asked_epsilon=math.inf, delta=0.0, protections=(), public=tuple(public)
+        )
+    delta = budget.delta - budget.n_releases * budget.slack_delta
+    mu = max(study_mu(budget, count) for count in sizes.values())
+    rows = [
+        Protection(
+            observer="the coordinator and whoever reads a silo's messages",
+            sees="everything that silo releases",
+            epsilon=epsilon_of(mu, delta),
+            delta=budget.delta,
+            mu=mu,
+        )
+    ]
+    outside = min(mu, _public_mu(budget, sizes)) if _is_linear(budget, sizes, rounds) else mu
+    rows.append(
+        Protection(
+            observer="the public",
+            sees="the published components and eigenvalues",
+            epsilon=epsilon_of(outside, delta),
+            delta=budget.delta,
+            mu=outside,
+        )
+    )
+    return PrivacyStatement(
+        mode=budget.mode,
+        asked_epsilon=budget.epsilon,
+        delta=budget.delta,
+        protections=tuple(rows),
+        public=tuple(public),
+    )
+
+
+def study_mu(budget: Budget, n_rows: int) -> float:
+    """Return what everything that a silo of ``n_rows`` releases in the study costs together."""
+    if budget.mode == "moment":
+        return budget.mu
+    steps = budget.product_mu(n_rows) * math.sqrt(budget.n_steps)
+    return math.hypot(steps, budget.mu) if budget.center else steps
+
+
+def _is_linear(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:
+    """Return whether the result depends on the noised moments through one weighted sum alone.
+
+    So it is when every silo answered every round and no silo took local steps of its own: sums over
+    different sets of silos would tell single silos' moments by their difference.
+    """
+    asked = [each for each in rounds if each.kind == "steps"]
+    steps = [0, *(each.step for each in asked)]
+    return (
+        budget.mode == "moment"
+        and all(later - earlier == 1 for earlier, later in pairwise(steps))
+        and all(len(each.answers) == len(sizes) for each in rounds)
+    )
+
+
+def _public_mu(budget: Budget, sizes: Mapping[str, int]) -> float:
+    """Return the Gaussian-DP parameter of the pooled noised summary [FP §6, third question]."""
+    counts = list(sizes.values())
+    weights = [count / sum(counts) for count in counts]
+    stds = [budget.std(count) for count in counts]
+    with_mean = summary_sensitivity(1, with_mean=budget.center) / moment_sensitivity(1)
+    return public_mu(weights, stds, counts) * with_mean

@@ -1,0 +1,55 @@
+"""What a silo computes from its rows and lets out when nothing is private."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.protocol.local_steps import take_local_steps
+from fedpower.protocol.messages import AskSteps, LocalSteps, MeanRow, read_only
+
+Array = NDArray[np.float64]
+
+
+class Moment(Protocol):
+    """A silo's rows as the method sees them; :class:`fedpower.data.LocalMoment` is one."""
+
+    @property
+    def n_rows(self) -> int:
+        """s_i, the number of rows."""
+
+    def mean(self) -> Array:
+        """Return the mean row."""
+
+    def product(self, basis: Array, center: Array | None = None) -> Array:
+        """Return A_i Z, with rows taken about ``center``."""
+
+    def trace(self, center: Array | None = None) -> float:
+        """Return tr A_i, with rows taken about ``center``."""
+
+    def moment(self, center: Array | None = None) -> Array:
+        """Return A_i itself, d×d."""
+
+
+class ExactReleases:
+    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows."""
+        return self._moment.n_rows
+
+    def mean(self) -> MeanRow:
+        """Return the exact mean row."""
+        return MeanRow(mean=read_only(self._moment.mean()))
+
+    def steps(self, ask: AskSteps) -> LocalSteps:
+        """Return exact local power steps: LocalPower."""
+        return take_local_steps(
+            lambda basis: self._moment.product(basis, ask.center),
+            ask,
+            total_variance=self._moment.trace(ask.center),
+        )

@@ -1,0 +1,94 @@
+"""Schedules: the steps at which a round happens [FP eqs. 3.1, 3.11]."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, takewhile
+from typing import Literal
+
+from fedpower.errors import InputError
+
+Decay = Literal["constant", "linear", "halving"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The increasing steps t ≥ 1 at which silos and coordinator communicate.
+
+    Parameters
+    ----------
+    local_steps
+        p, the number of steps before the first round.
+    decay
+        How the interval shrinks from round to round; never below one step.
+    explicit
+        The steps themselves; then ``local_steps`` and ``decay`` play no part.
+    """
+
+    local_steps: int = 1
+    decay: Decay = "constant"
+    explicit: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.explicit is not None:
+            steps = self.explicit
+            if not steps or min(steps) < 1 or list(steps) != sorted(set(steps)):
+                raise InputError(
+                    "an explicit schedule must be increasing steps of at least 1, "
+                    f"got {list(steps)}; give e.g. {{2, 4, 5}}"
+                )
+        elif self.local_steps < 1:
+            raise InputError(
+                f"local_steps must be at least 1, got {self.local_steps}; "
+                "1 means a round at every step"
+            )
+        elif self.decay not in ("constant", "linear", "halving"):
+            raise InputError(
+                f"decay must be 'constant', 'linear' or 'halving', got {self.decay!r}; "
+                "choose one of the three"
+            )
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step of an explicit schedule; None where the schedule goes on for ever."""
+        return None if self.explicit is None else self.explicit[-1]
+
+    def steps(self) -> Iterator[int]:
+        """Return the steps of all rounds in order; endless unless explicit."""
+        if self.explicit is not None:
+            yield from self.explicit
+            return
+        step = 0
+        for index in count():
+            step += self._interval(index)
+            yield step
+
+    def rounds(self, n_steps: int) -> tuple[int, ...]:
+        """Return the steps of the rounds among the first ``n_steps``: the paper's I_T without 0."""
+        return tuple(takewhile(lambda step: step <= n_steps, self.steps()))
+
+    def _interval(self, index: int) -> int:
+        if self.decay == "linear":
+            return max(self.local_steps - index, 1)
+        if self.decay == "halving":
+            return max(self.local_steps >> index, 1)
+        return self.local_steps
+
+
+def every(local_steps: int = 1) -> Schedule:
+    """Return a round at every ``local_steps``-th step: I_T^p [FP eq. 3.1]."""
+    return Schedule(local_steps=local_steps)
+
+
+def decaying(local_steps: int) -> Schedule:
+    """Return rounds at t = Σ_{i=0..l} max(p−i, 1): I_T^{p,decay} [FP eq. 3.11]."""
+    return Schedule(local_steps=local_steps, decay="linear")
+
+
+def halving(local_steps: int) -> Schedule:
+    """Return rounds at t = Σ_{i=0..l} max(⌊p/2^i⌋, 1): the ICML version's decay [LocalPower §3]."""
+    return Schedule(local_steps=local_steps, decay="halving")
+
+
+def explicit(steps: Iterable[int]) -> Schedule:
+    """Return rounds at exactly ``steps``; ``explicit({T})`` is one-shot divide and conquer."""
+    return Schedule(explicit=tuple(sorted({int(step) for step in steps})))

@@ -1,0 +1,157 @@
+"""The silo: one organisation's side of the protocol. It answers questions of its study or refuses.
+
+Sans-IO: :meth:`Silo.answer` takes a message and returns a message. Whatever a coordinator sends, the
+answer is either what the study allows or a :class:`Refusal` in one sentence that holds nothing of a row.
+"""
+
+import logging
+from typing import Protocol
+
+import numpy as np
+
+from fedpower.errors import FedpowerError
+from fedpower.linalg import is_orthonormal, orth
+from fedpower.protocol.messages import (
+    Answer,
+    AskMean,
+    AskSteps,
+    Enrol,
+    Enrolment,
+    LocalSteps,
+    MeanRow,
+    Message,
+    Refusal,
+    read_only,
+)
+from fedpower.protocol.study import Study
+
+logger = logging.getLogger(__name__)
+
+MOST_LOCAL_STEPS = 10_000
+"""A bound on the work one question can make a silo do."""
+
+
+class Releases(Protocol):
+    """What a silo lets out, computed from its rows and, where the study is private, noised."""
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows."""
+
+    def mean(self) -> MeanRow:
+        """Return the mean row."""
+
+    def steps(self, ask: AskSteps) -> LocalSteps:
+        """Return the outcome of local power steps."""
+
+
+class Silo:
+    """Answers the coordinator for one organisation.
+
+    Parameters
+    ----------
+    name
+        The silo's name in the study.
+    study
+        The terms it agreed to; questions of any other study are refused.
+    releases
+        Computes what leaves.
+    """
+
+    def __init__(self, name: str, study: Study, releases: Releases) -> None:
+        self.name = name
+        self.study = study
+        self._releases = releases
+        self._digest = study.digest
+
+    def answer(self, message: Message) -> Message:
+        """Return the answer to ``message``; never raises for anything a coordinator can send."""
+        try:
+            body = self._answer(message)
+        except FedpowerError as error:
+            body = Refusal(reason=str(error))
+        except Exception:
+            # Rule 6: the details stay with the silo's operator.
+            logger.exception("silo %r could not answer round %s", self.name, message.round)
+            body = Refusal(reason="the silo could not answer; its operator's log says why")
+        return Message(
+            study=self._digest, run=message.run, round=message.round, silo=self.name, body=body
+        )
+
+    def _answer(self, message: Message) -> Answer:
+        if message.study != self._digest:
+            return Refusal(
+                reason=f"a question must belong to the study {self._digest[:12]} that this silo "
+                f"agreed to, got one of study {str(message.study)[:12]}; agree on one study first"
+            )
+        if message.silo != self.name:
+            return Refusal(
+                reason=f"a question to silo {self.name!r} must name it, got one that names "
+                "another silo; send it there"
+            )
+        match message.body:
+            case Enrol():
+                return Enrolment(n_rows=self._releases.n_rows, n_features=self.study.n_features)
+            case AskMean():
+                if not self.study.center:
+                    return Refusal(
+                        reason="this study does not centre on the pooled mean; ask for no mean"
+                    )
+                return self._releases.mean()
+            case AskSteps() as ask:
+                problem = self._problem_with(ask)
+                return Refusal(reason=problem) if problem else self._releases.steps(_cleaned(ask))
+            case _:
+                return Refusal(reason="a silo must be sent a question, got something else; ask one")
+
+    def _problem_with(self, ask: AskSteps) -> str | None:
+        """Return why a question must be refused, or None [DESIGN §4 rule 3].
+
+        An inflated or skewed basis would make the product more sensitive to a row than the noise is
+        made for.
+        """
+        rows, most = self.study.n_features, self.study.iteration_rank
+        shape = ask.basis.shape
+        if ask.basis.ndim != 2 or shape[0] != rows or not 1 <= shape[1] <= most:
+            return (
+                f"a basis must have {rows} rows and 1 to {most} columns, got shape {shape}; "
+                "send one that fits the study"
+            )
+        if not is_orthonormal(ask.basis):
+            return (
+                "a basis must have finite, orthonormal columns to 1e-6, got one that has not; "
+                "orthonormalise it first"
+            )
+        if ask.center is not None and (
+            ask.center.shape != (rows,) or not np.isfinite(ask.center).all()
+        ):
+            return f"a centre must be {rows} finite numbers, got something else; send the mean row"
+        if (ask.center is not None) and not self.study.center:
+            return "this study does not centre on the pooled mean; send no centre"
+        if not 1 <= ask.n_local_steps <= MOST_LOCAL_STEPS:
+            return (
+                f"the number of local steps must lie between 1 and {MOST_LOCAL_STEPS}, "
+                f"got {ask.n_local_steps}; choose one in between"
+            )
+        if not np.isfinite(ask.shift) or ask.shift < 0:
+            return "a shift must be finite and not negative, got another; send 0 or more"
+        if ask.align not in (None, "procrustes", "sign", "identity"):
+            return "an alignment must be one of those of the paper, got another; choose one"
+        return None
+
+
+def _cleaned(ask: AskSteps) -> AskSteps:
+    """Return the question with its basis orthonormal to the last bit, not only to 1e-6.
+
+    So that ‖Z‖₂ = 1 holds as the sensitivity assumes. A basis that is so already is left alone: the
+    same question then is the same bytes.
+    """
+    if is_orthonormal(ask.basis, 1e-12):
+        return ask
+    return AskSteps(
+        basis=read_only(orth(ask.basis)),
+        n_local_steps=ask.n_local_steps,
+        center=ask.center,
+        shift=ask.shift,
+        align=ask.align,
+    )

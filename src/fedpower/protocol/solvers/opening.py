@@ -1,0 +1,33 @@
+"""How every run opens: enrolment of the silos, and the pooled mean where rows are centred."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import ProtocolError
+from fedpower.protocol.exchange import Ask, Exchange
+from fedpower.protocol.messages import AskMean, Enrol, read_only
+
+Array = NDArray[np.float64]
+
+
+def enrol(n_features: int) -> Exchange:
+    """Return the public number of rows s_i of each silo that answered, by name.
+
+    Not a round of the method: it carries no quantity that depends on a row.
+    """
+    opened = yield Ask(body=Enrol())
+    for name, answer in opened.answers.items():
+        if answer.n_features != n_features:
+            raise ProtocolError(
+                f"every silo must hold the study's {n_features} columns, but silo {name!r} has "
+                f"{answer.n_features}; check its columns"
+            )
+    return {name: answer.n_rows for name, answer in opened.answers.items()}
+
+
+def pooled_mean(sizes: dict[str, int]) -> Exchange:
+    """Return the mean row of all silos' rows, Σ s_i μ_i / Σ s_i."""
+    opened = yield Ask(body=AskMean(), silos=tuple(sizes))
+    weights = np.array([sizes[name] for name in opened.answers], dtype=np.float64)
+    means = np.array([answer.mean for answer in opened.answers.values()])
+    return read_only(weights @ means / weights.sum())

@@ -1,0 +1,275 @@
+"""Algorithms 1, 2 and 3 of the paper, LocalPower and one-shot: one iteration, different settings.
+
+=====================  ============================================================================
+Algorithm 1            ``schedule=every(1)``
+Algorithm 2            any schedule, noise at the silos
+Algorithm 3            the same with ``n_participants``
+LocalPower             Algorithm 2 without noise
+one-shot               ``schedule=explicit({T})``
+=====================  ============================================================================
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.linalg import misalignment, orth, ritz_pairs, rotation, sin_theta
+from fedpower.linalg.alignment import Alignment
+from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
+from fedpower.protocol.schedule import Schedule
+from fedpower.protocol.solvers.opening import enrol, pooled_mean
+from fedpower.protocol.solvers.participation import Participation, Turnout
+
+Array = NDArray[np.float64]
+Reference = Literal["first", "active", "broadcast"]
+Shift = Callable[[Mapping[str, int], int], float]
+"""From the silos' sizes and the number of local steps to the c of A + cI."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerSettings:
+    """How to iterate.
+
+    Attributes
+    ----------
+    n_features, rank, iteration_rank
+        d; k, or a fraction of variance that the components must explain; r ≥ k.
+    schedule, n_steps
+        When rounds happen; T, or None to go on until ``tol`` or ``max_rounds``.
+    tol, max_rounds
+        Stop once a round moves the leading subspace by sin θ ≤ ``tol`` (0: never), or after so many.
+    alignment, reference
+        How local bases are rotated before averaging, and to whose basis: the first silo's, the first
+        that answered (``active``), or the ``broadcast`` basis, in which case silos rotate by themselves.
+    n_participants, participation
+        K, and how K silos are found; None asks all.
+    center
+        Whether to centre on the pooled mean.
+    shift
+        Gives the c of A + cI; zero where products come from positive semi-definite moments.
+    """
+
+    n_features: int
+    rank: int | float
+    iteration_rank: int
+    schedule: Schedule = field(default_factory=Schedule)
+    n_steps: int | None = None
+    tol: float = 0.0
+    max_rounds: int | None = None
+    alignment: Alignment = "procrustes"
+    reference: Reference = "first"
+    n_participants: int | None = None
+    participation: Participation = "sampled"
+    center: bool = False
+    shift: Shift | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """What an iteration ends with.
+
+    Attributes
+    ----------
+    basis
+        Z̄_T, d×r orthonormal: the paper's output.
+    values, vectors
+        Estimates of the leading eigenvalues and eigenvectors in the span of ``basis``.
+    rank
+        k; found by the run where a fraction of variance was asked for.
+    total_variance
+        tr A over the silos that released it, or NaN.
+    center
+        The pooled mean, or None.
+    sizes
+        s_i by silo.
+    n_steps, change, converged
+        Steps taken, the last round's sin θ, and whether it was within ``tol``.
+    """
+
+    basis: Array
+    values: Array
+    vectors: Array
+    rank: int
+    total_variance: float
+    center: Array | None
+    sizes: dict[str, int]
+    n_steps: int
+    change: float
+    converged: bool
+
+
+def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
+    """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
+    sizes = yield from enrol(settings.n_features)
+    center = (yield from pooled_mean(sizes)) if settings.center else None
+    iteration = _Iteration(settings, rng, sizes, center)
+    if not isinstance(settings.rank, float):
+        start = orth(rng.standard_normal((settings.n_features, settings.iteration_rank)))
+        return (yield from iteration.run(start, settings.rank))
+    width = min(settings.n_features, 16)
+    start = orth(rng.standard_normal((settings.n_features, width)))
+    while True:
+        trusted = width if width == settings.n_features else width // 2
+        solution = yield from iteration.run(start, trusted, fraction=settings.rank)
+        if solution.rank <= trusted or width == settings.n_features:
+            return solution
+        width = min(2 * width, settings.n_features)
+        fresh = rng.standard_normal((settings.n_features, width - solution.basis.shape[1]))
+        start = orth(np.hstack([solution.basis, fresh]))
+
+
+class _Iteration:
+    """The loop of [FP Alg. 2] and what it carries from round to round."""
+
+    def __init__(
+        self,
+        settings: PowerSettings,
+        rng: np.random.Generator,
+        sizes: dict[str, int],
+        center: Array | None,
+    ) -> None:
+        self.settings = settings
+        self.sizes = sizes
+        self.center = center
+        self.turnout = Turnout(
+            sizes=sizes,
+            rng=rng,
+            n_participants=settings.n_participants,
+            participation=settings.participation,
+        )
+        self.rounds = 0
+        self.traces: dict[str, list[float]] = {}
+
+    def run(self, start: Array, rank: int, fraction: float | None = None) -> Exchange:
+        settings = self.settings
+        basis, step, change, converged = start, 0, float("nan"), False
+        product, shift = start, 0.0
+        schedule_steps = settings.schedule.steps()
+        last = settings.n_steps if settings.n_steps is not None else settings.schedule.last_step
+        while last is None or step < last:
+            stop = next(schedule_steps, None)
+            is_round = stop is not None and (last is None or stop <= last)
+            step_to = stop if stop is not None and is_round else last
+            assert step_to is not None
+            shift = self._shift(step_to - step)
+            opened = yield self._ask(basis, step_to - step, step_to, shift, draw=is_round)
+            before, step = basis, step_to
+            product, output = self._aggregate(basis, opened, is_round)
+            basis = orth(output)
+            values, vectors = ritz_pairs(basis, product, shift)
+            change = sin_theta(before, vectors[:, : _significant(values + shift, rank)])
+            opened.notes["change"] = change
+            self.rounds += 1
+            converged = change <= settings.tol
+            if converged and settings.tol > 0:
+                break
+            if settings.max_rounds is not None and self.rounds >= settings.max_rounds:
+                break
+        total = self._total_variance()
+        return Solution(
+            basis=basis,
+            values=values,
+            vectors=vectors,
+            rank=rank if fraction is None else _rank_for(fraction, values, total),
+            total_variance=total,
+            center=self.center,
+            sizes=self.sizes,
+            n_steps=step,
+            change=change,
+            converged=converged,
+        )
+
+    def _ask(self, basis: Array, n_local_steps: int, step: int, shift: float, draw: bool) -> Ask:
+        settings = self.settings
+        at_silo = settings.reference == "broadcast"
+        always = next(iter(self.sizes)) if settings.reference == "first" else None
+        return Ask(
+            body=AskSteps(
+                basis=read_only(basis),
+                n_local_steps=n_local_steps,
+                center=self.center,
+                shift=shift,
+                align=settings.alignment if at_silo else None,
+            ),
+            silos=self.turnout.draw(always) if draw else self.turnout.asked(always),
+            enough=self.turnout.enough,
+            step=step,
+        )
+
+    def _aggregate(self, broadcast: Array, opened: Round, is_round: bool) -> tuple[Array, Array]:
+        """Return the pooled product and what the next basis is the ``orth`` of [FP Alg. 2, 11–12].
+
+        At a round both are Y_{t+1}. After trailing local steps (T outside the schedule) the output is
+        the average of the Z_T^(i), aligned once more with D_{T+1} [FP Alg. 2, output].
+        """
+        answers: dict[str, LocalSteps] = opened.answers
+        weights = self.turnout.weights(answers)
+        bases = {name: broadcast if a.basis is None else a.basis for name, a in answers.items()}
+        products, spread = self._align(broadcast, bases, {n: a.product for n, a in answers.items()})
+        told = [a.misalignment for a in answers.values() if a.misalignment is not None]
+        opened.notes["misalignment"] = max([spread, *told])
+        for name, answer in answers.items():
+            if answer.total_variance is not None:
+                self.traces.setdefault(name, []).append(answer.total_variance)
+        product = _weighted(products, weights)
+        if is_round:
+            return product, product
+        local = {name: orth(local_product) for name, local_product in products.items()}
+        aligned, _ = self._align(broadcast, local, local)
+        return product, _weighted(aligned, weights)
+
+    def _align(
+        self, broadcast: Array, bases: dict[str, Array], matrices: dict[str, Array]
+    ) -> tuple[dict[str, Array], float]:
+        """Return ``matrices`` rotated by the D of their ``bases``, and ρ_t [FP eqs. 3.2, 3.3]."""
+        first = next(iter(self.sizes))
+        if self.settings.reference == "broadcast":
+            reference = broadcast
+        else:  # the first silo; any that answered where it did not
+            reference = bases.get(first, next(iter(bases.values())))
+        turns = {
+            name: np.eye(basis.shape[1])
+            if basis is reference
+            else rotation(self.settings.alignment, basis, reference)
+            for name, basis in bases.items()
+        }
+        spread = misalignment([bases[name] @ turn for name, turn in turns.items()], reference)
+        return {name: matrices[name] @ turn for name, turn in turns.items()}, spread
+
+    def _shift(self, n_local_steps: int) -> float:
+        shift = self.settings.shift
+        return 0.0 if shift is None else shift(self.sizes, n_local_steps)
+
+    def _total_variance(self) -> float:
+        """Return Σ w_i tr A_i over the silos that released it (each averaged over its rounds)."""
+        weight = sum(self.sizes[name] for name in self.traces)
+        if not weight:
+            return float("nan")
+        return sum(self.sizes[name] * float(np.mean(t)) for name, t in self.traces.items()) / weight
+
+
+def _weighted(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    total = np.zeros_like(next(iter(matrices.values())))
+    for name, matrix in matrices.items():
+        total += weights[name] * matrix
+    return total
+
+
+def _significant(values: Array, rank: int) -> int:
+    """Return how many of the leading ``rank`` values stand above rounding, one at least.
+
+    Directions below it are arbitrary (fewer independent rows than components), so they never settle
+    and must not keep the iteration going.
+    """
+    floor = values[0] * values.size * 64 * np.finfo(np.float64).eps
+    return max(1, int((values[:rank] > floor).sum()))
+
+
+def _rank_for(fraction: float, values: Array, total: float) -> int:
+    """Return the least k whose leading values exceed ``fraction`` of the total variance."""
+    cumulative = np.cumsum(values) / total if total > 0 else np.ones_like(values)
+    return int(np.searchsorted(cumulative, fraction, side="right")) + 1

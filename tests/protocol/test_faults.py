@@ -1,0 +1,154 @@
+"""Late, lost, duplicated, reordered and corrupt messages change nothing but the turnout."""
+
+import random
+
+import numpy as np
+import pytest
+
+from fedpower.errors import ProtocolError
+from fedpower.protocol import Coordinator, Receipt, Silo, decode, encode, every
+from fedpower.protocol.messages import LocalSteps, Message, Refusal
+from fedpower.protocol.solvers import PowerSettings
+from problems import Array, spiked_rows, split
+from runs import drive, make_coordinator, make_silos
+
+SIZES = [100, 150, 150, 200]
+SETTINGS = PowerSettings(
+    n_features=12, rank=3, iteration_rank=3, n_steps=6, schedule=every(2), center=True
+)
+
+
+def federation(min_silos: int | None = None) -> tuple[Coordinator, dict[str, Silo]]:
+    silos = make_silos(split(spiked_rows(), SIZES), 3, center=True)
+    return make_coordinator(silos, SETTINGS, min_silos=min_silos), silos
+
+
+@pytest.fixture(scope="module")
+def expected() -> Array:
+    coordinator, silos = federation()
+    drive(coordinator, silos)
+    return coordinator.outcome.basis
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_network_that_loses_repeats_reorders_and_corrupts_gives_the_same_result(
+    seed: int, expected: Array
+) -> None:
+    """Every message goes over the wire; the coordinator asks again until each silo was heard."""
+    chance = random.Random(seed)
+    coordinator, silos = federation()
+    in_flight: list[bytes] = []
+    deliveries = 0
+    while not coordinator.done:
+        deliveries += 1
+        assert deliveries < 10_000
+        for question in coordinator.next():
+            if chance.random() < 0.3:
+                continue  # the question is lost
+            answer = encode(silos[question.silo].answer(decode(encode(question))))
+            in_flight += [answer] * chance.choice([1, 1, 2, 3])
+        chance.shuffle(in_flight)
+        for raw in in_flight[: chance.randrange(len(in_flight) + 1)]:
+            in_flight.remove(raw)
+            if chance.random() < 0.3:
+                continue  # the answer is lost
+            arrived = bytearray(raw)
+            if chance.random() < 0.2:
+                arrived[chance.randrange(len(arrived))] ^= 1 << chance.randrange(8)
+                with pytest.raises(ProtocolError):
+                    decode(bytes(arrived))
+                continue
+            coordinator.receive(decode(bytes(arrived)))
+    np.testing.assert_array_equal(coordinator.outcome.basis, expected)
+
+
+def answers_of_first_round() -> tuple[Coordinator, dict[str, Message]]:
+    coordinator, silos = federation(min_silos=2)
+    return coordinator, {q.silo: silos[q.silo].answer(q) for q in coordinator.next()}
+
+
+def test_receipts_say_what_was_done_with_an_answer() -> None:
+    coordinator, answers = answers_of_first_round()
+    first = answers["silo-0"]
+    assert coordinator.receive(first) is Receipt.ACCEPTED
+    assert coordinator.receive(first) is Receipt.DUPLICATE
+    fields = {"study": first.study, "run": first.run, "round": 0, "silo": "silo-1"}
+    assert coordinator.receive(Message(**{**fields, "run": "other"}, body=first.body)) is (
+        Receipt.FOREIGN
+    )
+    assert coordinator.receive(Message(**{**fields, "silo": "nobody"}, body=first.body)) is (
+        Receipt.FOREIGN
+    )
+    assert coordinator.receive(Message(**{**fields, "round": 5}, body=first.body)) is (
+        Receipt.FOREIGN
+    )
+    wrong = LocalSteps(product=np.zeros((12, 3)))
+    assert coordinator.receive(Message(**fields, body=wrong)) is Receipt.MALFORMED
+    for name in ("silo-1", "silo-2", "silo-3"):
+        coordinator.receive(answers[name])
+    assert coordinator.receive(first) is Receipt.LATE
+    assert len(coordinator.history) == 2
+
+
+def test_a_straggler_past_the_deadline_is_left_out_of_the_round_and_asked_again_in_the_next() -> (
+    None
+):
+    coordinator, silos = federation(min_silos=3)
+    late: list[Message] = []
+    while not coordinator.done:
+        for question in coordinator.next():
+            answer = silos[question.silo].answer(question)
+            if question.silo == "silo-2" and question.round == 2:
+                late.append(answer)
+                continue
+            coordinator.receive(answer)
+        if late and coordinator.history[-1].number == 2:
+            coordinator.deadline()
+            assert coordinator.receive(late[0]) is Receipt.LATE
+    turnout = [len(r.answers) for r in coordinator.history]
+    assert turnout == [4, 4, 3, 4, 4]
+
+
+def test_too_few_answers_end_the_run_with_one_sentence() -> None:
+    coordinator, answers = answers_of_first_round()
+    coordinator.receive(answers["silo-3"])
+    with pytest.raises(ProtocolError, match=r"needs 2 answers and got 1; bring back silo-0"):
+        coordinator.deadline()
+
+
+def test_a_refusal_counts_as_no_answer_and_its_reason_is_told() -> None:
+    coordinator, answers = answers_of_first_round()
+    for name, answer in answers.items():
+        refusal = Message(
+            study=answer.study,
+            run=answer.run,
+            round=answer.round,
+            silo=name,
+            body=Refusal(reason="no budget is left"),
+        )
+        if name != "silo-3":
+            assert coordinator.receive(refusal) is Receipt.REFUSED
+    with pytest.raises(ProtocolError, match="silo 'silo-0' refused: no budget is left"):
+        coordinator.receive(answers["silo-3"])
+
+
+def test_non_finite_answers_are_malformed_and_the_silo_is_asked_again() -> None:
+    coordinator, silos = federation()
+    while coordinator.history[-1].kind != "steps":
+        for each in coordinator.next():
+            coordinator.receive(silos[each.silo].answer(each))
+    question = coordinator.next()[0]
+    answer = silos[question.silo].answer(question)
+    assert isinstance(answer.body, LocalSteps)
+    for bad in (np.full((12, 3), np.nan), np.zeros((12, 2)), np.zeros((3, 12))):
+        body = LocalSteps(product=bad, basis=answer.body.basis)
+        message = Message(
+            study=answer.study, run=answer.run, round=answer.round, silo=answer.silo, body=body
+        )
+        assert coordinator.receive(message) is Receipt.MALFORMED
+        assert coordinator.next()[0].silo == question.silo
+
+
+def test_silos_with_the_same_name_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="different names"):
+        Coordinator(iter(()), ["a", "a"], study="s", run="r")  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""Messages survive the wire unchanged, and nothing altered on it is taken for a message."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedpower.errors import ProtocolError
+from fedpower.protocol.messages import (
+    AskMean,
+    AskSteps,
+    Enrol,
+    Enrolment,
+    LocalSteps,
+    MeanRow,
+    Message,
+    Refusal,
+    decode,
+    encode,
+    encoded_size,
+)
+
+matrices = arrays(
+    np.float64,
+    st.tuples(st.integers(0, 5), st.integers(0, 4)),
+    elements=st.floats(allow_nan=False, width=64),
+)
+vectors = arrays(np.float64, st.integers(0, 6), elements=st.floats(-1e300, 1e300))
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+bodies = st.one_of(
+    st.builds(Enrol),
+    st.builds(AskMean),
+    st.builds(Enrolment, n_rows=st.integers(0, 10**12), n_features=st.integers(0, 10**6)),
+    st.builds(MeanRow, mean=vectors),
+    st.builds(Refusal, reason=st.text()),
+    st.builds(
+        AskSteps,
+        basis=matrices,
+        n_local_steps=st.integers(),
+        center=st.none() | vectors,
+        shift=numbers,
+        align=st.sampled_from([None, "procrustes", "sign", "identity"]),
+    ),
+    st.builds(
+        LocalSteps,
+        product=matrices,
+        basis=st.none() | matrices,
+        total_variance=st.none() | numbers,
+        misalignment=st.none() | numbers,
+    ),
+)
+messages = st.builds(
+    Message, study=st.text(), run=st.text(), round=st.integers(), silo=st.text(), body=bodies
+)
+
+
+def same(first: Message, second: Message) -> bool:
+    """Compare field by field: two wrongs in encode and decode must not make a right."""
+    assert type(first.body) is type(second.body)
+    for record, other in ((first, second), (first.body, second.body)):
+        for field in fields(record):
+            if field.name != "body":
+                np.testing.assert_array_equal(
+                    getattr(record, field.name), getattr(other, field.name)
+                )
+    return True
+
+
+@given(messages)
+def test_decoding_gives_back_what_was_encoded(message: Message) -> None:
+    assert same(decode(encode(message)), message)
+
+
+@given(messages)
+def test_the_size_is_told_without_encoding(message: Message) -> None:
+    assert encoded_size(message) == len(encode(message))
+
+
+@given(messages, st.data())
+def test_a_flipped_bit_or_a_lost_tail_is_noticed(message: Message, data: st.DataObject) -> None:
+    raw = bytearray(encode(message))
+    position = data.draw(st.integers(0, len(raw) - 1))
+    flipped = bytes(raw[:position]) + bytes([raw[position] ^ 1]) + bytes(raw[position + 1 :])
+    for corrupt in (flipped, bytes(raw[:position]), b""):
+        with pytest.raises(ProtocolError):
+            decode(corrupt)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_message_or_a_protocol_error(raw: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(raw)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {"n_local_steps": "3", "shift": 0.0, "align": None, "center": None},
+        {"n_local_steps": True, "shift": 0.0, "align": None, "center": None},
+        {"n_local_steps": 3, "shift": None, "align": None, "center": None},
+        {"n_local_steps": 3, "shift": 0.0, "align": "other", "center": None},
+        {"n_local_steps": 3, "shift": 0.0, "align": None, "center": [1.0]},
+        {"n_local_steps": 3, "surprise": 1},
+    ],
+)
+def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(
+    plain: dict[str, object],
+) -> None:
+    import hashlib
+    import json
+
+    header = json.dumps(
+        {
+            "study": "s",
+            "run": "r",
+            "round": 0,
+            "silo": "a",
+            "kind": "ask-steps",
+            "plain": plain,
+            "arrays": [["basis", [1, 1]]],
+        }
+    ).encode()
+    content = b"fedpower1\n" + len(header).to_bytes(4, "little") + header + bytes(8)
+    with pytest.raises(ProtocolError, match="fields of its kind"):
+        decode(content + hashlib.sha256(content).digest())
+
+
+def test_arrays_of_a_decoded_message_are_read_only() -> None:
+    message = Message(study="s", run="r", round=0, silo="a", body=MeanRow(mean=np.ones(3)))
+    decoded = decode(encode(message))
+    assert isinstance(decoded.body, MeanRow)
+    with pytest.raises(ValueError):
+        decoded.body.mean[0] = 2.0

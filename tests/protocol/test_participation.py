@@ -1,0 +1,117 @@
+"""Partial participation: who is asked, with what weight, and that expectations are right."""
+
+import numpy as np
+import pytest
+
+from fedpower.errors import InputError
+from fedpower.linalg import sin_theta
+from fedpower.protocol import Silo, decaying, every
+from fedpower.protocol.messages import AskSteps, Message
+from fedpower.protocol.solvers import PowerSettings
+from fedpower.protocol.solvers.participation import Turnout
+from problems import spiked_rows, split
+from runs import drive, make_coordinator, make_silos, solve
+
+SIZES = {"a": 100, "b": 300, "c": 600}
+
+
+def test_everyone_weighs_by_size() -> None:
+    turnout = Turnout(sizes=SIZES, rng=np.random.default_rng(0))
+    assert turnout.draw(None) == ("a", "b", "c")
+    assert turnout.weights("abc") == {"a": 0.1, "b": 0.3, "c": 0.6}
+    assert turnout.weights("bc") == {"b": pytest.approx(1 / 3), "c": pytest.approx(2 / 3)}
+
+
+def test_sampled_draws_weigh_in_expectation_as_everyone_does() -> None:
+    """2,000 rounds of K=2; each mean weight is within 5 standard errors (P < 1e-6)."""
+    turnout = Turnout(sizes=SIZES, rng=np.random.default_rng(1), n_participants=2)
+    total = dict.fromkeys(SIZES, 0.0)
+    for _ in range(2000):
+        asked = turnout.draw("a")
+        assert asked is not None
+        assert "a" in asked
+        for name, weight in turnout.weights(asked).items():
+            total[name] += weight / 2000
+    for name, share in {"a": 0.1, "b": 0.3, "c": 0.6}.items():
+        assert abs(total[name] - share) < 5 * np.sqrt(share * (1 - share) / 2 / 2000)
+
+
+def test_the_reference_that_was_not_drawn_weighs_nothing() -> None:
+    turnout = Turnout(sizes=SIZES, rng=np.random.default_rng(0), n_participants=1)
+    turnout.drawn = ("c",)
+    assert turnout.asked("a") == ("a", "c")
+    assert turnout.weights(["a", "c"]) == {"a": 0.0, "c": 1.0}
+
+
+@pytest.mark.parametrize("count", [0, 4, -1])
+def test_an_impossible_number_of_participants_is_refused(count: int) -> None:
+    with pytest.raises(InputError, match="n_participants must lie between 1 and the 3 silos"):
+        Turnout(sizes=SIZES, rng=np.random.default_rng(0), n_participants=count)
+
+
+def test_sampled_participation_asks_the_drawn_and_the_first_silo_only() -> None:
+    parts = split(spiked_rows(), [100, 100, 200, 200])
+    _, coordinator, _ = solve(parts, n_steps=9, schedule=decaying(3), n_participants=2)
+    for closed in coordinator.history[1:]:
+        assert "silo-0" in closed.asked
+        assert len(closed.asked) <= 3
+
+
+def test_the_last_drawn_set_gives_the_output_when_the_schedule_ends_before_t() -> None:
+    parts = split(spiked_rows(), [100, 100, 200, 200])
+    _, coordinator, _ = solve(parts, n_steps=5, schedule=every(2), n_participants=2, seed=3)
+    last_round, trailing = coordinator.history[-2:]
+    assert trailing.step == 5
+    assert trailing.asked == last_round.asked
+
+
+def test_the_first_k_answers_close_a_round_and_later_ones_are_late() -> None:
+    silos = make_silos(split(spiked_rows(), [150] * 4), 3)
+    settings = PowerSettings(
+        n_features=12, rank=3, iteration_rank=3, n_steps=4, n_participants=2, participation="first"
+    )
+    coordinator = make_coordinator(silos, settings, min_silos=2)
+    while not coordinator.done:
+        questions = coordinator.next()
+        assert len(questions) == 4
+        for question in reversed(questions):
+            coordinator.receive(silos[question.silo].answer(question))
+    assert [tuple(r.answers) for r in coordinator.history[1:]] == [("silo-2", "silo-3")] * 4
+
+
+def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
+    class Dropout:
+        """The first silo vanishes after the enrolment."""
+
+        def __init__(self, silo: Silo) -> None:
+            self.silo = silo
+
+        def answer(self, message: Message) -> Message | None:
+            return None if isinstance(message.body, AskSteps) else self.silo.answer(message)
+
+    parts = split(spiked_rows(), [150] * 4)
+    silos = make_silos(parts, 3)
+    settings = PowerSettings(
+        n_features=12, rank=3, iteration_rank=3, n_steps=40, schedule=decaying(4)
+    )
+    coordinator = make_coordinator(silos, settings, min_silos=3)
+    gone = Dropout(silos["silo-0"])
+    while not coordinator.done:
+        number = coordinator.history[-1].number
+        for question in coordinator.next():
+            answer = (gone if question.silo == "silo-0" else silos[question.silo]).answer(question)
+            if answer is not None:
+                coordinator.receive(answer)
+        if not coordinator.done and coordinator.history[-1].number == number:
+            coordinator.deadline()
+    rest = np.vstack(parts[1:])
+    _, vectors = np.linalg.eigh(rest.T @ rest)
+    assert sin_theta(coordinator.outcome.basis, vectors[:, ::-1][:, :3]) < 1e-10
+
+
+def test_full_turnout_through_drive_reaches_everyone() -> None:
+    silos = make_silos(split(spiked_rows(), [300, 300]), 3)
+    coordinator = make_coordinator(
+        silos, PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=2)
+    )
+    assert len(drive(coordinator, silos)) == 6

@@ -1,0 +1,181 @@
+"""Identities: where the federated method must give exactly what pooled data give."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpower.linalg import orth, sin_theta
+from fedpower.protocol import decaying, every, explicit, halving
+from fedpower.protocol.solvers import PowerSettings
+from problems import Array, ArrayMoment, spiked_rows, split
+from runs import drive, make_coordinator, make_silos, solve
+
+D, R = 12, 3
+
+
+def central_power_method(moment: Array, start: Array, n_steps: int) -> list[Array]:
+    bases = [start]
+    for _ in range(n_steps):
+        bases.append(orth(moment @ bases[-1]))
+    return bases
+
+
+@given(cuts=st.sets(st.integers(1, 599), max_size=6), seed=st.integers(0, 1000))
+def test_a_round_at_every_step_equals_the_central_power_method_step_by_step(
+    cuts: set[int], seed: int
+) -> None:
+    rows = spiked_rows(seed=seed)
+    parts = np.split(rows, sorted(cuts))
+    solution, _, bases = solve(parts, seed=seed, n_steps=8)
+    expected = central_power_method(rows.T @ rows / len(rows), bases[0], 8)
+    for got, want in zip([*bases, solution.basis], expected, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [every(1), every(3), decaying(4), halving(4), explicit({6})])
+def test_one_silo_equals_plain_subspace_iteration(rows: Array, schedule: object) -> None:
+    solution, _, bases = solve([rows], n_steps=6, schedule=schedule)
+    expected = central_power_method(rows.T @ rows / len(rows), bases[0], 6)[-1]
+    assert sin_theta(solution.basis, expected) < 1e-12
+    if schedule == every(1):
+        np.testing.assert_allclose(solution.basis, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("reference", ["first", "active", "broadcast"])
+@pytest.mark.parametrize("alignment", ["procrustes", "sign", "identity"])
+def test_with_a_round_at_every_step_alignment_and_reference_change_nothing(
+    rows: Array, alignment: str, reference: str
+) -> None:
+    parts = split(rows, [100, 200, 300])
+    plain, _, _ = solve(parts, n_steps=5)
+    other, _, _ = solve(parts, n_steps=5, alignment=alignment, reference=reference)
+    np.testing.assert_allclose(other.basis, plain.basis, atol=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [every(2), every(5), decaying(4), explicit({7})])
+@pytest.mark.parametrize("reference", ["first", "active", "broadcast"])
+def test_identical_silos_make_any_schedule_equal_the_central_power_method(
+    rows: Array, schedule: object, reference: str
+) -> None:
+    solution, _, bases = solve([rows] * 4, n_steps=7, schedule=schedule, reference=reference)
+    expected = central_power_method(rows.T @ rows / len(rows), bases[0], 7)[-1]
+    assert sin_theta(solution.basis, expected) < 1e-12
+
+
+@given(st.permutations(range(600)))
+def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
+    rows = spiked_rows()
+    shuffled = rows[order]
+    first, _, _ = solve(split(rows, [200, 400]), n_steps=6, schedule=every(2))
+    # the same rows stay in the same silo; only their order changes
+    second, _, _ = solve(
+        [shuffled[np.asarray(order) < 200], shuffled[np.asarray(order) >= 200]],
+        n_steps=6,
+        schedule=every(2),
+    )
+    np.testing.assert_allclose(second.basis, first.basis, atol=1e-10)
+
+
+@given(cut=st.integers(1, 399))
+def test_splitting_a_silo_in_two_changes_nothing(cut: int) -> None:
+    rows = spiked_rows()
+    whole = split(rows, [200, 400])
+    cut_up = [whole[0], whole[1][:cut], whole[1][cut:]]
+    first, _, _ = solve(whole, n_steps=6)
+    second, _, _ = solve(cut_up, n_steps=6)
+    np.testing.assert_allclose(second.basis, first.basis, atol=1e-11)
+
+
+@given(seed=st.integers(0, 10_000), local_steps=st.integers(1, 5))
+def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(
+    seed: int, local_steps: int
+) -> None:
+    """With Procrustes alignment the method depends on the span of the start only."""
+
+    class Start:
+        """Gives the iteration a chosen start; power() asks its generator for nothing else."""
+
+        def __init__(self, basis: Array) -> None:
+            self.basis = basis
+
+        def standard_normal(self, shape: tuple[int, int]) -> Array:
+            assert shape == self.basis.shape
+            return self.basis
+
+    rng = np.random.default_rng(seed)
+    start = orth(rng.standard_normal((D, R)))
+    turn = orth(rng.standard_normal((R, R)))
+    parts = split(spiked_rows(seed=seed % 7), [100, 200, 300])
+    spans = []
+    for basis in (start, start @ turn):
+        silos = make_silos(parts, R)
+        settings = PowerSettings(
+            n_features=D, rank=R, iteration_rank=R, n_steps=7, schedule=every(local_steps)
+        )
+        coordinator = make_coordinator(silos, settings, rng=Start(basis))  # type: ignore[arg-type]
+        drive(coordinator, silos)
+        spans.append(coordinator.outcome.basis)
+    assert sin_theta(spans[0], spans[1]) < 1e-9
+
+
+@given(
+    local_steps=st.integers(1, 6),
+    n_steps=st.integers(1, 15),
+    seed=st.integers(0, 100),
+    reference=st.sampled_from(["first", "active", "broadcast"]),
+    participants=st.one_of(st.none(), st.integers(1, 3)),
+)
+def test_every_broadcast_and_the_output_are_orthonormal(
+    local_steps: int, n_steps: int, seed: int, reference: str, participants: int | None
+) -> None:
+    parts = split(spiked_rows(seed=seed), [2, 298, 300])  # the first silo has fewer rows than r
+    solution, _, bases = solve(
+        parts,
+        n_steps=n_steps,
+        schedule=decaying(local_steps),
+        reference=reference,
+        n_participants=participants,
+    )
+    for basis in [*bases, solution.basis]:
+        np.testing.assert_allclose(basis.T @ basis, np.eye(R), atol=1e-12)
+    assert solution.n_steps == n_steps
+
+
+def test_centring_gives_the_covariance_of_the_pooled_rows(rows: Array) -> None:
+    shifted = rows + 50.0
+    parts = [shifted[:100] + 1.0, shifted[100:]]
+    solution, _, _ = solve(parts, n_steps=200, center=True)
+    pooled = np.vstack(parts)
+    values, vectors = np.linalg.eigh(np.cov(pooled.T, bias=True))
+    np.testing.assert_allclose(solution.center, pooled.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(solution.values, values[::-1][:3], rtol=1e-9)
+    assert sin_theta(solution.basis, vectors[:, ::-1][:, :3]) < 1e-8
+
+
+def test_both_output_rules_agree_with_the_formulas_of_the_paper(rows: Array) -> None:
+    """T inside the schedule: orth of the average product; outside: the average of aligned bases."""
+    parts = split(rows, [150, 150, 300])
+    moments = [ArrayMoment(part).moment() for part in parts]
+    weights = [0.25, 0.25, 0.5]
+    inside, _, bases = solve(parts, n_steps=4, schedule=every(2))
+    outside, _, bases5 = solve(parts, n_steps=5, schedule=every(2))
+    start = bases[0]
+
+    def procrustes(basis: Array, reference: Array) -> Array:
+        left, _, right = np.linalg.svd(basis.T @ reference)
+        return left @ right
+
+    def two_steps(basis: Array) -> Array:
+        local = [orth(moment @ basis) for moment in moments]
+        products = [moment @ z for moment, z in zip(moments, local, strict=True)]
+        turned = [y @ procrustes(z, local[0]) for y, z in zip(products, local, strict=True)]
+        return orth(sum(w * y for w, y in zip(weights, turned, strict=True)))
+
+    at_four = two_steps(two_steps(start))
+    np.testing.assert_allclose(inside.basis, at_four, atol=1e-12)
+    np.testing.assert_allclose(bases5[-1], at_four, atol=1e-12)
+    local = [orth(moment @ at_four) for moment in moments]
+    aligned = [z @ procrustes(z, local[0]) for z in local]
+    average = sum(w * z for w, z in zip(weights, aligned, strict=True))
+    np.testing.assert_allclose(outside.basis, orth(average), atol=1e-12)

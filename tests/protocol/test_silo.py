@@ -1,0 +1,112 @@
+"""A silo answers its own study's questions and refuses everything else in one sentence."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpower.linalg import orth
+from fedpower.protocol import Silo, Study
+from fedpower.protocol.messages import (
+    AskMean,
+    AskSteps,
+    Enrol,
+    Enrolment,
+    LocalSteps,
+    MeanRow,
+    Message,
+    Refusal,
+)
+from fedpower.protocol.releases import ExactReleases
+from problems import ArrayMoment, spiked_rows
+
+STUDY = Study(columns=None, n_features=12, iteration_rank=3)
+GOOD = orth(np.random.default_rng(1).standard_normal((12, 3)))
+
+
+def ask(body: object, *, study: str = STUDY.digest, silo: str = "north") -> object:
+    north = Silo("north", STUDY, ExactReleases(ArrayMoment(spiked_rows())))
+    message = Message(study=study, run="r", round=3, silo=silo, body=body)  # type: ignore[arg-type]
+    return north.answer(message).body
+
+
+def test_a_good_question_is_answered() -> None:
+    assert isinstance(ask(Enrol()), Enrolment)
+    assert isinstance(ask(AskSteps(basis=GOOD, n_local_steps=2)), LocalSteps)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (AskSteps(basis=GOOD * 10, n_local_steps=1), "orthonormal"),
+        (AskSteps(basis=np.ones((12, 3)), n_local_steps=1), "orthonormal"),
+        (AskSteps(basis=np.full((12, 3), np.nan), n_local_steps=1), "finite"),
+        (AskSteps(basis=np.full((12, 3), np.inf), n_local_steps=1), "finite"),
+        (AskSteps(basis=np.eye(12), n_local_steps=1), r"got shape \(12, 12\)"),
+        (AskSteps(basis=np.eye(11)[:, :3], n_local_steps=1), r"got shape \(11, 3\)"),
+        (AskSteps(basis=np.zeros((12, 0)), n_local_steps=1), "got shape"),
+        (AskSteps(basis=np.zeros(12), n_local_steps=1), "got shape"),
+        (AskSteps(basis=GOOD, n_local_steps=0), "between 1 and"),
+        (AskSteps(basis=GOOD, n_local_steps=10**9), "between 1 and"),
+        (AskSteps(basis=GOOD, n_local_steps=1, shift=-1.0), "shift"),
+        (AskSteps(basis=GOOD, n_local_steps=1, shift=float("nan")), "shift"),
+        (AskSteps(basis=GOOD, n_local_steps=1, center=np.zeros(12)), "does not centre"),
+        (AskSteps(basis=GOOD, n_local_steps=1, align="other"), "alignment"),  # type: ignore[arg-type]
+        (AskMean(), "does not centre"),
+        (Refusal(reason="x"), "must be sent a question"),
+    ],
+)
+def test_what_the_study_does_not_allow_is_refused(body: object, sentence: str) -> None:
+    answer = ask(body)
+    assert isinstance(answer, Refusal)
+    import re
+
+    assert re.search(sentence, answer.reason)
+    assert "\n" not in answer.reason
+
+
+def test_another_study_or_another_silo_s_question_is_refused() -> None:
+    other = replace(STUDY, iteration_rank=2).digest
+    assert isinstance(ask(Enrol(), study=other), Refusal)
+    assert isinstance(ask(Enrol(), silo="south"), Refusal)
+
+
+def test_a_basis_orthonormal_to_1e_6_only_is_made_so_before_it_is_used() -> None:
+    slightly_off = GOOD * (1 + 3e-7)
+    answer = ask(AskSteps(basis=slightly_off, n_local_steps=1))
+    exact = ask(AskSteps(basis=orth(slightly_off), n_local_steps=1))
+    assert isinstance(answer, LocalSteps)
+    assert isinstance(exact, LocalSteps)
+    np.testing.assert_array_equal(answer.product, exact.product)
+
+
+def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(ExactReleases):
+        def mean(self) -> MeanRow:
+            raise RuntimeError("row 17 holds 42.0")
+
+    study = replace(STUDY, center=True)
+    north = Silo("north", study, Broken(ArrayMoment(spiked_rows())))
+    message = Message(study=study.digest, run="r", round=0, silo="north", body=AskMean())
+    answer = north.answer(message).body
+    assert isinstance(answer, Refusal)
+    assert "42" not in answer.reason
+    assert "row 17" in caplog.text  # the operator's own log has it
+
+
+def test_the_study_s_hash_changes_with_any_of_its_terms() -> None:
+    changes = [
+        replace(STUDY, columns=tuple("abcdefghijkl")),
+        replace(STUDY, n_features=13),
+        replace(STUDY, iteration_rank=4),
+        replace(STUDY, center=True),
+        replace(STUDY, treatment="x"),
+        replace(STUDY, noise="step", epsilon=1.0, delta=1e-6, n_steps=10),
+        replace(STUDY, noise="step", epsilon=1.1, delta=1e-6, n_steps=10),
+        replace(STUDY, noise="step", epsilon=1.0, delta=1e-7, n_steps=10),
+        replace(STUDY, noise="moment", epsilon=1.0, delta=1e-6, n_steps=10),
+        replace(STUDY, noise="step", epsilon=1.0, delta=1e-6, n_steps=11),
+    ]
+    assert len({STUDY.digest, *(study.digest for study in changes)}) == len(changes) + 1

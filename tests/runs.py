@@ -1,0 +1,62 @@
+"""A network in a test's hand: runs a coordinator over silos and keeps every message."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpower.protocol import Coordinator, Silo, Study
+from fedpower.protocol.messages import AskSteps, Message
+from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.solvers import PowerSettings, Solution, fedpower
+from problems import Array, ArrayMoment
+
+
+def make_silos(parts: Sequence[Array], rank: int, *, center: bool = False) -> dict[str, Silo]:
+    study = Study(columns=None, n_features=parts[0].shape[1], iteration_rank=rank, center=center)
+    return {
+        f"silo-{index}": Silo(f"silo-{index}", study, ExactReleases(ArrayMoment(part)))
+        for index, part in enumerate(parts)
+    }
+
+
+def make_coordinator(
+    silos: dict[str, Silo],
+    settings: PowerSettings,
+    *,
+    rng: np.random.Generator | None = None,
+    min_silos: int | None = None,
+) -> Coordinator:
+    study = next(iter(silos.values())).study
+    solver = fedpower(settings, rng or np.random.default_rng(0))
+    return Coordinator(solver, list(silos), study=study.digest, run="test", min_silos=min_silos)
+
+
+def drive(coordinator: Coordinator, silos: dict[str, Silo]) -> list[Message]:
+    """Deliver every message once and in order; return all questions asked."""
+    asked: list[Message] = []
+    while not coordinator.done:
+        for question in coordinator.next():
+            asked.append(question)
+            coordinator.receive(silos[question.silo].answer(question))
+    return asked
+
+
+def solve(
+    parts: Sequence[Array], *, rank: int = 3, seed: int = 0, **options: object
+) -> tuple[Solution, Coordinator, list[Array]]:
+    """Return the solution, the coordinator and the broadcast bases in order."""
+    d = parts[0].shape[1]
+    iteration_rank = int(options.pop("iteration_rank", rank))  # type: ignore[call-overload]
+    center = bool(options.pop("center", False))
+    silos = make_silos(parts, max(iteration_rank, 1), center=center)
+    settings = PowerSettings(
+        n_features=d,
+        rank=rank,
+        iteration_rank=iteration_rank,
+        center=center,
+        **options,  # type: ignore[arg-type]
+    )
+    coordinator = make_coordinator(silos, settings, rng=np.random.default_rng(seed))
+    questions = drive(coordinator, silos)
+    bases = {q.round: q.body.basis for q in questions if isinstance(q.body, AskSteps)}
+    return coordinator.outcome, coordinator, list(bases.values())
