@@ -1,0 +1,370 @@
+"""``FedPCA``: federated PCA in scikit-learn's manners."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedpower.data import RowSource, RowTreatment, match_columns, open_source
+from fedpower.engines.embedded import LedgerPaths, Outcome, federate, read_silos
+from fedpower.errors import InputError
+from fedpower.estimator.terms import agree, check_parameters, named_sources, treatment_of
+from fedpower.linalg import fix_signs
+from fedpower.linalg.alignment import Alignment
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.schedule import Schedule
+from fedpower.protocol.solvers.participation import Participation
+from fedpower.protocol.solvers.power import Reference
+
+Array = NDArray[np.float64]
+
+
+class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Principal components of rows that silos hold and do not pool.
+
+    Parameters
+    ----------
+    n_components : int, float or None, default=None
+        k; or, between 0 and 1, the fraction of variance the components must exceed (needs
+        ``epsilon=inf``); None keeps min(n_samples, n_features).
+    epsilon : float, default=1.0
+        Privacy budget of each silo for this fit, against the coordinator. ``float("inf")`` computes
+        exactly, without noise, and promises nothing.
+    delta : float, default=None
+        The δ of (ε, δ); None takes ``fedpower.privacy.default_delta`` of the public number of rows.
+    noise : {"auto", "moment", "step", "paper"}, default="auto"
+        What is noised: the moment once, every step's product, or the same with the paper's printed
+        noise. ``auto`` takes ``moment`` while d×d is kept easily (d ≤ 4096), else ``step``.
+    row_norm : float, default=None
+        Public bound B on the norm of a row; longer rows are clipped to it. A private fit needs this
+        or ``normalize``.
+    normalize : bool, default=False
+        Scale every row to norm 1, as the paper does.
+    center : bool or array-like of shape (n_features,), default=True
+        Centre on the pooled mean (which the silos release), not at all, or on a public mean.
+    scale : array-like of shape (n_features,), default=None
+        Public divisors of the columns.
+    iteration_rank : int, default=None
+        r, columns of the iterated basis; None takes min(k + 10, n_features).
+    schedule : {"every", "decaying", "halving"}, Schedule or iterable of int, default="every"
+        At which steps a round happens; see ``local_steps``.
+    local_steps : int, default=1
+        p, local power steps between two rounds (at first, where the schedule decays).
+    n_steps : int, default=None
+        T. None goes on until ``tol`` or ``max_rounds``; noise modes that divide the budget among
+        steps take 10.
+    tol : float, default=1e-9
+        Stop once a round moves the leading subspace by sin θ ≤ tol; 0 never stops early.
+    max_rounds : int, default=500
+        Stop after so many rounds in any case.
+    alignment : {"procrustes", "sign", "identity"}, default="procrustes"
+        How local bases are rotated before averaging.
+    reference : {"first", "active", "broadcast"}, default="first"
+        To whose basis they are rotated; ``broadcast`` aligns at the silos and halves the upload.
+    n_participants : int, default=None
+        K silos a round; None asks all.
+    participation : {"sampled", "first"}, default="sampled"
+        Whether K are drawn with replacement or are the first to answer.
+    min_silos : int, default=None
+        Fewest silos a round may go on with; None needs all.
+    deadline : float, default=None
+        Seconds after which a round goes on with those who answered.
+    extra_columns : {"refuse", "drop"}, default="refuse"
+        What to do with columns that not every silo has, where columns have names.
+    random_state : int, RandomState instance or None, default=None
+        Public randomness: start basis and sampling of silos. Never noise.
+    n_jobs : int, default=None
+        Silos that work at once; None takes the number of cores.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components_, n_features_in_)
+        Principal axes, orthonormal, by decreasing variance; each one's largest loading is positive.
+    explained_variance_, explained_variance_ratio_, singular_values_ : ndarray
+        As in :class:`sklearn.decomposition.PCA`; the variance's divisor is n − 1 when centred on the
+        pooled mean, else n. The ratio is NaN where the total was not released.
+    mean_ : ndarray of shape (n_features_in_,)
+        What is subtracted from rows; zero for ``center=False``.
+    n_components_, n_features_in_, feature_names_in_, n_samples_
+        As in scikit-learn; names only where the columns have them.
+    basis_ : ndarray of shape (n_features_in_, r)
+        The iterated basis: the paper's output.
+    n_steps_ : int
+        Steps taken.
+    history_ : list of dict
+        A row a round: round, kind, step, participants, bytes_down, bytes_up, change (sin θ between
+        the leading subspace and the basis before the round), misalignment (ρ_t).
+    privacy_ : PrivacyStatement
+        What is promised about the rows; print it.
+    study_ : Study
+        The terms of the fit; ``study_.digest`` is their hash.
+    kernels_ : dict
+        By silo: how its products were computed, and why.
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        noise: Literal["auto", "moment", "step", "paper"] = "auto",
+        row_norm: float | None = None,
+        normalize: bool = False,
+        center: bool | ArrayLike = True,
+        scale: ArrayLike | None = None,
+        iteration_rank: int | None = None,
+        schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
+        local_steps: int = 1,
+        n_steps: int | None = None,
+        tol: float = 1e-9,
+        max_rounds: int = 500,
+        alignment: Alignment = "procrustes",
+        reference: Reference = "first",
+        n_participants: int | None = None,
+        participation: Participation = "sampled",
+        min_silos: int | None = None,
+        deadline: float | None = None,
+        extra_columns: Literal["refuse", "drop"] = "refuse",
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.noise = noise
+        self.row_norm = row_norm
+        self.normalize = normalize
+        self.center = center
+        self.scale = scale
+        self.iteration_rank = iteration_rank
+        self.schedule = schedule
+        self.local_steps = local_steps
+        self.n_steps = n_steps
+        self.tol = tol
+        self.max_rounds = max_rounds
+        self.alignment = alignment
+        self.reference = reference
+        self.n_participants = n_participants
+        self.participation = participation
+        self.min_silos = min_silos
+        self.deadline = deadline
+        self.extra_columns = extra_columns
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: ArrayLike, y: object = None, *, groups: ArrayLike | None = None) -> Self:
+        """Fit to rows in memory; ``groups`` says which silo each row belongs to (one silo without).
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            The rows.
+        y : ignored
+            Here for scikit-learn's sake.
+        groups : array-like of shape (n_samples,), default=None
+            Silo labels.
+
+        Returns
+        -------
+        FedPCA
+            Itself.
+        """
+        del y
+        check_parameters(self)
+        rows = validate_data(
+            self, X, accept_sparse="csr", dtype=np.float64, ensure_min_samples=1 + self._centers()
+        )
+        if groups is None:
+            parts = {"silo-1": rows}
+        else:
+            labels = np.asarray(groups)
+            if labels.shape != (rows.shape[0],):
+                raise InputError(
+                    f"groups must have one label per row, got shape {labels.shape} for "
+                    f"{rows.shape[0]} rows; give the silo of each row"
+                )
+            parts = {str(label): rows[labels == label] for label in np.unique(labels)}
+        sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
+        columns = getattr(self, "feature_names_in_", None)
+        names = None if columns is None else tuple(str(column) for column in columns)
+        return self._fit(sources, names, None, None)
+
+    def fit_silos(
+        self,
+        silos: Any,
+        y: object = None,
+        *,
+        ledgers: LedgerPaths | None = None,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> Self:
+        """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled.
+
+        Parameters
+        ----------
+        silos : list or mapping from names
+            Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, or the path of a .npy,
+            .npz, .csv, .parquet, .feather or .svm file.
+        y : ignored
+            Here for scikit-learn's sake.
+        ledgers : mapping from silo names to ledger files, default=None
+            Where each silo charges what it releases; see ``fedpower budget``.
+        on_round : callable, default=None
+            Called with each closed round.
+
+        Returns
+        -------
+        FedPCA
+            Itself.
+        """
+        del y
+        check_parameters(self)
+        sources = named_sources(silos)
+        columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
+        sources = dict(zip(sources, matched, strict=True))
+        self.n_features_in_ = next(iter(sources.values())).n_features
+        if columns is not None:
+            self.feature_names_in_ = np.asarray(columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self._fit(sources, columns, ledgers, on_round)
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Return the scores of rows on the components: a local computation.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            New rows in the units of the fit.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components_)
+            The scores.
+        """
+        check_is_fitted(self)
+        rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        if self.normalize:
+            rows, _ = self._public_treatment().apply(rows)
+            axes = self.components_.T
+        else:
+            axes = self.components_.T / self._column_scale()[:, np.newaxis]
+        offset = self.mean_ @ axes
+        scores = rows @ axes - offset
+        return np.asarray(scores)
+
+    def inverse_transform(self, X: ArrayLike) -> Array:
+        """Return rows that have the given scores and nothing outside the components.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components_)
+            Scores.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features_in_)
+            Rows; unit rows where the fit normalised them.
+        """
+        check_is_fitted(self)
+        scores = np.asarray(X, dtype=np.float64)
+        rows = scores @ self.components_
+        if not self.normalize:
+            rows = rows * self._column_scale()
+        return np.asarray(rows + self.mean_)
+
+    @property
+    def _n_features_out(self) -> int:
+        """The number of columns that ``transform`` gives."""
+        return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _fit(
+        self,
+        sources: dict[str, RowSource],
+        columns: tuple[str, ...] | None,
+        ledgers: LedgerPaths | None,
+        on_round: Callable[[Round], None] | None,
+    ) -> Self:
+        treatment = treatment_of(self, sources.values())
+        moments = read_silos(
+            sources,
+            treatment,
+            rank=self.iteration_rank or 16,
+            steps=self.n_steps or 20,
+            n_jobs=self.n_jobs,
+        )
+        study, settings = agree(self, moments, treatment, columns)
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        outcome = federate(
+            moments,
+            study=study,
+            settings=settings,
+            rng=np.random.default_rng(seed),
+            ledgers=ledgers,
+            min_silos=self.min_silos,
+            deadline=self.deadline,
+            n_jobs=self.n_jobs,
+            on_round=on_round,
+        )
+        endless = settings.n_steps is None and settings.schedule.last_step is None
+        if endless and settings.tol > 0 and not outcome.solution.converged:
+            warnings.warn(
+                f"the subspace still moved by sin θ = {outcome.solution.change:.2g} in the last of "
+                f"{self.max_rounds} rounds; raise max_rounds, tol or iteration_rank",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        self._keep(outcome, treatment)
+        return self
+
+    def _keep(self, outcome: Outcome, treatment: RowTreatment) -> None:
+        """Set the fitted attributes, in the units of the rows."""
+        solution = outcome.solution
+        self.n_samples_ = sum(solution.sizes.values())
+        self.n_components_ = solution.rank
+        self.components_ = fix_signs(solution.vectors[:, : solution.rank]).T.copy()
+        self.basis_ = solution.basis
+        self.n_steps_ = solution.n_steps
+        bound = treatment.row_norm or 1.0
+        values = np.maximum(solution.values[: solution.rank], 0.0)
+        divisor = self.n_samples_ - 1 if self._centers() else self.n_samples_
+        self.singular_values_ = np.sqrt(values * self.n_samples_) * bound
+        self.explained_variance_ = values * bound**2 * (self.n_samples_ / divisor)
+        total = solution.total_variance
+        self.explained_variance_ratio_ = (
+            values / total if total > 0 else np.full_like(values, np.nan)
+        )
+        width = self.n_features_in_
+        middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
+        if not self.normalize:
+            public = np.zeros(width) if treatment.center is None else treatment.center
+            middle = public + middle * bound * self._column_scale()
+        self.mean_ = middle
+        self.history_ = [each.as_row() for each in outcome.rounds]
+        self.privacy_ = outcome.privacy
+        self.study_ = outcome.study
+        self.kernels_ = outcome.kernels
+
+    def _centers(self) -> bool:
+        return isinstance(self.center, bool | np.bool_) and bool(self.center)
+
+    def _column_scale(self) -> Array:
+        if self.scale is None:
+            return np.ones(self.n_features_in_)
+        return np.asarray(self.scale, dtype=np.float64)
+
+    def _public_treatment(self) -> RowTreatment:
+        center: Any = None if isinstance(self.center, bool | np.bool_) else self.center
+        scale: Any = self.scale
+        return RowTreatment(center=center, scale=scale, normalize=bool(self.normalize))

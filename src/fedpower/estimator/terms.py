@@ -1,0 +1,259 @@
+"""From an estimator's parameters to the terms of a study; every parameter is checked here."""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+
+from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, open_source
+from fedpower.errors import InputError
+from fedpower.linalg import ALIGNMENTS
+from fedpower.privacy.calibration import default_delta
+from fedpower.protocol.schedule import Schedule, explicit
+from fedpower.protocol.solvers import PowerSettings
+from fedpower.protocol.study import NoiseMode, Study
+
+if TYPE_CHECKING:
+    from fedpower.estimator.fedpca import FedPCA
+
+OVERSAMPLING = 10
+"""How many columns more than k a basis has unless ``iteration_rank`` says otherwise."""
+
+MOST_COLUMNS_FOR_MOMENT = 4096
+"""The widest data whose d×d moment is noised and kept as a whole unless ``noise`` says otherwise."""
+
+PRIVATE_STEPS = 10
+"""T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
+
+DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
+    "every": "constant",
+    "decaying": "linear",
+    "halving": "halving",
+}
+
+
+class PrivacyLeakWarning(RuntimeWarning):
+    """Something was read from the rows that should have been given as a public fact."""
+
+
+def check_parameters(model: "FedPCA") -> None:
+    """Refuse in one sentence any parameter that cannot be, whatever the data."""
+    _one_of("noise", model.noise, ("auto", "moment", "step", "paper"))
+    _one_of("alignment", model.alignment, tuple(ALIGNMENTS))
+    _one_of("reference", model.reference, ("first", "active", "broadcast"))
+    _one_of("participation", model.participation, ("sampled", "first"))
+    _one_of("extra_columns", model.extra_columns, ("refuse", "drop"))
+    for name in ("iteration_rank", "n_steps", "n_participants", "min_silos", "n_jobs"):
+        _whole(name, getattr(model, name), optional=True)
+    for name in ("local_steps", "max_rounds"):
+        _whole(name, getattr(model, name))
+    if not isinstance(model.epsilon, Real) or not model.epsilon > 0:
+        raise InputError(
+            f"epsilon must be above 0, got {model.epsilon!r}; 1 is usual, and float('inf') means "
+            "no privacy"
+        )
+    if model.delta is not None and not (
+        isinstance(model.delta, Real) and 0 < float(model.delta) < 1
+    ):
+        raise InputError(f"delta must lie between 0 and 1, got {model.delta!r}; 1e-6 is usual")
+    if not isinstance(model.tol, Real) or not 0 <= float(model.tol) < 1:
+        raise InputError(f"tol must lie in [0, 1), got {model.tol!r}; 0 never stops early")
+    if model.deadline is not None and not (
+        isinstance(model.deadline, Real) and float(model.deadline) > 0
+    ):
+        raise InputError(
+            f"deadline must be a positive number of seconds, got {model.deadline!r}; "
+            "None waits for every silo"
+        )
+    schedule_of(model)
+
+
+def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> RowTreatment:
+    """Return what is done to each row before it counts; a private fit needs a bound on its norm.
+
+    Without one the largest norm is read from the rows: the result then depends on a single row in a
+    way that no noise covers, which is warned of.
+    """
+    public_center = None if isinstance(model.center, bool | np.bool_) else model.center
+    treatment = RowTreatment(
+        center=cast("Any", public_center),
+        scale=cast("Any", model.scale),
+        row_norm=model.row_norm,
+        normalize=bool(model.normalize),
+    )
+    if math.isinf(model.epsilon) or treatment.bounded:
+        return treatment
+    bound = max(largest_row_norm(source, treatment) for source in sources)
+    warnings.warn(
+        "row_norm was not given, so the largest norm was read from the rows themselves: that is "
+        "not private; give row_norm=B as a public bound, or normalize=True",
+        PrivacyLeakWarning,
+        stacklevel=4,
+    )
+    return RowTreatment(
+        center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0
+    )
+
+
+def schedule_of(model: "FedPCA") -> Schedule:
+    """Return the schedule of rounds."""
+    schedule = model.schedule
+    if isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(schedule, str):
+        _one_of("schedule", schedule, tuple(DECAYS))
+        return Schedule(local_steps=model.local_steps, decay=DECAYS[schedule])
+    try:
+        return explicit(schedule)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"schedule must be 'every', 'decaying', 'halving' or whole steps, got {schedule!r}; "
+            "give e.g. [2, 4, 5]"
+        ) from error
+
+
+def rank_of(model: "FedPCA", n_rows: int, n_features: int) -> int | float:
+    """Return k, or the fraction of variance asked for."""
+    asked = model.n_components
+    most = min(n_rows, n_features)
+    if asked is None:
+        return most
+    if isinstance(asked, Integral) and not isinstance(asked, bool) and 1 <= int(asked) <= most:
+        return int(asked)
+    if isinstance(asked, Real) and not isinstance(asked, Integral) and 0 < float(asked) < 1:
+        if math.isinf(model.epsilon):
+            return float(asked)
+        raise InputError(
+            f"n_components as a fraction of variance must go with epsilon=inf, got {asked!r} with "
+            f"epsilon={model.epsilon:g}; give a number of components"
+        )
+    raise InputError(
+        f"n_components must be a whole number from 1 to min(n_samples, n_features)={most} or a "
+        f"fraction between 0 and 1, got {asked!r}; choose one of these"
+    )
+
+
+def agree(
+    model: "FedPCA",
+    moments: Mapping[str, LocalMoment],
+    treatment: RowTreatment,
+    columns: tuple[str, ...] | None,
+) -> tuple[Study, PowerSettings]:
+    """Return the study and the coordinator's settings for these silos."""
+    n_rows = sum(moment.n_rows for moment in moments.values())
+    n_features = next(iter(moments.values())).source.n_features
+    center = isinstance(model.center, bool | np.bool_) and bool(model.center)
+    if center and n_rows < 2:
+        raise InputError(
+            f"centring must have 2 rows at least, got n_samples = {n_rows}; "
+            "bring more rows or pass center=False"
+        )
+    rank = rank_of(model, n_rows, n_features)
+    noise = noise_of(model, n_features)
+    n_steps = model.n_steps
+    if noise in ("step", "paper") and n_steps is None:
+        n_steps = PRIVATE_STEPS
+    if isinstance(rank, float):
+        width = n_features
+    elif model.iteration_rank is None:
+        width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
+    else:
+        width = model.iteration_rank
+        if not rank <= width <= n_features:
+            raise InputError(
+                f"iteration_rank must lie between n_components={rank} and the number of columns "
+                f"{n_features}, got {width}; choose one in between"
+            )
+    study = Study(
+        columns=columns,
+        n_features=n_features,
+        iteration_rank=width,
+        center=center,
+        treatment=treatment.digest(),
+        noise=noise,
+        epsilon=float(model.epsilon),
+        delta=_delta(model, n_rows) if noise != "none" else 0.0,
+        n_steps=n_steps if noise in ("step", "paper") else None,
+    )
+    settings = PowerSettings(
+        n_features=n_features,
+        rank=rank,
+        iteration_rank=width,
+        schedule=schedule_of(model),
+        n_steps=n_steps,
+        tol=0.0 if noise in ("step", "paper") else float(model.tol),
+        max_rounds=model.max_rounds,
+        alignment=model.alignment,
+        reference=model.reference,
+        n_participants=model.n_participants,
+        participation=model.participation,
+        center=center,
+    )
+    return study, settings
+
+
+def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
+    """Return what is noised."""
+    if math.isinf(model.epsilon):
+        return "none"
+    if model.noise != "auto":
+        return model.noise
+    return "moment" if n_features <= MOST_COLUMNS_FOR_MOMENT else "step"
+
+
+def named_sources(silos: Any) -> dict[str, RowSource]:
+    """Return the silos' sources by name: given names, or a file's, or its number."""
+    if isinstance(silos, Mapping):
+        items = [(str(name), silo) for name, silo in silos.items()]
+    elif isinstance(silos, str | PathLike) or not isinstance(silos, Iterable):
+        raise InputError(
+            f"silos must be a list or a mapping of data, got {type(silos).__name__}; "
+            "put a single silo into a list"
+        )
+    else:
+        items = [(_name(silo, place), silo) for place, silo in enumerate(silos, start=1)]
+    if not items:
+        raise InputError("silos must hold at least one silo, got none; give the data of each")
+    names = [name for name, _ in items]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"silos must have different names, got {twice[0]!r} more than once; "
+            "pass a mapping from names to data"
+        )
+    return {
+        name: open_source(silo, name=None if _is_path(silo) else f"silo {name!r}")
+        for name, silo in items
+    }
+
+
+def _name(silo: Any, place: int) -> str:
+    return Path(silo).name.split(".")[0] if _is_path(silo) else f"silo-{place}"
+
+
+def _is_path(silo: Any) -> bool:
+    return isinstance(silo, str | PathLike)
+
+
+def _delta(model: "FedPCA", n_rows: int) -> float:
+    return default_delta(n_rows) if model.delta is None else float(model.delta)
+
+
+def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in options:
+        listed = ", ".join(repr(option) for option in options)
+        raise InputError(f"{name} must be one of {listed}, got {value!r}; choose one")
+
+
+def _whole(name: str, value: object, *, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; give one")

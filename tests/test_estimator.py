@@ -1,0 +1,323 @@
+"""``FedPCA`` in scikit-learn's manners, and equal to scikit-learn's PCA where nothing is private."""
+
+import pickle
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fedpower import FedPCA
+from fedpower.errors import FedpowerError, InputError
+from fedpower.estimator import PrivacyLeakWarning
+from fedpower.linalg import sin_theta
+from problems import Array, spiked_rows, split
+
+INF = float("inf")
+
+
+@parametrize_with_checks([FedPCA(epsilon=INF)])
+def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedPCA], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("n_silos", range(2, 11))
+@pytest.mark.parametrize("load", [load_digits, load_breast_cancer, load_wine])
+def test_exact_fits_match_scikit_learn_s_pca(load: Callable[[], object], n_silos: int) -> None:
+    rows: Array = load().data  # type: ignore[attr-defined]
+    rng = np.random.default_rng(n_silos)
+    cuts = np.sort(rng.choice(np.arange(1, len(rows)), n_silos - 1, replace=False))
+    ours = FedPCA(5, epsilon=INF, random_state=0).fit_silos(np.split(rows, cuts))
+    theirs = PCA(5, svd_solver="full").fit(rows)
+    signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
+    np.testing.assert_allclose(ours.components_ * signs[:, None], theirs.components_, atol=1e-8)
+    np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=1e-8)
+    np.testing.assert_allclose(
+        ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-8
+    )
+    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-8)
+    np.testing.assert_allclose(ours.mean_, theirs.mean_, rtol=1e-10)
+    np.testing.assert_allclose(
+        ours.transform(rows) * signs, theirs.transform(rows), atol=1e-5, rtol=1e-8
+    )
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.8, 0.9, 0.99])
+@pytest.mark.parametrize("load", [load_digits, load_breast_cancer])
+def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
+    load: Callable[[], object], fraction: float
+) -> None:
+    rows: Array = load().data  # type: ignore[attr-defined]
+    ours = FedPCA(fraction, epsilon=INF, random_state=0).fit_silos(np.array_split(rows, 4))
+    theirs = PCA(fraction, svd_solver="full").fit(rows)
+    assert ours.n_components_ == theirs.n_components_
+    assert ours.explained_variance_ratio_.sum() > fraction
+
+
+def test_groups_are_silos(rows: Array) -> None:
+    groups = np.repeat(["b", "a", "c"], [100, 200, 300])
+    by_groups = FedPCA(3, epsilon=INF, random_state=0).fit(rows, groups=groups)
+    parts = split(rows, [100, 200, 300])
+    by_silos = FedPCA(3, epsilon=INF, random_state=0).fit_silos(
+        {"a": parts[1], "b": parts[0], "c": parts[2]}
+    )
+    assert by_groups.history_[0]["participants"] == ("a", "b", "c")
+    np.testing.assert_array_equal(by_groups.components_, by_silos.components_)
+
+
+def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
+    model = FedPCA(
+        3,
+        epsilon=INF,
+        center=False,
+        iteration_rank=3,
+        n_steps=10,
+        tol=0,
+        schedule="decaying",
+        local_steps=2,
+    ).fit_silos(split(rows, [200, 400]))
+    assert [row["step"] for row in model.history_] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert all(row["participants"] == ("silo-1", "silo-2") for row in model.history_)
+    assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in model.history_)
+    assert model.history_[-1]["change"] < model.history_[0]["change"]
+    assert model.n_steps_ == 10
+    centred = FedPCA(3, epsilon=INF, n_steps=2, tol=0).fit_silos(split(rows, [200, 400]))
+    assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
+    one_shot = FedPCA(3, epsilon=INF, center=False, schedule={6}).fit_silos([rows, rows])
+    assert len(one_shot.history_) == 1
+
+
+def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
+    loose = FedPCA(3, epsilon=INF, iteration_rank=4, tol=1e-2, random_state=0).fit(rows)
+    tight = FedPCA(3, epsilon=INF, iteration_rank=4, tol=1e-12, random_state=0).fit(rows)
+    assert len(loose.history_) < len(tight.history_)
+    with pytest.warns(ConvergenceWarning, match="still moved"):
+        short = FedPCA(3, epsilon=INF, iteration_rank=3, max_rounds=2).fit(rows)
+    assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
+
+
+def test_a_public_mean_is_used_as_it_is(rows: Array) -> None:
+    mean = rows.mean(axis=0)
+    public = FedPCA(3, epsilon=INF, center=mean, random_state=0).fit_silos(np.split(rows, 2))
+    pooled = FedPCA(3, epsilon=INF, random_state=0).fit_silos(np.split(rows, 2))
+    np.testing.assert_allclose(public.components_, pooled.components_, atol=1e-8)
+    np.testing.assert_allclose(public.mean_, mean)
+    assert all(row["kind"] == "steps" for row in public.history_)
+
+
+def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> None:
+    scale = rows.std(axis=0)
+    scaled = FedPCA(3, epsilon=INF, scale=scale, random_state=0).fit(rows)
+    reference = make_pipeline(StandardScaler(), PCA(3)).fit(rows)
+    assert sin_theta(scaled.components_.T, reference[-1].components_.T) < 1e-8
+    np.testing.assert_allclose(np.abs(scaled.transform(rows)), np.abs(reference.transform(rows)))
+    back = FedPCA(12, epsilon=INF, scale=scale).fit(rows)
+    np.testing.assert_allclose(back.inverse_transform(back.transform(rows)), rows, atol=1e-8)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    normal = FedPCA(3, epsilon=INF, normalize=True, random_state=0).fit(rows)
+    assert sin_theta(normal.components_.T, PCA(3).fit(unit).components_.T) < 1e-8
+    np.testing.assert_allclose(normal.transform(rows), normal.transform(unit), atol=1e-9)
+
+
+def test_sparse_tables_and_frames_give_what_arrays_give(rows: Array) -> None:
+    thin = np.where(np.abs(rows) > 1, rows, 0.0)
+    names = [f"x{i}" for i in range(12)]
+    dense = FedPCA(3, epsilon=INF, random_state=0).fit_silos(np.split(thin, 3))
+    for convert in (
+        sparse.csr_array,
+        sparse.coo_matrix,
+        lambda part: pd.DataFrame(part, columns=names),
+        lambda part: pa.table(dict(zip(names, part.T, strict=True))),
+    ):
+        other = FedPCA(3, epsilon=INF, random_state=0).fit_silos(
+            [convert(part) for part in np.split(thin, 3)]
+        )
+        np.testing.assert_allclose(other.components_, dense.components_, atol=1e-8)
+    assert list(other.feature_names_in_) == names
+
+
+def test_columns_are_matched_by_name(rows: Array) -> None:
+    names = [f"x{i}" for i in range(12)]
+    frame = pd.DataFrame(rows, columns=names)
+    parts = [frame[:200], frame[200:][names[::-1]]]
+    model = FedPCA(3, epsilon=INF, random_state=0).fit_silos(parts)
+    plain = FedPCA(3, epsilon=INF, random_state=0).fit_silos(np.split(rows, [200]))
+    np.testing.assert_allclose(model.components_, plain.components_, atol=1e-8)
+    with pytest.raises(InputError, match="x3"):
+        FedPCA(3, epsilon=INF).fit_silos([frame, frame.drop(columns="x3")])
+    with pytest.raises(InputError, match="extra"):
+        FedPCA(3, epsilon=INF).fit_silos([frame, frame.assign(extra=1.0)])
+    FedPCA(3, epsilon=INF, extra_columns="drop").fit_silos([frame, frame.assign(extra=1.0)])
+
+
+def test_set_output_clone_and_pickle_work(rows: Array) -> None:
+    model = FedPCA(3, epsilon=INF, random_state=0).fit(rows)
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301
+    np.testing.assert_array_equal(again.transform(rows), model.transform(rows))
+    assert clone(model).get_params() == model.get_params()
+    frame = model.set_output(transform="pandas").transform(rows)
+    assert list(frame.columns) == ["fedpca0", "fedpca1", "fedpca2"]
+
+
+@given(seed=st.integers(0, 1000))
+def test_signs_do_not_depend_on_how_rows_are_split(seed: int) -> None:
+    rows = spiked_rows(seed=seed)
+    cut = 1 + seed % 599
+    one = FedPCA(3, epsilon=INF, random_state=seed).fit(rows)
+    two = FedPCA(3, epsilon=INF, random_state=seed + 1).fit_silos([rows[:cut], rows[cut:]])
+    np.testing.assert_allclose(one.components_, two.components_, atol=1e-7)
+    peaks = np.abs(one.components_).argmax(axis=1)
+    assert (one.components_[np.arange(3), peaks] > 0).all()
+
+
+class TestHardCases:
+    """A silo with few rows, constant columns, zero rows, one silo: all must work."""
+
+    def test_a_silo_with_fewer_rows_than_the_basis_has_columns(self, rows: Array) -> None:
+        model = FedPCA(3, epsilon=INF, local_steps=3, schedule="decaying", random_state=0)
+        model.fit_silos([rows[:1], rows[1:3], rows[3:]])
+        assert sin_theta(model.components_.T, PCA(3).fit(rows).components_.T) < 1e-3
+
+    def test_constant_columns_and_zero_rows(self, rows: Array) -> None:
+        rows = rows.copy()
+        rows[:, 4] = 7.0
+        rows[:50] = 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model = FedPCA(12, epsilon=INF, random_state=0).fit_silos(np.split(rows, 3))
+        theirs = PCA(12).fit(rows)
+        np.testing.assert_allclose(model.explained_variance_, theirs.explained_variance_, atol=1e-9)
+
+    def test_rows_that_are_all_the_same_have_no_variance(self) -> None:
+        model = FedPCA(2, epsilon=INF).fit_silos([np.ones((5, 4)), np.ones((6, 4))])
+        np.testing.assert_allclose(model.explained_variance_, 0.0, atol=1e-20)
+        np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(2), atol=1e-9)
+
+    def test_more_columns_than_rows(self) -> None:
+        rows = np.random.default_rng(0).standard_normal((10, 40))
+        model = FedPCA(9, epsilon=INF, random_state=0).fit_silos([rows[:4], rows[4:]])
+        theirs = PCA(9).fit(rows)
+        assert sin_theta(model.components_.T, theirs.components_.T) < 1e-7
+
+    def test_one_column(self) -> None:
+        rows = np.arange(10.0)[:, None]
+        model = FedPCA(1, epsilon=INF).fit_silos([rows[:5], rows[5:]])
+        np.testing.assert_allclose(model.components_, [[1.0]])
+        np.testing.assert_allclose(model.explained_variance_, rows.var(ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"n_components": 0}, "n_components must be a whole number"),
+        ({"n_components": 13}, r"min\(n_samples, n_features\)=12"),
+        ({"n_components": 1.5}, "fraction between 0 and 1"),
+        ({"n_components": "many"}, "n_components"),
+        ({"epsilon": 0}, "epsilon must be above 0"),
+        ({"epsilon": -1.0}, "epsilon must be above 0"),
+        ({"epsilon": float("nan")}, "epsilon must be above 0"),
+        ({"epsilon": "low"}, "epsilon must be above 0"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta must lie between"),
+        ({"epsilon": 1.0, "delta": 2.0}, "delta must lie between"),
+        ({"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0}, "fraction of variance must go"),
+        ({"epsilon": 100.0, "row_norm": 9.0}, "epsilon must be at most 60"),
+        ({"noise": "loud"}, "noise must be one of"),
+        ({"alignment": "best"}, "alignment must be one of"),
+        ({"reference": "last"}, "reference must be one of"),
+        ({"participation": "some"}, "participation must be one of"),
+        ({"schedule": "often"}, "schedule must be one of"),
+        ({"schedule": [0, 1]}, "explicit schedule must be"),
+        ({"schedule": 3}, "schedule must be 'every'"),
+        ({"local_steps": 0}, "local_steps must be a whole number"),
+        ({"n_steps": 0}, "n_steps must be a whole number"),
+        ({"tol": -1}, "tol must lie in"),
+        ({"max_rounds": 0}, "max_rounds must be a whole number"),
+        ({"iteration_rank": 2}, "iteration_rank must lie between n_components=3"),
+        ({"iteration_rank": 13}, "iteration_rank must lie between"),
+        ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
+        ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
+        ({"deadline": 0}, "deadline must be a positive"),
+        ({"center": [1.0, 2.0]}, "center must have one value per column"),
+        ({"scale": [0.0] * 12}, "scale must be positive"),
+        ({"row_norm": 0.0}, "row_norm must be a positive"),
+        ({"row_norm": 1.0, "normalize": True}, "must not be given together"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_in_one_sentence(
+    rows: Array, parameters: dict[str, object], sentence: str
+) -> None:
+    model = FedPCA(**{"n_components": 3, "epsilon": INF, **parameters})  # type: ignore[arg-type]
+    with pytest.raises(FedpowerError, match=sentence) as caught:
+        model.fit_silos(np.split(rows, 2))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("silos", "sentence"),
+    [
+        ([], "at least one silo"),
+        ("north.csv", "put a single silo into a list"),
+        ([np.ones((3, 2)), np.ones((3, 4))], "2"),
+        ([np.ones(3)], "2-d|two"),
+        (["nowhere.csv"], "nowhere.csv"),
+        (["a/x.csv", "b/x.csv"], "'x' more than once"),
+        ([np.array([[1.0, np.nan], [2.0, 3.0]])], "row 1"),
+        ([np.ones((1, 3))], "2 rows at least"),
+    ],
+)
+def test_silos_that_cannot_be_used_are_refused_in_one_sentence(
+    silos: object, sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        FedPCA(1, epsilon=INF).fit_silos(silos)
+
+
+class TestPrivateFits:
+    """The estimator's side of privacy; the mechanisms are tested where they live."""
+
+    def test_reading_the_bound_from_the_rows_warns_loudly(self, rows: Array) -> None:
+        with pytest.warns(PrivacyLeakWarning, match="row_norm was not given"):
+            FedPCA(2, epsilon=1.0).fit(rows)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)
+            FedPCA(2, epsilon=1.0, normalize=True).fit(rows)
+
+    @pytest.mark.parametrize("noise", ["moment", "step", "paper"])
+    @pytest.mark.parametrize("center", [True, False])
+    def test_with_a_large_budget_a_private_fit_nears_the_exact_one(
+        self, noise: str, center: bool
+    ) -> None:
+        rows = spiked_rows(n_rows=60_000, seed=5) + 0.5
+        exact = FedPCA(3, epsilon=INF, row_norm=12.0, center=center).fit_silos(np.split(rows, 3))
+        private = FedPCA(
+            3, epsilon=20.0, delta=1e-6, row_norm=12.0, noise=noise, center=center, random_state=0
+        ).fit_silos(np.split(rows, 3))
+        assert sin_theta(private.components_.T, exact.components_.T) < 0.05
+        np.testing.assert_allclose(
+            private.explained_variance_, exact.explained_variance_, rtol=0.05
+        )
+        np.testing.assert_allclose(
+            private.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=0.05
+        )
+        np.testing.assert_allclose(private.mean_, exact.mean_, atol=0.05)
+        assert private.privacy_.is_private
+        assert "epsilon=20" in str(private.privacy_)
+
+    def test_an_exact_fit_says_that_it_is_not_private(self, rows: Array) -> None:
+        model = FedPCA(2, epsilon=INF).fit(rows)
+        assert not model.privacy_.is_private
+        assert str(model.privacy_).startswith("NOT PRIVATE")
+        assert model.privacy_.as_dict()["asked_epsilon"] is None
