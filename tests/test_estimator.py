@@ -28,18 +28,25 @@ from problems import Array, spiked_rows, split
 INF = float("inf")
 
 
-@parametrize_with_checks([FedPCA(epsilon=INF)])
+@parametrize_with_checks([FedPCA(epsilon=INF), FedPCA(epsilon=INF, solver="fedpower")])
 def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedPCA], None]) -> None:
     check(estimator)
 
 
+SOLVERS = ["moment", "fedpower"]
+
+
 @pytest.mark.parametrize("n_silos", range(2, 11))
 @pytest.mark.parametrize("load", [load_digits, load_breast_cancer, load_wine])
-def test_exact_fits_match_scikit_learn_s_pca(load: Callable[[], object], n_silos: int) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_exact_fits_match_scikit_learn_s_pca(
+    solver: str, load: Callable[[], object], n_silos: int
+) -> None:
     rows: Array = load().data  # type: ignore[attr-defined]
     rng = np.random.default_rng(n_silos)
     cuts = np.sort(rng.choice(np.arange(1, len(rows)), n_silos - 1, replace=False))
-    ours = FedPCA(5, epsilon=INF, random_state=0).fit_silos(np.split(rows, cuts))
+    model = FedPCA(5, epsilon=INF, solver=solver, random_state=0)
+    ours = model.fit_silos(np.split(rows, cuts))
     theirs = PCA(5, svd_solver="full").fit(rows)
     signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
     np.testing.assert_allclose(ours.components_ * signs[:, None], theirs.components_, atol=1e-8)
@@ -56,14 +63,28 @@ def test_exact_fits_match_scikit_learn_s_pca(load: Callable[[], object], n_silos
 
 @pytest.mark.parametrize("fraction", [0.5, 0.8, 0.9, 0.99])
 @pytest.mark.parametrize("load", [load_digits, load_breast_cancer])
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
-    load: Callable[[], object], fraction: float
+    solver: str, load: Callable[[], object], fraction: float
 ) -> None:
     rows: Array = load().data  # type: ignore[attr-defined]
-    ours = FedPCA(fraction, epsilon=INF, random_state=0).fit_silos(np.array_split(rows, 4))
+    model = FedPCA(fraction, epsilon=INF, solver=solver, random_state=0)
+    ours = model.fit_silos(np.array_split(rows, 4))
     theirs = PCA(fraction, svd_solver="full").fit(rows)
     assert ours.n_components_ == theirs.n_components_
     assert ours.explained_variance_ratio_.sum() > fraction
+
+
+def test_auto_says_which_solver_it_took_and_why(rows: Array) -> None:
+    left_alone = FedPCA(3, epsilon=INF).fit_silos(np.split(rows, 2))
+    assert left_alone.solver_.solver == "moment"
+    assert "one round of" in left_alone.solver_.reason
+    assert len(left_alone.history_) == 1
+    asked = FedPCA(3, epsilon=INF, local_steps=2).fit_silos(np.split(rows, 2))
+    assert asked.solver_.solver == "fedpower"
+    assert "local_steps was given" in asked.solver_.reason
+    private = FedPCA(3, epsilon=1.0, row_norm=9.0, noise="paper").fit_silos(np.split(rows, 2))
+    assert private.solver_.solver == "fedpower"
 
 
 def test_groups_are_silos(rows: Array) -> None:
@@ -100,11 +121,15 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
 
 
 def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
-    loose = FedPCA(3, epsilon=INF, iteration_rank=4, tol=1e-2, random_state=0).fit(rows)
-    tight = FedPCA(3, epsilon=INF, iteration_rank=4, tol=1e-12, random_state=0).fit(rows)
+    loose = FedPCA(
+        3, solver="fedpower", iteration_rank=4, epsilon=INF, tol=1e-2, random_state=0
+    ).fit(rows)
+    tight = FedPCA(
+        3, solver="fedpower", iteration_rank=4, epsilon=INF, tol=1e-12, random_state=0
+    ).fit(rows)
     assert len(loose.history_) < len(tight.history_)
     with pytest.warns(ConvergenceWarning, match="still moved"):
-        short = FedPCA(3, epsilon=INF, iteration_rank=3, max_rounds=2).fit(rows)
+        short = FedPCA(3, solver="fedpower", epsilon=INF, iteration_rank=3, max_rounds=2).fit(rows)
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
 
 
@@ -114,7 +139,7 @@ def test_a_public_mean_is_used_as_it_is(rows: Array) -> None:
     pooled = FedPCA(3, epsilon=INF, random_state=0).fit_silos(np.split(rows, 2))
     np.testing.assert_allclose(public.components_, pooled.components_, atol=1e-8)
     np.testing.assert_allclose(public.mean_, mean)
-    assert all(row["kind"] == "steps" for row in public.history_)
+    assert all(row["kind"] != "mean" for row in public.history_)
 
 
 def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> None:
@@ -232,8 +257,14 @@ class TestHardCases:
         ({"epsilon": 1.0, "delta": 0.0}, "delta must lie between"),
         ({"epsilon": 1.0, "delta": 2.0}, "delta must lie between"),
         ({"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0}, "fraction of variance must go"),
-        ({"epsilon": 100.0, "row_norm": 9.0}, "epsilon must be at most 60"),
+        ({"epsilon": 100.0, "row_norm": 9.0}, "at most 60, or inf"),
         ({"noise": "loud"}, "noise must be one of"),
+        ({"solver": "magic"}, "solver must be one of"),
+        ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
+        (
+            {"solver": "moment", "epsilon": 1.0, "noise": "step", "row_norm": 9.0},
+            "solver='moment' must go with",
+        ),
         ({"alignment": "best"}, "alignment must be one of"),
         ({"reference": "last"}, "reference must be one of"),
         ({"participation": "some"}, "participation must be one of"),
@@ -295,15 +326,30 @@ class TestPrivateFits:
             FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)
             FedPCA(2, epsilon=1.0, normalize=True).fit(rows)
 
-    @pytest.mark.parametrize("noise", ["moment", "step", "paper"])
+    @pytest.mark.parametrize(
+        ("noise", "solver"),
+        [
+            ("moment", "moment"),
+            ("moment", "fedpower"),
+            ("step", "fedpower"),
+            ("paper", "fedpower"),
+        ],
+    )
     @pytest.mark.parametrize("center", [True, False])
     def test_with_a_large_budget_a_private_fit_nears_the_exact_one(
-        self, noise: str, center: bool
+        self, noise: str, solver: str, center: bool
     ) -> None:
         rows = spiked_rows(n_rows=60_000, seed=5) + 0.5
         exact = FedPCA(3, epsilon=INF, row_norm=12.0, center=center).fit_silos(np.split(rows, 3))
         private = FedPCA(
-            3, epsilon=20.0, delta=1e-6, row_norm=12.0, noise=noise, center=center, random_state=0
+            3,
+            epsilon=20.0,
+            delta=1e-6,
+            row_norm=12.0,
+            noise=noise,
+            solver=solver,
+            center=center,
+            random_state=0,
         ).fit_silos(np.split(rows, 3))
         assert sin_theta(private.components_.T, exact.components_.T) < 0.05
         np.testing.assert_allclose(

@@ -41,6 +41,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     noise : {"auto", "moment", "step", "paper"}, default="auto"
         What is noised: the moment once, every step's product, or the same with the paper's printed
         noise. ``auto`` takes ``moment`` while d×d is kept easily (d ≤ 4096), else ``step``.
+    solver : {"auto", "moment", "krylov", "fedpower"}, default="auto"
+        How the eigenspace is found: from the uploaded moment in one round, from a Krylov space in a few
+        rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``;
+        parameters that only the paper's method has (``schedule``, ``local_steps``, ``n_steps``,
+        ``alignment``, ``reference``, ``n_participants``) make it take that one.
     row_norm : float, default=None
         Public bound B on the norm of a row; longer rows are clipped to it. A private fit needs this
         or ``normalize``.
@@ -93,6 +98,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         What is subtracted from rows; zero for ``center=False``.
     n_components_, n_features_in_, feature_names_in_, n_samples_
         As in scikit-learn; names only where the columns have them.
+    silo_sizes_ : dict
+        Rows by silo.
     basis_ : ndarray of shape (n_features_in_, r)
         The iterated basis: the paper's output.
     n_steps_ : int
@@ -100,6 +107,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     history_ : list of dict
         A row a round: round, kind, step, participants, bytes_down, bytes_up, change (sin θ between
         the leading subspace and the basis before the round), misalignment (ρ_t).
+    solver_ : SolverChoice
+        The solver taken and the reason for it.
     privacy_ : PrivacyStatement
         What is promised about the rows; print it.
     study_ : Study
@@ -115,6 +124,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         epsilon: float = 1.0,
         delta: float | None = None,
         noise: Literal["auto", "moment", "step", "paper"] = "auto",
+        solver: Literal["auto", "moment", "krylov", "fedpower"] = "auto",
         row_norm: float | None = None,
         normalize: bool = False,
         center: bool | ArrayLike = True,
@@ -139,6 +149,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.epsilon = epsilon
         self.delta = delta
         self.noise = noise
+        self.solver = solver
         self.row_norm = row_norm
         self.normalize = normalize
         self.center = center
@@ -194,7 +205,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
         columns = getattr(self, "feature_names_in_", None)
         names = None if columns is None else tuple(str(column) for column in columns)
-        return self._fit(sources, names, None, None)
+        return self._fit(sources, names)
 
     def fit_silos(
         self,
@@ -203,6 +214,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         *,
         ledgers: LedgerPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
         """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled.
 
@@ -217,6 +229,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Where each silo charges what it releases; see ``fedpower budget``.
         on_round : callable, default=None
             Called with each closed round.
+        on_clipped : callable, default=None
+            Called with the number of rows that the bound shortened, by silo. These counts come from the
+            rows and are for the silos' operators only, so the fitted model does not keep them.
 
         Returns
         -------
@@ -233,7 +248,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return self._fit(sources, columns, ledgers, on_round)
+        return self._fit(sources, columns, ledgers, on_round, on_clipped)
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the scores of rows on the components: a local computation.
@@ -293,8 +308,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self,
         sources: dict[str, RowSource],
         columns: tuple[str, ...] | None,
-        ledgers: LedgerPaths | None,
-        on_round: Callable[[Round], None] | None,
+        ledgers: LedgerPaths | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
         treatment = treatment_of(self, sources.values())
         moments = read_silos(
@@ -304,7 +320,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             steps=self.n_steps or 20,
             n_jobs=self.n_jobs,
         )
-        study, settings = agree(self, moments, treatment, columns)
+        if on_clipped is not None and treatment.row_norm is not None:
+            on_clipped({name: moment.n_clipped for name, moment in moments.items()})
+        study, settings, choice = agree(self, moments, treatment, columns)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         outcome = federate(
             moments,
@@ -317,8 +335,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             on_round=on_round,
         )
-        endless = settings.n_steps is None and settings.schedule.last_step is None
-        if endless and settings.tol > 0 and not outcome.solution.converged:
+        if len(outcome.rounds) >= self.max_rounds and not outcome.solution.converged:
             warnings.warn(
                 f"the subspace still moved by sin θ = {outcome.solution.change:.2g} in the last of "
                 f"{self.max_rounds} rounds; raise max_rounds, tol or iteration_rank",
@@ -326,11 +343,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 stacklevel=3,
             )
         self._keep(outcome, treatment)
+        self.solver_ = choice
         return self
 
     def _keep(self, outcome: Outcome, treatment: RowTreatment) -> None:
         """Set the fitted attributes, in the units of the rows."""
         solution = outcome.solution
+        self.silo_sizes_ = dict(solution.sizes)
         self.n_samples_ = sum(solution.sizes.values())
         self.n_components_ = solution.rank
         self.components_ = fix_signs(solution.vectors[:, : solution.rank]).T.copy()
@@ -341,7 +360,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         divisor = self.n_samples_ - 1 if self._centers() else self.n_samples_
         self.singular_values_ = np.sqrt(values * self.n_samples_) * bound
         self.explained_variance_ = values * bound**2 * (self.n_samples_ / divisor)
-        total = solution.total_variance
+        # Noise can make the parts add up to more than the total that was noised beside them.
+        total = max(solution.total_variance, float(values.sum()))
         self.explained_variance_ratio_ = (
             values / total if total > 0 else np.full_like(values, np.nan)
         )

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -14,8 +14,9 @@ from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm
 from fedpower.errors import InputError
 from fedpower.linalg import ALIGNMENTS
 from fedpower.privacy.calibration import default_delta
+from fedpower.protocol.choice import SOLVERS, SolverChoice, choose_solver
 from fedpower.protocol.schedule import Schedule, explicit
-from fedpower.protocol.solvers import PowerSettings
+from fedpower.protocol.solvers import PowerSettings, SolverSettings, UploadSettings
 from fedpower.protocol.study import NoiseMode, Study
 
 if TYPE_CHECKING:
@@ -37,6 +38,17 @@ DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
 }
 
 
+PAPER_ONLY: dict[str, object] = {
+    "schedule": "every",
+    "local_steps": 1,
+    "n_steps": None,
+    "alignment": "procrustes",
+    "reference": "first",
+    "n_participants": None,
+}
+"""Parameters that only the paper's method has, with the values that leave them alone."""
+
+
 class PrivacyLeakWarning(RuntimeWarning):
     """Something was read from the rows that should have been given as a public fact."""
 
@@ -44,6 +56,7 @@ class PrivacyLeakWarning(RuntimeWarning):
 def check_parameters(model: "FedPCA") -> None:
     """Refuse in one sentence any parameter that cannot be, whatever the data."""
     _one_of("noise", model.noise, ("auto", "moment", "step", "paper"))
+    _one_of("solver", model.solver, ("auto", *SOLVERS))
     _one_of("alignment", model.alignment, tuple(ALIGNMENTS))
     _one_of("reference", model.reference, ("first", "active", "broadcast"))
     _one_of("participation", model.participation, ("sampled", "first"))
@@ -109,6 +122,8 @@ def schedule_of(model: "FedPCA") -> Schedule:
         _one_of("schedule", schedule, tuple(DECAYS))
         return Schedule(local_steps=model.local_steps, decay=DECAYS[schedule])
     try:
+        if isinstance(schedule, Iterator):
+            raise TypeError("an iterator is used up by the first look at it")
         return explicit(schedule)
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
@@ -145,8 +160,8 @@ def agree(
     moments: Mapping[str, LocalMoment],
     treatment: RowTreatment,
     columns: tuple[str, ...] | None,
-) -> tuple[Study, PowerSettings]:
-    """Return the study and the coordinator's settings for these silos."""
+) -> tuple[Study, SolverSettings, SolverChoice]:
+    """Return the study, the coordinator's settings and why it takes that solver."""
     n_rows = sum(moment.n_rows for moment in moments.values())
     n_features = next(iter(moments.values())).source.n_features
     center = isinstance(model.center, bool | np.bool_) and bool(model.center)
@@ -182,21 +197,61 @@ def agree(
         delta=_delta(model, n_rows) if noise != "none" else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
     )
-    settings = PowerSettings(
-        n_features=n_features,
+    choice = solver_of(model, study)
+    return study, settings_of(model, study, choice, rank, n_steps), choice
+
+
+def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
+    """Return the solver, chosen or as asked for; what contradicts it is refused."""
+    given = tuple(
+        name
+        for name, default in PAPER_ONLY.items()
+        if np.ndim(cast("Any", getattr(model, name))) or getattr(model, name) != default
+    )
+    if study.noise == "step":
+        given = tuple(name for name in given if name != "n_steps")
+    if model.solver == "auto":
+        return choose_solver(
+            n_features=study.n_features,
+            iteration_rank=study.iteration_rank,
+            noise=study.noise,
+            paper_settings=given,
+        )
+    if model.solver == "moment" and study.noise in ("step", "paper"):
+        raise InputError(
+            f"solver='moment' must go with noise='moment' or epsilon=inf, got noise={study.noise!r}; "
+            "choose another solver or noise"
+        )
+    if model.solver != "fedpower" and given:
+        raise InputError(
+            f"{given[0]} must be left alone with solver={model.solver!r}, got "
+            f"{getattr(model, given[0])!r}; it belongs to solver='fedpower'"
+        )
+    return SolverChoice(solver=model.solver, reason="it was asked for")
+
+
+def settings_of(
+    model: "FedPCA", study: Study, choice: SolverChoice, rank: int | float, n_steps: int | None
+) -> SolverSettings:
+    """Return the settings of the chosen solver."""
+    if choice.solver == "moment":
+        return UploadSettings(
+            n_features=study.n_features, rank=rank, iteration_rank=study.iteration_rank
+        )
+    return PowerSettings(
+        n_features=study.n_features,
         rank=rank,
-        iteration_rank=width,
+        iteration_rank=study.iteration_rank,
         schedule=schedule_of(model),
         n_steps=n_steps,
-        tol=0.0 if noise in ("step", "paper") else float(model.tol),
+        tol=0.0 if study.noise in ("step", "paper") else float(model.tol),
         max_rounds=model.max_rounds,
         alignment=model.alignment,
         reference=model.reference,
         n_participants=model.n_participants,
         participation=model.participation,
-        center=center,
+        center=study.center,
     )
-    return study, settings
 
 
 def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
@@ -229,13 +284,17 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
             "pass a mapping from names to data"
         )
     return {
-        name: open_source(silo, name=None if _is_path(silo) else f"silo {name!r}")
+        name: open_source(silo, name=None if _names_itself(silo) else f"silo {name!r}")
         for name, silo in items
     }
 
 
 def _name(silo: Any, place: int) -> str:
     return Path(silo).name.split(".")[0] if _is_path(silo) else f"silo-{place}"
+
+
+def _names_itself(silo: Any) -> bool:
+    return _is_path(silo) or callable(getattr(silo, "blocks", None))
 
 
 def _is_path(silo: Any) -> bool:

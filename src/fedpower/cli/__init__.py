@@ -1,0 +1,98 @@
+"""The command line: `fedpower fit`, `transform`, `compare`, `simulate`, `budget`, `audit`, `attack`.
+
+A command's module is imported when the command is invoked, so that ``fedpower --help`` is instant;
+errors of every command become one sentence here and nowhere else (`failures`).
+"""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import fedpower
+from fedpower.cli.failures import exit_status
+
+COMMANDS = {
+    "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
+    "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
+    "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),
+    "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),
+    "budget": ("fedpower.cli.budget:budget", "What a silo has spent on what, and what is left."),
+    "audit": ("fedpower.cli.audit:audit", "Measure the privacy that is really delivered."),
+    "attack": ("fedpower.cli.attack:attack", "Rebuild a silo's moment from its messages."),
+}
+"""By command: where it is, and its line in the listing."""
+
+NAME = "fedpower"
+TRACEBACK = "--traceback"
+
+
+class CommandLine(click.Group):
+    """Commands that are imported when invoked, and errors that are one sentence."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line and end the process with 0, 1 (our fault), 2 (refused) or 130."""
+        words = list(sys.argv[1:] if args is None else args)
+        traceback = TRACEBACK in words or os.environ.get("FEDPOWER_TRACEBACK", "") not in ("", "0")
+        words = [word for word in words if word != TRACEBACK]
+        status = exit_status(
+            lambda: super(CommandLine, self).main(
+                words, NAME, complete_var, standalone_mode=False, obj=[NAME, *words], **extra
+            ),
+            traceback=traceback,
+        )
+        if not standalone_mode:
+            return status
+        sys.exit(status)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported now; None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, function = COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(importlib.import_module(module), function)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names, or say which one is like it."""
+        if args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the listing from the map, without importing a command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=CommandLine,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="After an unexpected error, --traceback (or FEDPOWER_TRACEBACK=1) shows where it arose.",
+)
+@click.version_option(fedpower.__version__, prog_name=NAME)
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """PCA across organisations that cannot pool their rows, with differential privacy."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

@@ -1,0 +1,152 @@
+"""`fedpower budget`: a silo's ledger, for the person who answers for it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import bar, console, print_json, table
+from fedpower.errors import InputError
+from fedpower.privacy import Ledger, mu_of
+from fedpower.privacy.ledger_account import jsonable
+
+PATH = click.Path(path_type=Path)
+
+
+class ShowByDefault(click.Group):
+    """Commands of which `show` needs no name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `show` in front of words that name no command."""
+        if not args or args[0] not in (*self.commands, "--help", "-h"):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=ShowByDefault)
+def budget() -> None:
+    """Show what a silo has spent on what, and what is left: `fedpower budget LEDGER`.
+
+    A ledger is one file of one silo. Everything that leaves the silo is charged to it first, and
+    what would overspend its cap is refused.
+    """
+
+
+@budget.command()
+@click.argument("ledger", type=PATH)
+@click.option("--epsilon", type=float, required=True, help="Cap on all that may ever be spent.")
+@click.option("--delta", type=float, required=True, help="The δ of that cap; 1e-6 is usual.")
+@click.option("--silo", help="The silo it belongs to; NORTH for a file called NORTH.ledger.")
+def init(ledger: Path, epsilon: float, delta: float, silo: str | None) -> None:
+    """Create the file LEDGER with a cap.
+
+    An existing ledger is never overwritten.
+    """
+    owner = silo if silo is not None or ledger.suffix != ".ledger" else ledger.stem
+    Ledger.in_memory(
+        epsilon, delta, silo=owner
+    ).close()  # refuses a bad cap before a folder is made
+    ledger.parent.mkdir(parents=True, exist_ok=True)
+    with Ledger.create(ledger, epsilon=epsilon, delta=delta, silo=owner) as made:
+        whose = "a silo" if made.silo is None else f"silo {made.silo!r}"
+    click.echo(
+        f"{ledger} is the ledger of {whose}: it may spend epsilon={epsilon:g} at delta={delta:g} in "
+        "all. Keep this one file safe; a copy put back later has forgotten charges."
+    )
+
+
+@budget.command()
+@click.argument("ledger", type=PATH)
+@click.option("--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon fit?")
+@click.option("--json", "as_json", is_flag=True, help="Print the statement as one JSON object.")
+def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
+    """Show the cap of LEDGER, every charge, and what is left."""
+    with Ledger.open(ledger) as opened:
+        forecast = None if what_if is None else asdict(opened.what_if(what_if))
+        statement = opened.statement()
+    if forecast is not None:
+        statement["what_if"] = {"epsilon": what_if, **jsonable(forecast)}
+    if as_json:
+        print_json(statement)
+    else:
+        _print(ledger, statement)
+
+
+@budget.command()
+@click.argument("ledger", type=PATH)
+@click.option("--epsilon", type=float, required=True, help="The new cap.")
+@click.option("--delta", type=float, required=True, help="Its δ.")
+@click.option("--reason", required=True, help="Why, for the record.")
+def cap(ledger: Path, epsilon: float, delta: float, reason: str) -> None:
+    """Set another cap on LEDGER, on record.
+
+    After a rise the promise is that of the higher cap.
+    """
+    if not reason.strip():
+        raise InputError("a change of cap must have a reason on record, got none; give --reason")
+    with Ledger.open(ledger) as opened:
+        before = opened.cap_changes()[-1]
+        opened.set_cap(epsilon, delta, reason=reason)
+        left = opened.left()
+    click.echo(
+        f"The cap of {ledger} was epsilon={before.epsilon:g} at delta={before.delta:g} and is "
+        f"epsilon={epsilon:g} at delta={delta:g} now; epsilon={left:.4g} is left."
+    )
+
+
+def _print(ledger: Path, statement: dict[str, Any]) -> None:
+    out = console()
+    whose = "a silo" if statement["silo"] is None else f"silo {statement['silo']!r}"
+    limit, spent = statement["cap"], statement["spent"]
+    out.print(f"Ledger {ledger} of {whose}; it protects {statement['unit']}.", soft_wrap=True)
+    if statement["entries"]:
+        headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
+        shown = table(None, *headings, numbers=("#", "epsilon alone", "total so far"))
+        for entry in statement["entries"]:
+            shown.add_row(
+                str(entry["seq"]),
+                entry["purpose"],
+                entry["study"][:12],
+                _epsilon(entry["epsilon"]),
+                _epsilon(entry["total_epsilon"]),
+                entry["time"][:16].replace("T", " "),
+            )
+        out.print(shown)
+    else:
+        out.print("Nothing has been released yet.")
+    for change in statement["cap_changes"][1:]:
+        out.print(
+            f"Cap set to epsilon={change['epsilon']:g} at delta={change['delta']:g} on "
+            f"{change['time'][:16].replace('T', ' ')} UTC: {change['reason']}",
+            soft_wrap=True,
+        )
+    share = _share(statement)
+    out.print(f"{bar(share)} {share:.0%} of the cap is used")
+    out.print(
+        f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
+        f"{_epsilon(spent['epsilon'])}, left {_epsilon(statement['left'])} for one further fit.",
+        soft_wrap=True,
+    )
+    forecast = statement.get("what_if")
+    if forecast is not None:
+        fits = (
+            f"would fit and leave {_epsilon(forecast['left'])}"
+            if forecast["fits"]
+            else f"would be refused: at most epsilon={_epsilon(statement['left'])} fits"
+        )
+        out.print(f"A fit with epsilon={forecast['epsilon']:g} {fits}.", soft_wrap=True)
+
+
+def _share(statement: dict[str, Any]) -> float:
+    """Return the part of the cap that is used: epsilons do not add up, μ² does."""
+    limit, spent = statement["cap"], statement["spent"]
+    delta = limit["delta"] - spent["slack_delta"]
+    if delta <= 0:
+        return 1.0
+    used: float = (spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2
+    return min(1.0, used)
+
+
+def _epsilon(value: float | None) -> str:
+    return "unbounded" if value is None else f"{value:.4g}"

@@ -1,0 +1,89 @@
+"""What commands print: tables for people, one JSON object for programs, progress on stderr."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedpower.protocol.exchange import Round
+
+WIDTH_OF_FILES = 120
+"""Columns of tables that are written to a file or a pipe."""
+
+BAR_CELLS = 40
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return where to print; text is taken as it is, without markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        width=None if stream.isatty() else WIDTH_OF_FILES,
+    )
+
+
+def table(title: str | None, *headings: str, numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table; the headings in ``numbers`` are set flush right."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        made.add_column(heading, justify="right" if heading in numbers else "left")
+    return made
+
+
+def print_json(record: Any) -> None:
+    """Print one JSON object, strictly by the standard: no NaN and no Infinity."""
+    click.echo(json.dumps(record, indent=2, allow_nan=False))
+
+
+def note(sentence: str) -> None:
+    """Print a remark on stderr."""
+    click.echo(f"Note: {sentence}", err=True)
+
+
+def human_bytes(count: int) -> str:
+    """Return a number of bytes as people say it."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def bar(share: float) -> str:
+    """Return a picture of a share between 0 and 1."""
+    filled = round(min(max(share, 0.0), 1.0) * BAR_CELLS)
+    try:
+        "█░".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return f"[{'#' * filled}{'.' * (BAR_CELLS - filled)}]"
+    return "█" * filled + "░" * (BAR_CELLS - filled)
+
+
+@contextmanager
+def progress_of_rounds(what: str) -> Iterator[Callable[[Round], None]]:
+    """Give what to call with every closed round; shown on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda closed: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"reading {what}", total=None)
+
+        def show(closed: Round) -> None:
+            change = closed.notes.get("change")
+            moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
+            progress.update(task, description=f"round {closed.number}, step {closed.step}{moved}")
+
+        yield show

@@ -1,0 +1,81 @@
+"""The one place where errors become a sentence on stderr and an exit status."""
+
+import traceback as tracebacks
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from fedpower.cli.words import in_options
+from fedpower.errors import FedpowerError
+
+REFUSED = 2
+OUR_FAULT = 1
+INTERRUPTED = 130
+
+
+def exit_status(run: Callable[[], Any], *, traceback: bool) -> int:
+    """Return the exit status of a command; what it raises is told in one sentence on stderr.
+
+    Parameters
+    ----------
+    run
+        The command; an int that it returns is its status.
+    traceback
+        Whether to show where an error arose, before the sentence.
+    """
+    try:
+        with _plain_warnings():
+            status = run()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return REFUSED
+    except Exception as error:  # this is the last resort of every command
+        if traceback:
+            click.echo("".join(tracebacks.format_exception(error)), err=True, nl=False)
+        sentence, status = told(error)
+        click.echo(f"Error: {' '.join(sentence.split())}", err=True)
+    return status if isinstance(status, int) else 0
+
+
+def told(error: Exception) -> tuple[str, int]:
+    """Return the sentence for an error, and the exit status that goes with it."""
+    if isinstance(error, click.Abort):
+        return (
+            "interrupted, so no result was written; what a ledger was charged stays charged, and "
+            "the same command gets the same releases again at no cost",
+            INTERRUPTED,
+        )
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "fedpower"
+        return f"{error.format_message().rstrip('.')}; see `{path} --help`", REFUSED
+    if isinstance(error, click.ClickException):
+        return error.format_message(), REFUSED
+    if isinstance(error, FedpowerError):
+        return in_options(str(error)), REFUSED
+    if isinstance(error, OSError):
+        where = "a file" if error.filename is None else f"{error.filename}"
+        what = error.strerror or str(error) or type(error).__name__
+        return f"{where} must be usable but is not ({what}); check path and permissions", REFUSED
+    if isinstance(error, ValueError):
+        return str(error) or "a value cannot be used; check the command's options", REFUSED
+    what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
+    return (
+        f"something went wrong that should not have ({what}); run the command again with "
+        "--traceback and report what it shows",
+        OUR_FAULT,
+    )
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show warnings as sentences, without the line of code that raised them."""
+    with warnings.catch_warnings():
+
+        def show(message: Warning | str, *_: Any, **__: Any) -> None:
+            click.echo(f"Warning: {in_options(' '.join(str(message).split()))}", err=True)
+
+        warnings.showwarning = show
+        yield

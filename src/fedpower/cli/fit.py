@@ -1,0 +1,161 @@
+"""`fedpower fit`: files in, a result folder out."""
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import console, human_bytes, note, print_json, progress_of_rounds, table
+from fedpower.cli.fit_options import PASSED_ON, fit_options
+from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
+from fedpower.cli.words import in_options
+from fedpower.data import RowSource
+from fedpower.errors import InputError
+from fedpower.estimator import FedPCA
+from fedpower.report.atomic import new_folder
+from fedpower.report.folder import FILES, write_files
+from fedpower.report.record import plain, run_record
+
+MOST_NAMES = 12
+"""Columns that are listed by name."""
+
+
+@click.command(
+    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1 --row-norm 10"
+)
+@fit_options
+@click.pass_context
+def fit(ctx: click.Context, /, **options: Any) -> None:
+    """Compute the principal components of FILES, each a silo whose rows are not pooled.
+
+    A silo is called by its file's name up to the first dot; write NAME=PATH to call it otherwise.
+    --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
+    A finite one needs --row-norm or --normalize.
+    """
+    started = datetime.now(UTC)
+    _check_promise(options)
+    with new_folder(options["output"], known=FILES, force=options["force"]) as place:
+        silos = open_silos(
+            options["files"],
+            groups=options["groups"],
+            columns=options["columns"],
+            drop=options["drop"],
+            n_features=options["n_features"],
+        )
+        ledgers = find_ledgers(
+            list(silos), folder=options["ledgers"], named=options["named_ledgers"]
+        )
+        model = FedPCA(options["n_components"], **_parameters(options, silos))
+        told: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
+        with progress_of_rounds(f"{len(silos)} silos") as show:
+            model.fit_silos(silos, ledgers=ledgers, on_round=show, on_clipped=_tell_clipped)
+        record = write_files(
+            place,
+            model,
+            run_record(model, command=ctx.find_root().obj, silos=told, started=started),
+        )
+    if options["as_json"]:
+        print_json({"result": str(options["output"]), **record, **_numbers(model)})
+    else:
+        _print(model, record, options["output"])
+    if model.privacy_.is_private and ledgers is None:
+        note("no ledger was given, so what this fit spent is on no record; see --ledgers")
+    elif not model.privacy_.is_private and options["as_json"]:
+        note(str(model.privacy_))
+
+
+def _check_promise(options: dict[str, Any]) -> None:
+    """Refuse options that contradict each other about privacy, before anything is read."""
+    private = math.isfinite(options["epsilon"])
+    if private and options["row_norm"] is None and not options["normalize"]:
+        raise InputError(
+            f"a fit with epsilon={options['epsilon']:g} must know a public bound on the norm of a "
+            "row, got none; give --row-norm B, or --normalize to scale every row to norm 1"
+        )
+    if not private and (options["ledgers"] or options["named_ledgers"]):
+        raise InputError(
+            "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
+            "numbers; give a finite one, or leave the ledgers out"
+        )
+    if options["center_file"] is not None and not options["center"]:
+        raise InputError(
+            "--center-file must not go with --no-center, got both; leave one of them out"
+        )
+
+
+def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
+    """Return FedPCA's parameters; those not given are left out."""
+    parameters = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    parameters["center"] = options["center"]
+    files = {name: options[f"{name}_file"] for name in ("center", "scale")}
+    if any(files.values()):
+        columns = agreed_columns(silos, options["extra_columns"] or "refuse")
+        for name, path in files.items():
+            if path is not None:
+                parameters[name] = read_vector(path, columns)
+    return parameters
+
+
+def _origin(silo: Path | RowSource, options: dict[str, Any]) -> dict[str, Any]:
+    """Return where a silo's rows are, for the record."""
+    if options["groups"]:
+        return {"source": options["files"][0]}
+    return {"source": str(silo) if isinstance(silo, Path) else silo.name}
+
+
+def _tell_clipped(counts: dict[str, int]) -> None:
+    """Tell the operator what the bound did to the rows; it goes into no result."""
+    clipped = {name: count for name, count in counts.items() if count}
+    if clipped:
+        listed = ", ".join(f"{count} in {name}" for name, count in clipped.items())
+        note(f"rows longer than --row-norm were clipped: {listed} (for your eyes, kept nowhere)")
+
+
+def _numbers(model: FedPCA) -> dict[str, Any]:
+    names = ("components", "explained_variance", "explained_variance_ratio", "mean")
+    return {
+        "feature_names": plain(getattr(model, "feature_names_in_", None)),
+        **{name: plain(getattr(model, f"{name}_")) for name in names},
+    }
+
+
+def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
+    out = console()
+    shown = table(
+        None, "component", "variance", "ratio", "together",
+        numbers=("component", "variance", "ratio", "together"),
+    )  # fmt: skip
+    together = 0.0
+    for number, (variance, ratio) in enumerate(
+        zip(model.explained_variance_, model.explained_variance_ratio_, strict=True), start=1
+    ):
+        together += ratio
+        shares = [f"{x:.2%}" if math.isfinite(x) else "–" for x in (ratio, together)]
+        shown.add_row(f"pc{number}", f"{variance:.6g}", *shares)
+    out.print(shown)
+    sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
+    lines = (
+        f"Silos: {sizes}; {model.n_samples_} rows of {_columns(model)} in all.",
+        f"Solver: {model.solver_.solver}, because {in_options(model.solver_.reason)}.",
+        f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
+        f"{human_bytes(record['bytes_down'])} down.",
+        "",
+    )
+    for line in lines:
+        out.print(line, soft_wrap=True)
+    out.print(
+        str(model.privacy_), soft_wrap=True, style=None if model.privacy_.is_private else "bold red"
+    )
+    out.print(
+        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
+    )
+
+
+def _columns(model: FedPCA) -> str:
+    """Return what the columns are, so that an identifier among them is seen."""
+    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    listed = f" ({', '.join(names[:MOST_NAMES])}{more})" if names else ""
+    return f"{model.n_features_in_} columns{listed}"

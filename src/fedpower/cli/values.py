@@ -1,0 +1,76 @@
+"""What options may hold beyond click's own types: callbacks that turn words into values."""
+
+import csv
+import math
+from pathlib import Path
+
+import click
+
+Value = str | None
+
+
+def epsilon(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Return a positive number, or infinity for no privacy."""
+    number = _number(value)
+    if not number > 0:
+        raise click.BadParameter(
+            f"it must be a number above 0, got {value!r}; 1 is usual, and inf means no privacy"
+        )
+    return number
+
+
+def rank(ctx: click.Context, param: click.Parameter, value: str) -> int | float:
+    """Return a number of components as int, or a fraction of variance as float."""
+    number = _number(value)
+    if value.isdecimal() and number >= 1:
+        return int(value)
+    if 0 < number < 1:
+        return number
+    raise click.BadParameter(
+        "it must be a number of components such as 4, or a fraction of variance such as 0.9, "
+        f"got {value!r}"
+    )
+
+
+def schedule(ctx: click.Context, param: click.Parameter, value: Value) -> str | list[int] | None:
+    """Return the name of a schedule, or the steps at which a round happens."""
+    if value is None or value in ("every", "decaying", "halving"):
+        return value
+    try:
+        return [int(step) for step in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(
+            f"it must be every, decaying, halving or steps such as 2,4,5, got {value!r}"
+        ) from None
+
+
+def names(ctx: click.Context, param: click.Parameter, value: Value) -> tuple[str, ...] | None:
+    """Return names with commas between them; one that holds a comma is quoted."""
+    if value is None:
+        return None
+    found = tuple(name.strip() for row in csv.reader([value]) for name in row)
+    if not found or "" in found:
+        raise click.BadParameter(f"it must be names with commas between them, got {value!r}")
+    return found
+
+
+def named_paths(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, Path]:
+    """Return paths by name from words NAME=PATH."""
+    found: dict[str, Path] = {}
+    for word in value:
+        name, _, path = word.partition("=")
+        if not (name and path):
+            raise click.BadParameter(f"it must be NAME=PATH, got {word!r}")
+        if name in found:
+            raise click.BadParameter(f"it must name every silo once, got {name!r} twice")
+        found[name] = Path(path)
+    return found
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,48 @@
+"""Sentences of the library in the words of the command line: `n_steps` is called --n-steps there."""
+
+import re
+
+PHRASES = (
+    (r"drop=\['([^']*)'\]", r"--drop '\1'"),
+    (r"extra=[\"']drop[\"']", "--extra drop"),
+    (r"columns=\[\.\.\.\]", "--columns a,b,..."),
+    (r"(solver|noise)='(\w+)'", r"--\1 \2"),
+    (r"center=False", "--no-center"),
+    (r"normalize=True", "--normalize"),
+    (r"epsilon=float\('inf'\)|float\('inf'\)", "inf"),
+    (r"min\(n_samples, n_features\)=(\d+)", r"the smaller of rows and columns, \1,"),
+    (r"None waits for every silo", "leave it out to wait for every silo"),
+    (r"\{2, 4, 5\}", "2,4,5"),
+    (r"row_norm and normalize must", "row_norm and --normalize must"),
+    (r"; correct drop$", "; correct --drop"),
+    (r"pass a mapping from names to data", "write NAME=PATH to name them yourself"),
+)
+OPTIONS = {
+    "n_components": "-k",
+    "n_participants": "--participants",
+    "extra_columns": "--extra",
+    "random_state": "--seed",
+    "n_jobs": "--jobs",
+    "row_norm": "--row-norm",
+    "iteration_rank": "--iteration-rank",
+    "local_steps": "--local-steps",
+    "n_steps": "--n-steps",
+    "max_rounds": "--max-rounds",
+    "min_silos": "--min-silos",
+    "n_features": "--n-features",
+    "tol": "--tol",
+}
+"""Parameters whose names cannot be taken for plain words, with the options that set them."""
+
+_ALONE = r"(?<![\w'\"/.=-])(%s)(?![\w'\"/.-])"
+_PARAMETER = re.compile(_ALONE % "|".join(OPTIONS))
+
+
+def in_options(sentence: str) -> str:
+    """Return a sentence of the library with parameters called as the options that set them.
+
+    Names in quotes and parts of paths are left as they are: they are the user's own.
+    """
+    for phrase, option in PHRASES:
+        sentence = re.sub(phrase, option, sentence)
+    return _PARAMETER.sub(lambda found: OPTIONS[found[1]], sentence)

@@ -1,0 +1,99 @@
+"""Outputs that appear whole or not at all: written beside their place and renamed at the end."""
+
+import secrets
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedpower.errors import InputError
+
+
+@contextmanager
+def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> Iterator[Path]:
+    """Give an empty folder that takes the place of ``folder`` when the block ends well.
+
+    It is made before the block runs, so that a place that cannot be written is refused before any
+    work is done or budget is spent.
+
+    Parameters
+    ----------
+    folder
+        Where the output is wanted: nothing, or an empty folder.
+    known
+        The names of files that an earlier output consists of.
+    force
+        Whether an earlier output may be replaced; a folder that holds anything else never is.
+    """
+    _check_place(folder, known, force)
+    staging = _beside(folder)
+    try:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        staging.mkdir()
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    try:
+        yield staging
+        _check_place(folder, known, force)
+        if folder.is_dir() and any(folder.iterdir()):
+            earlier = _beside(folder)
+            folder.rename(earlier)
+            staging.rename(folder)
+            shutil.rmtree(earlier)
+        else:
+            staging.rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """Give a path to write to that takes the place of ``path`` when the block ends well."""
+    if path.is_dir():
+        raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
+    if path.exists() and not force:
+        raise InputError(
+            f"{path} must not exist yet, got a file there; name another with -o or pass --force"
+        )
+    staging = _beside(path)
+    try:
+        staging.touch()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
+        yield staging
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    whole = path.absolute()
+    return whole.with_name(f".{whole.name}.{secrets.token_hex(4)}.tmp")
+
+
+def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
+    """Refuse a place that is taken."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} must be a folder, got a file there; name another with -o")
+    held = sorted(entry.name for entry in folder.iterdir())
+    foreign = [name for name in held if name not in known]
+    if held and not force:
+        raise InputError(
+            f"{folder} must be new or empty, got a folder that holds {held[0]!r}; name another "
+            "with -o" + ("" if foreign else ", or pass --force to replace that result")
+        )
+    if foreign:
+        raise InputError(
+            f"{folder} must hold an earlier result and nothing else to be replaced, got "
+            f"{foreign[0]!r} in it; name another with -o"
+        )
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"{path} must be in a folder that can be written, got none ({error.strerror}); "
+        "name another with -o"
+    )

@@ -1,0 +1,103 @@
+"""A fitted result without the estimator: what is needed to look at it and to project new rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data import RowSource, RowTreatment, block_rows, open_source
+from fedpower.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """Components and what goes with them, as `read_result` finds them in a folder.
+
+    Attributes
+    ----------
+    components
+        k×d, orthonormal rows by decreasing variance.
+    explained_variance, explained_variance_ratio, singular_values
+        One per component; the ratio is NaN where the total was not released.
+    mean
+        What is subtracted from rows (from unit rows where the fit normalised them).
+    feature_names
+        Names of the columns in order; None where they have none.
+    scale
+        Public divisors of the columns; None for ones.
+    normalize
+        Whether rows are scaled to norm 1 before they are projected.
+    center
+        The public centre of a fit that normalised rows; None where there was none.
+    run
+        The run's record, ``run.json``.
+    """
+
+    components: Array
+    explained_variance: Array
+    explained_variance_ratio: Array
+    singular_values: Array
+    mean: Array
+    feature_names: tuple[str, ...] | None
+    scale: Array | None
+    normalize: bool
+    center: Array | None
+    run: dict[str, Any]
+
+    @property
+    def n_components(self) -> int:
+        """The number of components, k."""
+        return int(self.components.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns, d."""
+        return int(self.components.shape[1])
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """What the columns of scores are called: pc1, pc2, ..."""
+        return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
+
+    def transform(self, rows: Any) -> Array:
+        """Return the scores of rows on the components, as ``FedPCA.transform`` would.
+
+        Parameters
+        ----------
+        rows
+            Anything that `fedpower.data.open_source` takes: an array, a table, a path.
+        """
+        return np.vstack(list(self.score_blocks(self.select(open_source(rows)))))
+
+    def select(self, source: RowSource) -> RowSource:
+        """Return the source with the columns of the fit: by name where both have names."""
+        if self.feature_names is not None and source.columns is not None:
+            missing = [name for name in self.feature_names if name not in source.columns]
+            if missing:
+                raise InputError(
+                    f"{source.name} must have every column of the fit, got none named "
+                    f"{missing[0]!r}{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
+                    "add it, or fit without it"
+                )
+            return source.select(self.feature_names, extra="drop")
+        if source.n_features != self.n_features:
+            raise InputError(
+                f"{source.name} must have the {self.n_features} columns of the fit, got "
+                f"{source.n_features}; give the same columns in the same order"
+            )
+        return source
+
+    def score_blocks(self, source: RowSource) -> Iterator[Array]:
+        """Yield the scores of a selected source, block by block."""
+        treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
+        axes = self.components.T
+        if self.scale is not None and not self.normalize:
+            axes = axes / self.scale[:, np.newaxis]
+        offset = self.mean @ axes
+        for block in source.blocks(block_rows(source.n_features, density=source.density or 1.0)):
+            rows = treatment.apply(block)[0] if self.normalize else block
+            yield np.asarray(rows @ axes - offset)

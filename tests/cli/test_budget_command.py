@@ -1,0 +1,82 @@
+"""`fedpower budget` makes, shows and changes a ledger."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from hospitals import PRIVATE, run, succeed
+
+from fedpower.privacy import Ledger
+
+CAP = ("--epsilon", 2, "--delta", 1e-6)
+
+
+@pytest.fixture
+def ledger(here: Path) -> Path:
+    succeed("budget", "init", "safe/north.ledger", *CAP)
+    return here / "safe" / "north.ledger"
+
+
+@pytest.fixture
+def used(ledger: Path) -> Path:
+    succeed("fit", "north.csv", *PRIVATE, "--ledgers", "safe", "-o", "out")
+    return ledger
+
+
+def test_a_new_ledger_is_private_and_named_after_its_file(ledger: Path):
+    assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
+    with Ledger.open(ledger) as opened:
+        assert opened.silo == "north"
+    succeed("budget", "init", "other.db", *CAP)
+    with Ledger.open("other.db") as opened:
+        assert opened.silo is None
+    succeed("budget", "init", "third.db", *CAP, "--silo", "west")
+    with Ledger.open("third.db") as opened:
+        assert opened.silo == "west"
+
+
+def test_show_needs_no_name(used: Path):
+    said = succeed("budget", used)
+    assert said.stdout == succeed("budget", "show", used).stdout
+    assert "silo 'north'" in said.stdout
+    assert "moment" in said.stdout
+    assert "spent 1, left 1.67" in said.stdout
+    assert "of the cap is used" in said.stdout
+
+
+def test_nothing_spent_is_said(ledger: Path):
+    said = succeed("budget", ledger)
+    assert "Nothing has been released yet" in said.stdout
+    assert "0% of the cap" in said.stdout
+
+
+@pytest.mark.parametrize(("epsilon", "answer"), [(1, "would fit"), (1.9, "would be refused")])
+def test_what_if_says_whether_it_fits_and_charges_nothing(used: Path, epsilon: float, answer: str):
+    assert answer in succeed("budget", used, "--what-if", epsilon).stdout
+    with Ledger.open(used) as opened:
+        assert opened.spent().n_releases == 1
+
+
+def test_json_is_the_ledgers_statement(used: Path):
+    with Ledger.open(used) as opened:
+        statement = opened.statement()
+    assert json.loads(succeed("budget", "--json", used).stdout) == statement
+    told = json.loads(succeed("budget", used, "--json", "--what-if", 1).stdout)
+    assert told.pop("what_if")["fits"] is True
+    assert told == statement
+
+
+def test_a_cap_is_changed_on_record(used: Path):
+    succeed("budget", "cap", used, "--epsilon", 3, "--delta", 1e-6, "--reason", "second study")
+    said = succeed("budget", used)
+    assert "second study" in said.stdout
+    assert "Cap epsilon=3" in said.stdout
+    succeed("budget", "cap", used, "--epsilon", 0.5, "--delta", 1e-6, "--reason", "too much")
+    assert "100% of the cap" in succeed("budget", used).stdout
+
+
+def test_a_ledger_is_never_overwritten(used: Path):
+    before = used.read_bytes()
+    assert run("budget", "init", used, *CAP).exit_code == 2
+    assert used.read_bytes() == before

@@ -1,0 +1,137 @@
+"""The program as a process: light help, exit statuses, signals, pipes, unexpected errors."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+from hospitals import EXACT, run, succeed
+
+from fedpower import __version__
+from fedpower.cli import COMMANDS, main
+from fedpower.cli.failures import exit_status, told
+
+PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
+HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas", "dp_accounting")
+
+
+def test_help_imports_nothing_heavy():
+    script = (
+        "import sys\nfrom fedpower.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    for name, (_, line) in COMMANDS.items():
+        assert name in done.stdout
+        assert line in done.stdout
+
+
+def test_version_and_bare_name():
+    assert __version__ in succeed("--version").stdout
+    assert succeed().stdout == succeed("--help").stdout
+
+
+@pytest.mark.parametrize("command", ["fit", "transform", "compare", "budget"])
+def test_every_command_has_help(command: str):
+    assert "Usage: " in succeed(command, "--help").stdout
+
+
+def test_a_typing_error_is_guessed():
+    assert "did you mean 'transform'" in run("tranform").stderr
+
+
+def test_a_process_ends_with_the_status_and_no_traceback(here: Path):
+    done = subprocess.run(
+        [*PROGRAM, "fit", "holes.csv", *EXACT, "-o", "new"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: column 'bmi' of holes.csv")
+    assert "row 7" in done.stderr
+    assert not Path("new").exists()
+    done = subprocess.run(
+        [*PROGRAM, "fit", "north.csv", "south.parquet", *EXACT, "-o", "new"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert Path("new/run.json").is_file()
+
+
+def test_a_closed_pipe_is_quiet(here: Path):
+    succeed("fit", "north.csv", *EXACT, "-o", "out")
+    rows = Path("north.csv").read_text().splitlines(keepends=True)
+    Path("long.csv").write_text(rows[0] + "".join(rows[1:]) * 400)
+    with subprocess.Popen(
+        [*PROGRAM, "transform", "out", "long.csv"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"pc1,pc2\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_an_interrupt_ends_with_130_and_leaves_nothing(here: Path):
+    before = sorted(here.iterdir())
+    script = (
+        "import time\nimport fedpower.cli.fit as module\n"
+        "module.open_silos = lambda *_, **__: (print('ready', flush=True), time.sleep(60))\n"
+        "from fedpower.cli import main; main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "fit", "north.csv", *EXACT, "-o", "new"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said.strip().startswith("Error: interrupted")
+    assert "Traceback" not in said
+    assert sorted(here.iterdir()) == before
+
+
+def test_an_unexpected_error_names_the_way_to_see_more(here: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by\nzero")
+
+    monkeypatch.setattr("fedpower.cli.fit.open_silos", fail)
+    said = run("fit", "north.csv", *EXACT, "-o", "new")
+    assert said.exit_code == 1
+    (sentence,) = said.stderr.splitlines()
+    assert "ZeroDivisionError: by zero" in sentence
+    assert "--traceback" in sentence
+    assert not Path("new").exists()
+    for shown in (
+        run("fit", "north.csv", *EXACT, "-o", "new", "--traceback"),
+        run("fit", "north.csv", *EXACT, "-o", "new", env={"FEDPOWER_TRACEBACK": "1"}),
+    ):
+        assert shown.exit_code == 1
+        assert "Traceback (most recent call last)" in shown.stderr
+
+
+def test_errors_of_the_system_and_of_libraries_are_sentences():
+    def denied() -> None:
+        raise PermissionError(13, "Permission denied", "secret.csv")
+
+    assert exit_status(denied, traceback=False) == 2
+    assert "secret.csv" in told(PermissionError(13, "Permission denied", "secret.csv"))[0]
+    assert told(ValueError("X has\n  nothing"))[1] == 2
+    assert told(click.FileError("x", "gone"))[1] == 2
+    assert exit_status(lambda: 3, traceback=False) == 3
+    assert exit_status(lambda: None, traceback=False) == 0
+
+
+def test_the_group_can_be_called_without_ending_the_process():
+    assert main.main(["--version"], standalone_mode=False) == 0

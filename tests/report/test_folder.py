@@ -1,0 +1,175 @@
+"""A result folder holds what the estimator found, appears whole, and is checked when read."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from fedpower import FedPCA
+from fedpower.errors import InputError
+from fedpower.report import read_result, write_result
+from problems import spiked_rows, split
+
+COLUMNS = ["age", "größe", "a,b", 'quo"te', "e", "f"]
+ROWS = spiked_rows(120, 6, rank=3, seed=1) + 2.0
+CENTER, SCALE = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
+
+
+def fitted(**parameters: object) -> FedPCA:
+    model = FedPCA(3, **{"epsilon": float("inf"), "random_state": 0, **parameters})
+    return model.fit_silos(split(ROWS, [50, 70]))
+
+
+def test_a_folder_gives_back_every_array(tmp_path: Path):
+    frame = pd.DataFrame(ROWS, columns=COLUMNS)
+    model = FedPCA(3, epsilon=float("inf")).fit_silos({"n": frame[:50], "s": frame[50:]})
+    write_result(tmp_path / "out", model)
+    result = read_result(tmp_path / "out")
+    for name in ("components", "explained_variance", "explained_variance_ratio", "mean"):
+        np.testing.assert_array_equal(getattr(result, name), getattr(model, f"{name}_"))
+    np.testing.assert_array_equal(result.singular_values, model.singular_values_)
+    assert result.feature_names == tuple(COLUMNS)
+    assert result.score_names == ("pc1", "pc2", "pc3")
+    with (tmp_path / "out" / "components.csv").open(newline="", encoding="utf-8") as stream:
+        heading, *lines = csv.reader(stream)
+    assert heading == ["feature", "pc1", "pc2", "pc3"]
+    assert [line[0] for line in lines] == COLUMNS
+    np.testing.assert_array_equal(
+        np.array([line[1:] for line in lines], float), model.components_.T
+    )
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"center": False},
+        {"center": CENTER, "scale": SCALE},
+        {"normalize": True},
+        {"normalize": True, "center": CENTER, "scale": SCALE},
+        {"epsilon": 2.0, "row_norm": 9.0, "scale": SCALE},
+        {"epsilon": 2.0, "normalize": True, "noise": "step"},
+    ],
+    ids=str,
+)
+def test_scores_are_the_estimators(tmp_path: Path, parameters: dict[str, object]):
+    model = fitted(**parameters)
+    write_result(tmp_path / "out", model)
+    result = read_result(tmp_path / "out")
+    np.testing.assert_allclose(result.transform(ROWS), model.transform(ROWS), atol=1e-12)
+    thin = sparse.csr_array(ROWS)
+    np.testing.assert_allclose(result.transform(thin), model.transform(ROWS), atol=1e-12)
+
+
+def test_the_record_says_how_the_result_came_about(tmp_path: Path):
+    model = fitted(epsilon=1.0, row_norm=9.0)
+    told = write_result(
+        tmp_path / "out", model, command=["fedpower", "fit"], silos={"silo-1": {"rows": 50}}
+    )
+    text = (tmp_path / "out" / "run.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == told == read_result(tmp_path / "out").run
+    assert told["study"]["hash"] == model.study_.digest
+    assert told["privacy"] == json.loads(json.dumps(model.privacy_.as_dict()))
+    assert told["n_rounds"] == len(model.history_) == len(told["rounds"])
+    assert told["bytes_up"] == sum(row["bytes_up"] for row in model.history_)
+    assert told["silos"][0]["rows"] == 50
+    assert told["silos"][1]["kernel"] == model.kernels_["silo-2"]
+    assert set(told["versions"]) >= {"python", "fedpower", "numpy", "scipy", "scikit-learn"}
+    assert told["parameters"]["row_norm"] == 9.0
+
+
+def test_infinities_and_arrays_are_written_as_json_allows(tmp_path: Path):
+    told = write_result(tmp_path / "out", fitted(center=CENTER, schedule=(2, 4)))
+    assert told["parameters"]["epsilon"] == "inf"
+    assert told["parameters"]["center"] == CENTER.tolist()
+
+
+def test_no_file_is_a_pickle(tmp_path: Path):
+    write_result(tmp_path / "out", fitted())
+    with np.load(tmp_path / "out" / "components.npz", allow_pickle=False) as stored:
+        assert all(stored[key].dtype.kind in "fbU" for key in stored.files)
+
+
+def test_rows_of_other_columns_are_refused(tmp_path: Path):
+    write_result(tmp_path / "out", fitted())
+    with pytest.raises(InputError, match="6 columns of the fit, got 5"):
+        read_result(tmp_path / "out").transform(ROWS[:, :5])
+
+
+def test_writing_twice_needs_force(tmp_path: Path):
+    model = fitted()
+    write_result(tmp_path / "out", model)
+    with pytest.raises(InputError, match="must be new or empty"):
+        write_result(tmp_path / "out", model)
+    write_result(tmp_path / "out", model, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_failure_while_writing_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = fitted()
+    write_result(tmp_path / "out", model)
+    before = (tmp_path / "out" / "run.json").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedpower.report.folder._write_csv", full)
+    with pytest.raises(OSError, match="No space"):
+        write_result(tmp_path / "out", model, force=True)
+    assert (tmp_path / "out" / "run.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
+def _narrow(path: Path) -> None:
+    with np.load(path) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    np.savez(path, **{**arrays, "mean": arrays["mean"][:-1]})
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("components.npz", Path.unlink),
+        ("components.npz", _cut),
+        ("components.npz", _flip),
+        ("components.npz", _narrow),
+        ("components.npz", lambda path: path.write_text("no array")),
+        ("run.json", Path.unlink),
+        ("run.json", _cut),
+        ("run.json", lambda path: path.write_text("[1, 2]")),
+        ("run.json", lambda path: path.write_text('{"format": "other/9"}')),
+    ],
+)
+def test_a_damaged_or_foreign_folder_is_refused_in_one_sentence(tmp_path: Path, name, damage):
+    write_result(tmp_path / "out", fitted())
+    damage(tmp_path / "out" / name)
+    with pytest.raises(InputError) as caught:
+        read_result(tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "out") in str(caught.value)
+
+
+def test_an_absent_folder_and_a_file_are_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="nothing there"):
+        read_result(tmp_path / "out")
+    (tmp_path / "out").write_text("")
+    with pytest.raises(InputError, match="a file"):
+        read_result(tmp_path / "out")
+    shutil.rmtree(tmp_path)
