@@ -23,7 +23,7 @@ from fedpower.protocol.private_releases import MomentReleases, StepReleases
 from fedpower.protocol.private_study import budget_of, noise_shift, state_privacy
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.silo import Releases, Silo
-from fedpower.protocol.solvers import PowerSettings, Solution, fedpower
+from fedpower.protocol.solvers import Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import Study
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
@@ -84,7 +84,7 @@ def federate(
     moments: Mapping[str, LocalMoment],
     *,
     study: Study,
-    settings: PowerSettings,
+    settings: SolverSettings,
     rng: np.random.Generator,
     ledgers: LedgerPaths | None = None,
     noise: NoiseSource | None = None,
@@ -114,21 +114,33 @@ def federate(
     budget = budget_of(study)
     with ExitStack() as stack:
         if budget is None:
-            releases: dict[str, Releases] = {n: ExactReleases(m) for n, m in moments.items()}
+            releases: dict[str, Releases] = {
+                name: ExactReleases(moment, center=study.center) for name, moment in moments.items()
+            }
         else:
+            kind = MomentReleases if budget.mode == "moment" else StepReleases
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack)
             private = {
-                name: _private(moment, study, budget, opened[name], noise or SystemNoise())
+                name: kind(
+                    moment,
+                    study,
+                    budget,
+                    ledger=opened[name],
+                    source=noise or SystemNoise(),
+                    # A ledger in memory lives as long as this fit, whose rows do not change.
+                    fingerprint=fingerprint(moment.source) if name in (ledgers or {}) else "",
+                )
                 for name, moment in moments.items()
             }
             # A study that one silo cannot afford must not cost the others.
             for each in private.values():
                 each.check_affordable()
             releases = {**private}
-            settings = replace(settings, shift=noise_shift(budget))
+            if not isinstance(settings, UploadSettings):
+                settings = replace(settings, shift=noise_shift(budget))
         silos = {name: Silo(name, study, each) for name, each in releases.items()}
         coordinator = Coordinator(
-            fedpower(settings, rng),
+            start(settings, rng),
             list(silos),
             study=study.digest,
             run=secrets.token_hex(8),
@@ -164,12 +176,3 @@ def _open_ledgers(
         )
         for name in silos
     }
-
-
-def _private(
-    moment: LocalMoment, study: Study, budget: Budget, ledger: Ledger, noise: NoiseSource
-) -> MomentReleases | StepReleases:
-    kind = MomentReleases if budget.mode == "moment" else StepReleases
-    return kind(
-        moment, study, budget, ledger=ledger, source=noise, fingerprint=fingerprint(moment.source)
-    )

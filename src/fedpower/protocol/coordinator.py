@@ -15,17 +15,24 @@ from fedpower.errors import ProtocolError
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskMean,
+    AskMoment,
     AskSteps,
     Enrol,
     Enrolment,
     LocalSteps,
     MeanRow,
     Message,
+    PackedMoment,
     Refusal,
     encoded_size,
 )
 
-ANSWER_TO: dict[type, type] = {Enrol: Enrolment, AskMean: MeanRow, AskSteps: LocalSteps}
+ANSWER_TO: dict[type, type] = {
+    Enrol: Enrolment,
+    AskMean: MeanRow,
+    AskSteps: LocalSteps,
+    AskMoment: PackedMoment,
+}
 
 
 class Receipt(Enum):
@@ -203,6 +210,10 @@ class Coordinator:
             return body.n_rows >= 1
         if isinstance(body, MeanRow):
             return body.mean.ndim == 1 and bool(np.isfinite(body.mean).all())
+        if isinstance(body, PackedMoment):
+            mean = np.zeros(0) if body.mean is None else body.mean
+            values = np.concatenate([body.triangle.ravel(), mean.ravel(), [body.total_variance]])
+            return body.triangle.ndim == 1 and bool(np.isfinite(values).all())
         assert isinstance(question, AskSteps)
         assert isinstance(body, LocalSteps)
         return _answers_steps(question, body)

@@ -100,6 +100,34 @@ class LocalSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskMoment:
+    """Asks for the moment itself, once; everything after it happens at the coordinator."""
+
+    kind: ClassVar[str] = "ask-moment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedMoment:
+    """A silo's moment, d(d+1)/2 numbers.
+
+    Attributes
+    ----------
+    triangle
+        The lower triangle, row by row: about the silo's own mean where the study centres on the pooled
+        mean, about the origin elsewhere.
+    total_variance
+        The moment's trace.
+    mean
+        The silo's mean row where the study centres, else None.
+    """
+
+    kind: ClassVar[str] = "moment"
+    triangle: Array
+    total_variance: float
+    mean: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A silo's answer to what it will not do, in one sentence without any content of its rows."""
 
@@ -107,10 +135,21 @@ class Refusal:
     reason: str
 
 
-Question = Enrol | AskMean | AskSteps
-Answer = Enrolment | MeanRow | LocalSteps | Refusal
+Question = Enrol | AskMean | AskSteps | AskMoment
+Answer = Enrolment | MeanRow | LocalSteps | PackedMoment | Refusal
 BODIES: dict[str, type[Any]] = {
-    body.kind: body for body in (Enrol, Enrolment, AskMean, MeanRow, AskSteps, LocalSteps, Refusal)
+    body.kind: body
+    for body in (
+        Enrol,
+        Enrolment,
+        AskMean,
+        MeanRow,
+        AskSteps,
+        LocalSteps,
+        AskMoment,
+        PackedMoment,
+        Refusal,
+    )
 }
 
 

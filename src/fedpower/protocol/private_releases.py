@@ -6,18 +6,18 @@ and stored in one durable transaction, and the same question gets the stored byt
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
+from fedpower.errors import BudgetError, FedpowerError, ProtocolError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.mechanism import Noised, perturb_vector
+from fedpower.privacy.mechanism import Noised, perturb
 from fedpower.privacy.noise import NoiseSource
-from fedpower.privacy.sensitivity import mean_sensitivity, rounding_slack
 from fedpower.privacy.summary import pack, unpack
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import (
@@ -25,12 +25,13 @@ from fedpower.protocol.messages import (
     LocalSteps,
     MeanRow,
     Message,
+    PackedMoment,
     decode,
     encode,
     read_only,
 )
 from fedpower.protocol.private_study import study_mu
-from fedpower.protocol.releases import Moment
+from fedpower.protocol.releases import Moment, packed
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -70,6 +71,8 @@ class _PrivateReleases:
         self._ledger = ledger
         self._source = source
         self._fingerprint = fingerprint
+        self._digest = study.digest
+        self._charged_to = self._account()
 
     @property
     def n_rows(self) -> int:
@@ -83,10 +86,9 @@ class _PrivateReleases:
         slack = budget.slack_delta * budget.n_releases
         self._ledger.check_affordable(study=self._charged_to, mu=mu, slack_delta=slack)
 
-    @property
-    def _charged_to(self) -> str:
-        """The name under which the ledger keeps this study's releases."""
-        return self._study.digest
+    def _account(self) -> str:
+        """Return the name under which the ledger keeps this study's releases."""
+        return self._digest
 
     def _key(self, kind: str, *parts: bytes) -> str:
         """Return the identity of a question: equal questions get the stored answer."""
@@ -103,19 +105,17 @@ class StepReleases(_PrivateReleases):
     def mean(self) -> MeanRow:
         """Return the noised mean row: one release of the study's T + 1."""
         budget, n_rows = self._budget, self._moment.n_rows
-        exact = self._moment.mean()
 
         def payload() -> bytes:
-            noised = perturb_vector(
-                exact,
-                sensitivity=mean_sensitivity(n_rows),
-                slack=rounding_slack(n_rows, budget.n_features),
+            noised = perturb(
+                self._moment.mean(),
+                sensitivity=budget.mean_sensitivity(n_rows),
                 multiplier=budget.multiplier,
                 source=self._source,
             )
             return _store(MeanRow(mean=noised.value))
 
-        return _recall(self._release("mean", payload, 1, self._study.digest.encode()), MeanRow)
+        return _recall(self._release("mean", payload, 1, self._digest.encode()), MeanRow)
 
     def steps(self, ask: AskSteps) -> LocalSteps:
         """Return noised local steps; costs as many releases as there are steps."""
@@ -146,12 +146,19 @@ class StepReleases(_PrivateReleases):
 
         center = b"" if ask.center is None else ask.center.tobytes()
         question = (
-            self._study.digest.encode(),
+            self._digest.encode(),
             repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode(),
             np.ascontiguousarray(ask.basis).tobytes(),
             center,
         )
         return _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+
+    def moment(self) -> PackedMoment:
+        """Refuse: only ``moment`` mode has a price for the moment itself."""
+        raise ProtocolError(
+            f"the moment itself must be asked for in a study with noise='moment', got one with "
+            f"noise={self._budget.mode!r}; ask for steps"
+        )
 
     def _noised_product(self, basis: Array, center: Array | None) -> tuple[Array, float]:
         """Return A_i Z plus noise, and tr A_i plus noise from the same release."""
@@ -166,10 +173,9 @@ class StepReleases(_PrivateReleases):
     def _perturb(self, values: Array, n_rows: int, center_norm: float) -> Noised:
         budget = self._budget
         printed = budget.mode == "paper"
-        return perturb_vector(
+        return perturb(
             values,
             sensitivity=budget.sensitivity(n_rows, center_norm),
-            slack=0.0,
             source=self._source,
             multiplier=None if printed else budget.multiplier,
             std=budget.std(n_rows, center_norm) if printed else None,
@@ -180,14 +186,15 @@ class StepReleases(_PrivateReleases):
     ) -> bytes:
         budget = self._budget
         mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
-        return self._ledger.release(
-            key=self._key(purpose, *question),
-            purpose=f"{count} noised {purpose} ({budget.mode})",
-            study=self._charged_to,
-            mu=mu * math.sqrt(count),
-            slack_delta=budget.slack_delta * count,
-            payload=payload,
-        )
+        with _at_home():
+            return self._ledger.release(
+                key=self._key(purpose, *question),
+                purpose=f"{count} noised {purpose} ({budget.mode})",
+                study=self._charged_to,
+                mu=mu * math.sqrt(count),
+                slack_delta=budget.slack_delta * count,
+                payload=payload,
+            )
 
 
 class MomentReleases(_PrivateReleases):
@@ -221,14 +228,21 @@ class MomentReleases(_PrivateReleases):
         total = trace - 2 * float(center @ mean) + float(center @ center)
         return take_local_steps(multiply, ask, total_variance=total)
 
-    @property
-    def _charged_to(self) -> str:
-        """Studies that ask for the same noised moment share it: later analyses are free."""
+    def moment(self) -> PackedMoment:
+        """Return the noised moment itself, about the silo's own noised mean where the study centres."""
+        moment, mean, trace = self._released()
+        if mean is None:
+            return packed(moment, None, trace)
+        return packed(moment - np.outer(mean, mean), mean, trace - float(mean @ mean))
+
+    def _account(self) -> str:
+        """Return a name that studies asking for the same noised moment share: later ones are free."""
         return self._key("moment", self._study.moment_terms.encode()).removeprefix("moment:")
 
     def _released(self) -> tuple[Array, Array | None, float]:
         if self._summary is None:
-            self._summary = self._release()
+            with _at_home():
+                self._summary = self._release()
         return self._summary
 
     def _release(self) -> tuple[Array, Array | None, float]:
@@ -240,10 +254,9 @@ class MomentReleases(_PrivateReleases):
         )
 
         def payload() -> bytes:
-            noised = perturb_vector(
+            noised = perturb(
                 exact,
                 sensitivity=budget.sensitivity(self.n_rows),
-                slack=0.0,
                 multiplier=budget.multiplier,
                 source=self._source,
             )
@@ -259,6 +272,22 @@ class MomentReleases(_PrivateReleases):
         )
         vector = np.frombuffer(raw, dtype="<f8")
         return unpack(vector, budget.n_features, with_mean=with_mean)
+
+
+@contextmanager
+def _at_home() -> Iterator[None]:
+    """Keep sentences about the rows or the ledger's file from leaving [DESIGN §4, rule 6].
+
+    They name rows, columns, paths and digests of the data, for the operator. The silo logs what is
+    no refusal of the protocol's and answers that its operator knows more. What the budget refuses
+    leaves: a coordinator may know what is left.
+    """
+    try:
+        yield
+    except (BudgetError, ProtocolError):
+        raise
+    except FedpowerError as error:
+        raise RuntimeError(f"the rows or the ledger cannot be used: {error}") from error
 
 
 def _norm(center: Array | None) -> float:

@@ -6,7 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.protocol.local_steps import take_local_steps
-from fedpower.protocol.messages import AskSteps, LocalSteps, MeanRow, read_only
+from fedpower.protocol.messages import (
+    AskSteps,
+    LocalSteps,
+    MeanRow,
+    PackedMoment,
+    read_only,
+)
 
 Array = NDArray[np.float64]
 
@@ -32,10 +38,19 @@ class Moment(Protocol):
 
 
 class ExactReleases:
-    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
+    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows.
 
-    def __init__(self, moment: Moment) -> None:
+    Parameters
+    ----------
+    moment
+        The silo's rows.
+    center
+        Whether the study centres on the pooled mean.
+    """
+
+    def __init__(self, moment: Moment, *, center: bool = False) -> None:
         self._moment = moment
+        self._center = center
 
     @property
     def n_rows(self) -> int:
@@ -53,3 +68,17 @@ class ExactReleases:
             ask,
             total_variance=self._moment.trace(ask.center),
         )
+
+    def moment(self) -> PackedMoment:
+        """Return the exact moment, about the silo's own mean where the study centres."""
+        mean = self._moment.mean() if self._center else None
+        return packed(self._moment.moment(mean), mean, self._moment.trace(mean))
+
+
+def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
+    """Return a moment as it is sent."""
+    return PackedMoment(
+        triangle=read_only(moment[np.tril_indices(moment.shape[0])]),
+        total_variance=trace,
+        mean=None if mean is None else read_only(mean),
+    )

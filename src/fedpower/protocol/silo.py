@@ -14,12 +14,14 @@ from fedpower.linalg import is_orthonormal, orth
 from fedpower.protocol.messages import (
     Answer,
     AskMean,
+    AskMoment,
     AskSteps,
     Enrol,
     Enrolment,
     LocalSteps,
     MeanRow,
     Message,
+    PackedMoment,
     Refusal,
     read_only,
 )
@@ -43,6 +45,9 @@ class Releases(Protocol):
 
     def steps(self, ask: AskSteps) -> LocalSteps:
         """Return the outcome of local power steps."""
+
+    def moment(self) -> PackedMoment:
+        """Return the moment itself."""
 
 
 class Silo:
@@ -101,6 +106,8 @@ class Silo:
             case AskSteps() as ask:
                 problem = self._problem_with(ask)
                 return Refusal(reason=problem) if problem else self._releases.steps(_cleaned(ask))
+            case AskMoment():
+                return self._releases.moment()
             case _:
                 return Refusal(reason="a silo must be sent a question, got something else; ask one")
 

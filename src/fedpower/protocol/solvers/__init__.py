@@ -1,5 +1,29 @@
 """Solvers: what the coordinator asks, and what it makes of the answers. One file per method."""
 
-from fedpower.protocol.solvers.power import PowerSettings, Solution, fedpower
+import numpy as np
 
-__all__ = ["PowerSettings", "Solution", "fedpower"]
+from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.solvers.power import PowerSettings, fedpower
+from fedpower.protocol.solvers.solution import Solution
+from fedpower.protocol.solvers.upload import UploadSettings, upload
+
+SolverSettings = PowerSettings | UploadSettings
+
+__all__ = [
+    "PowerSettings",
+    "Solution",
+    "SolverSettings",
+    "UploadSettings",
+    "fedpower",
+    "start",
+    "upload",
+]
+
+
+def start(settings: SolverSettings, rng: np.random.Generator) -> Exchange:
+    """Return the solver that ``settings`` are for, ready to be driven by a coordinator."""
+    match settings:
+        case PowerSettings():
+            return fedpower(settings, rng)
+        case UploadSettings():
+            return upload(settings, rng)

@@ -23,6 +23,7 @@ from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.opening import enrol, pooled_mean
 from fedpower.protocol.solvers.participation import Participation, Turnout
+from fedpower.protocol.solvers.solution import Solution, rank_for
 
 Array = NDArray[np.float64]
 Reference = Literal["first", "active", "broadcast"]
@@ -66,40 +67,6 @@ class PowerSettings:
     participation: Participation = "sampled"
     center: bool = False
     shift: Shift | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
-    """What an iteration ends with.
-
-    Attributes
-    ----------
-    basis
-        Z̄_T, d×r orthonormal: the paper's output.
-    values, vectors
-        Estimates of the leading eigenvalues and eigenvectors in the span of ``basis``.
-    rank
-        k; found by the run where a fraction of variance was asked for.
-    total_variance
-        tr A over the silos that released it, or NaN.
-    center
-        The pooled mean, or None.
-    sizes
-        s_i by silo.
-    n_steps, change, converged
-        Steps taken, the last round's sin θ, and whether it was within ``tol``.
-    """
-
-    basis: Array
-    values: Array
-    vectors: Array
-    rank: int
-    total_variance: float
-    center: Array | None
-    sizes: dict[str, int]
-    n_steps: int
-    change: float
-    converged: bool
 
 
 def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
@@ -174,7 +141,7 @@ class _Iteration:
             basis=basis,
             values=values,
             vectors=vectors,
-            rank=rank if fraction is None else _rank_for(fraction, values, total),
+            rank=rank if fraction is None else rank_for(fraction, values, total),
             total_variance=total,
             center=self.center,
             sizes=self.sizes,
@@ -267,9 +234,3 @@ def _significant(values: Array, rank: int) -> int:
     """
     floor = values[0] * values.size * 64 * np.finfo(np.float64).eps
     return max(1, int((values[:rank] > floor).sum()))
-
-
-def _rank_for(fraction: float, values: Array, total: float) -> int:
-    """Return the least k whose leading values exceed ``fraction`` of the total variance."""
-    cumulative = np.cumsum(values) / total if total > 0 else np.ones_like(values)
-    return int(np.searchsorted(cumulative, fraction, side="right")) + 1

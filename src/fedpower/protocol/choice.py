@@ -1,0 +1,76 @@
+"""Which solver a fit takes when it is left to choose, from public facts alone."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpower.protocol.study import NoiseMode
+
+Solver = Literal["fedpower", "krylov", "moment"]
+SOLVERS: tuple[Solver, ...] = ("fedpower", "krylov", "moment")
+
+SECONDS_PER_ROUND = 2.0
+BYTES_PER_SECOND = 2e6
+"""What a round and a byte are counted at: about what a federation over a wide-area network takes."""
+
+KRYLOV_ROUNDS = 8
+"""Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
+
+MOST_COLUMNS_FOR_UPLOAD = 4096
+"""Beyond this a d×d matrix is no longer kept and decomposed lightly at the coordinator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverChoice:
+    """A solver and the reason for it, in one sentence."""
+
+    solver: Solver
+    reason: str
+
+
+def choose_solver(
+    *, n_features: int, iteration_rank: int, noise: NoiseMode, paper_settings: tuple[str, ...] = ()
+) -> SolverChoice:
+    """Return the solver that reaches the answer soonest.
+
+    Parameters
+    ----------
+    n_features, iteration_rank
+        d and r.
+    noise
+        What is noised.
+    paper_settings
+        Names of parameters that were given and that only the paper's method has.
+    """
+    if paper_settings:
+        return SolverChoice(
+            solver="fedpower",
+            reason=f"{', '.join(paper_settings)} was given, which only the paper's method has",
+        )
+    if noise == "paper":
+        return SolverChoice(
+            solver="fedpower", reason="noise='paper' asks for the paper's method as it is printed"
+        )
+    if noise == "step":
+        return SolverChoice(
+            solver="fedpower",
+            reason="every product is noised and charged, so the steps are fixed in advance",
+        )
+    triangle = 8 * n_features * (n_features + 1) // 2
+    blocks = KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank
+    upload = SECONDS_PER_ROUND + triangle / BYTES_PER_SECOND
+    krylov = KRYLOV_ROUNDS * SECONDS_PER_ROUND + blocks / BYTES_PER_SECOND
+    figures = (
+        f"one round of {_size(triangle)} a silo against about {KRYLOV_ROUNDS} rounds of "
+        f"{_size(blocks // KRYLOV_ROUNDS)}"
+    )
+    if n_features <= MOST_COLUMNS_FOR_UPLOAD and upload <= krylov:
+        return SolverChoice(
+            solver="moment", reason=f"uploading the moment is soonest done: {figures}"
+        )
+    return SolverChoice(
+        solver="krylov", reason=f"the moment is too large to upload lightly: {figures}"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"

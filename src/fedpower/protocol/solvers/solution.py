@@ -1,0 +1,48 @@
+"""What every solver ends with."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """What an iteration ends with.
+
+    Attributes
+    ----------
+    basis
+        Z̄_T, d×r orthonormal: the paper's output.
+    values, vectors
+        Estimates of the leading eigenvalues and eigenvectors in the span of ``basis``.
+    rank
+        k; found by the run where a fraction of variance was asked for.
+    total_variance
+        tr A over the silos that released it, or NaN.
+    center
+        The pooled mean, or None.
+    sizes
+        s_i by silo.
+    n_steps, change, converged
+        Steps taken, the last round's sin θ, and whether it was within ``tol``.
+    """
+
+    basis: Array
+    values: Array
+    vectors: Array
+    rank: int
+    total_variance: float
+    center: Array | None
+    sizes: dict[str, int]
+    n_steps: int
+    change: float
+    converged: bool
+
+
+def rank_for(fraction: float, values: Array, total: float) -> int:
+    """Return the least k whose leading values exceed ``fraction`` of the total variance."""
+    cumulative = np.cumsum(values) / total if total > 0 else np.ones_like(values)
+    return int(np.searchsorted(cumulative, fraction, side="right")) + 1

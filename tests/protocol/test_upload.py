@@ -1,0 +1,82 @@
+"""Moment upload: one round, exact, whatever the silos' means and sizes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import Array, spiked_rows
+from runs import drive, make_silos
+
+from fedpower.errors import ProtocolError
+from fedpower.linalg import sin_theta
+from fedpower.protocol import Coordinator
+from fedpower.protocol.messages import Message, PackedMoment
+from fedpower.protocol.solvers import UploadSettings, upload
+
+
+def solve(parts: list[Array], *, center: bool, rank: int | float = 3) -> Coordinator:
+    silos = make_silos(parts, 5, center=center)
+    settings = UploadSettings(n_features=parts[0].shape[1], rank=rank, iteration_rank=5)
+    coordinator = Coordinator(
+        upload(settings, np.random.default_rng(0)),
+        list(silos),
+        study=silos["silo-0"].study.digest,
+        run="test",
+    )
+    drive(coordinator, silos)
+    return coordinator
+
+
+@given(cuts=st.sets(st.integers(1, 599), max_size=5), offset=st.floats(-1e5, 1e5))
+def test_it_equals_the_eigendecomposition_of_the_pooled_covariance(
+    cuts: set[int], offset: float
+) -> None:
+    rows = spiked_rows() + offset
+    solution = solve(np.split(rows, sorted(cuts)), center=True).outcome
+    values, vectors = np.linalg.eigh(np.cov(rows.T, bias=True))
+    np.testing.assert_allclose(solution.values[:3], values[::-1][:3], rtol=1e-8)
+    assert sin_theta(solution.vectors[:, :3], vectors[:, ::-1][:, :3]) < 1e-8
+    np.testing.assert_allclose(solution.center, rows.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(solution.total_variance, values.sum(), rtol=1e-9)
+
+
+def test_without_centring_it_is_the_second_moment_about_the_origin(rows: Array) -> None:
+    solution = solve(np.split(rows + 1, [100]), center=False).outcome
+    moment = (rows + 1).T @ (rows + 1) / len(rows)
+    np.testing.assert_allclose(solution.values[0], np.linalg.eigvalsh(moment)[-1], rtol=1e-12)
+    assert solution.center is None
+    np.testing.assert_allclose(solution.total_variance, np.trace(moment), rtol=1e-12)
+
+
+def test_it_takes_one_round_of_a_packed_triangle(rows: Array) -> None:
+    coordinator = solve(np.split(rows, [100]), center=True)
+    enrolment, only = coordinator.history
+    assert enrolment.kind == "enrol"
+    assert only.kind == "moment"
+    numbers = 12 * 13 // 2 + 12
+    assert 2 * 8 * numbers < only.bytes_up < 2 * (8 * numbers + 600)
+
+
+def test_a_moment_of_the_wrong_size_ends_the_run_in_one_sentence(rows: Array) -> None:
+    silos = make_silos(np.split(rows, [100]), 5)
+    settings = UploadSettings(n_features=12, rank=3, iteration_rank=5)
+    coordinator = Coordinator(
+        upload(settings, np.random.default_rng(0)),
+        list(silos),
+        study=silos["silo-0"].study.digest,
+        run="test",
+    )
+    for question in coordinator.next():
+        coordinator.receive(silos[question.silo].answer(question))
+    wrong = PackedMoment(triangle=np.zeros(5), total_variance=1.0)
+    with pytest.raises(ProtocolError, match="a moment must have 78 numbers"):
+        for question in coordinator.next():
+            coordinator.receive(
+                Message(
+                    study=question.study,
+                    run=question.run,
+                    round=question.round,
+                    silo=question.silo,
+                    body=wrong,
+                )
+            )
