@@ -7,7 +7,6 @@ import pytest
 
 from fedpower.errors import InputError
 from fedpower.privacy.sensitivity import (
-    augmented_moment_sensitivity,
     mean_sensitivity,
     moment_sensitivity,
     paper_sensitivity,
@@ -65,28 +64,6 @@ def test_random_neighbours_never_exceed_the_bounds(d):
             assert np.linalg.norm(D @ Z) <= product_sensitivity(1, r) + 1e-14
 
 
-@pytest.mark.parametrize("c", [0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 3.0, 10.0])
-def test_the_augmented_bound_is_attained_and_never_exceeded(c):
-    def moved(x, y):
-        a, b = (np.append(v, c) / math.sqrt(1 + c * c) for v in (x, y))
-        return np.linalg.norm(difference(a, b))
-
-    bound = augmented_moment_sensitivity(1, c)
-    u = max(-1.0, -c * c)
-    assert moved(e(2, 0), np.array([u, math.sqrt(1 - u * u)])) == pytest.approx(bound, rel=1e-12)
-    rng = np.random.default_rng(0)
-    for d in (1, 2, 6):
-        found = [moved(x, y) for x, y in zip(ball(rng, 2000, d), ball(rng, 2000, d), strict=True)]
-        near = [moved(x, -x * t) for x, t in zip(ball(rng, 500, d), rng.random(500), strict=True)]
-        assert max(found + near) <= bound + 1e-14
-
-
-def test_the_augmented_bound_is_continuous_at_one_and_never_above_the_plain_one():
-    assert augmented_moment_sensitivity(7, 1.0) == moment_sensitivity(7)
-    assert augmented_moment_sensitivity(7, 1 + 1e-9) == pytest.approx(moment_sensitivity(7))
-    assert augmented_moment_sensitivity(7, 3.0) < moment_sensitivity(7)
-
-
 def test_the_computed_moment_stays_within_the_rounding_slack():
     """Sums of 20000 rows in float64 against the same in extended precision."""
     rng = np.random.default_rng(3)
@@ -112,10 +89,8 @@ def test_a_number_of_rows_that_is_none_is_refused(n_rows):
         moment_sensitivity(n_rows)
 
 
-def test_a_bad_rank_or_constant_is_refused():
+def test_a_bad_rank_or_length_of_sum_is_refused():
     with pytest.raises(InputError, match="iteration_rank must be"):
         product_sensitivity(10, 0)
-    with pytest.raises(InputError, match="constant must be a positive number"):
-        augmented_moment_sensitivity(10, 0.0)
     with pytest.raises(InputError, match="longest_sum must be below"):
         rounding_slack(2**52, 10)

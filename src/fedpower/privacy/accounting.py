@@ -126,6 +126,12 @@ def public_mu(weights: Sequence[float], stds: Sequence[float], n_rows: Sequence[
     return math.inf if std == 0 else moved / std
 
 
+def check_promise(epsilon: float, delta: float) -> None:
+    """Refuse an (ε, δ) that cannot be promised."""
+    _epsilon(epsilon)
+    _delta(delta)
+
+
 def _mu(mu: float) -> float:
     if not mu >= 0:
         raise InputError(f"mu must be a number of at least 0, got {mu!r}; use 1/noise_multiplier")

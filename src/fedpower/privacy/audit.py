@@ -3,12 +3,12 @@
 The game: world 0 and world 1 are neighbouring data sets; an attacker who knows both sees a silo's
 releases from one of them, computes a score and says 1 if it is above a threshold. How rarely that
 can be wrong is what differential privacy limits; how rarely it *was* wrong bounds ε from below.
+
+This is the statistics of it. `fedpower.experiments.audit_game` plays the game against a real silo.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,17 +17,8 @@ from scipy.special import betaincinv, ndtri
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.calibration import NoiseMode, noise_std
-from fedpower.privacy.mechanism import Noised, perturb_moment, perturb_product
-from fedpower.privacy.noise import NoiseSource
-from fedpower.privacy.sensitivity import (
-    moment_sensitivity,
-    product_sensitivity,
-    rounding_slack,
-)
 
 _N_THRESHOLDS = 200
-_BLOCK = 2**21  # noise integers drawn at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,82 +105,6 @@ def audit_scores(
         delta=delta,
         confidence=confidence,
     )
-
-
-def worst_case_scores(
-    mode: NoiseMode,
-    *,
-    epsilon: float,
-    delta: float,
-    n_rows: int,
-    n_runs: int,
-    source: NoiseSource,
-    n_features: int = 3,
-    n_steps: int = 10,
-    iteration_rank: int = 2,
-    noise_factor: float = 1.0,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the scores of both worlds, n_runs each, from the mechanisms a silo really uses.
-
-    The worst neighbours there are: the last of s rows is e₁ in world 0 and e₂ in world 1, the
-    others are e₁; a product's basis is [e₁, e₂, …] at every step (the coordinator chooses it). They
-    attain the sensitivities. The score is the inner product of what is seen with the difference of
-    the two worlds' true values, the most powerful test by Neyman and Pearson.
-
-    Parameters
-    ----------
-    mode, epsilon, delta, n_rows, n_steps, iteration_rank
-        As in `noise_std`.
-    n_runs
-        Runs per world.
-    source
-        Uniform words.
-    n_features
-        d ≥ 2, and ≥ r.
-    noise_factor
-        Scales the noise: 0.5 is a mechanism that is deliberately wrong, to see the audit catch it.
-    """
-    d, r = n_features, iteration_rank
-    if d < max(2, r):
-        raise InputError(
-            f"n_features must be at least 2 and at least iteration_rank, got {d}; use {max(2, r)}"
-        )
-    if not (epsilon < math.inf and noise_factor > 0):
-        raise InputError(
-            "an audit needs noise, got none; use a finite epsilon and noise_factor > 0"
-        )
-    std = noise_factor * noise_std(
-        mode, epsilon=epsilon, delta=delta, n_rows=n_rows, n_steps=n_steps, iteration_rank=r
-    )
-    slack = rounding_slack(n_rows, d, iteration_rank=r)
-    worlds = [_moment_with(last, d, n_rows) for last in (0, 1)]
-    perturb: Callable[..., Noised]
-    if mode == "moment":
-        sensitivity, perturb, releases = moment_sensitivity(n_rows), perturb_moment, 1
-    else:
-        sensitivity, perturb, releases = product_sensitivity(n_rows, r), perturb_product, n_steps
-        worlds = [world @ np.eye(d, r) for world in worlds]
-    # `paper` adds its printed level; the others are multiples of the sensitivity they pay for.
-    level = {"std": std} if mode == "paper" else {"multiplier": std / sensitivity}
-    difference = worlds[1] - worlds[0]
-
-    def score(world: NDArray[np.float64], runs: int) -> NDArray[np.float64]:
-        stack = np.broadcast_to(world, (runs, releases, *world.shape))
-        seen = perturb(stack, sensitivity=sensitivity, slack=slack, source=source, **level).value
-        return np.asarray(np.einsum("ntij,ij->n", seen - worlds[0], difference))
-
-    block = max(1, _BLOCK // (releases * difference.size))
-    sizes = [min(block, n_runs - start) for start in range(0, n_runs, block)]
-    scores0, scores1 = (np.concatenate([score(world, n) for n in sizes]) for world in worlds)
-    return scores0, scores1
-
-
-def _moment_with(last: int, d: int, n_rows: int) -> NDArray[np.float64]:
-    """Return the moment of s − 1 rows e₁ and one row e₁ (last = 0) or e₂ (last = 1)."""
-    counts = np.zeros(d)
-    counts[0] = n_rows - 1
-    counts[last] += 1
-    return np.diag(counts / n_rows)
 
 
 def _errors(

@@ -1,15 +1,27 @@
 """How a study's (ε, δ) at one silo is divided among its releases."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import mu_of
-from fedpower.privacy.calibration import NoiseMode, noise_std
-from fedpower.privacy.lattice import lattice_for_std
+from fedpower.privacy.calibration import NoiseMode, noise_multiplier
+from fedpower.privacy.lattice import BITS
 from fedpower.privacy.noise import TV_PER_INTEGER
-from fedpower.privacy.sensitivity import product_sensitivity, rounding_slack
+from fedpower.privacy.sensitivity import (
+    mean_sensitivity,
+    paper_sensitivity,
+    product_sensitivity,
+    rounding_slack,
+)
 from fedpower.privacy.summary import summary_sensitivity, summary_size
+
+LARGEST_EPSILON = 60.0
+"""A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
+
+FREE_ORDER_ROWS = 2 * 2**16
+PANEL_ROWS = 128
+CENTRING = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +41,10 @@ class Budget:
     center
         Whether the mean row is released: in the same release in ``moment`` mode, as one release more
         in the others.
+    slack_delta
+        The part of δ that pays for the sampler's distance from the ideal, for one release.
+    mu
+        The Gaussian-DP parameter of one release; all of them compose to (ε, δ) exactly.
     """
 
     mode: NoiseMode
@@ -38,6 +54,29 @@ class Budget:
     iteration_rank: int
     n_steps: int
     center: bool
+    slack_delta: float = field(init=False, repr=False, compare=False)
+    mu: float = field(init=False, repr=False, compare=False)
+    _printed: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Root finders take milliseconds: found once, not at every release.
+        if not 0 < self.epsilon <= LARGEST_EPSILON:
+            raise InputError(
+                f"epsilon must be above 0 and at most {LARGEST_EPSILON:g}, or inf for no privacy, "
+                f"got {self.epsilon}; a larger one promises nothing"
+            )
+        slack = (1.0 + math.exp(self.epsilon)) * self.size * TV_PER_INTEGER
+        left = self.delta - self.n_releases * slack
+        if self.delta > 0 >= left:
+            raise InputError(
+                f"delta must exceed {self.n_releases * slack:.1g} to release so many numbers at "
+                f"epsilon={self.epsilon:g}, got {self.delta:g}; ask for a smaller epsilon"
+            )
+        terms = {"epsilon": self.epsilon, "delta": self.delta, "n_steps": self.n_steps}
+        printed = noise_multiplier("paper", **terms) if self.mode == "paper" else math.nan  # type: ignore[arg-type]
+        object.__setattr__(self, "slack_delta", slack)
+        object.__setattr__(self, "mu", mu_of(self.epsilon, left) / math.sqrt(self.n_releases))
+        object.__setattr__(self, "_printed", printed)
 
     @property
     def n_releases(self) -> int:
@@ -61,22 +100,6 @@ class Budget:
         return self.n_features * self.iteration_rank + int(self.with_trace)
 
     @property
-    def slack_delta(self) -> float:
-        """The part of δ that pays for the sampler's distance from the ideal, for one release."""
-        if self.epsilon > 60:
-            raise InputError(
-                f"epsilon must be at most 60, or inf for no privacy, got {self.epsilon}; "
-                "a larger one promises nothing"
-            )
-        return (1.0 + math.exp(self.epsilon)) * self.size * TV_PER_INTEGER
-
-    @property
-    def mu(self) -> float:
-        """The Gaussian-DP parameter of one release; all of them compose to (ε, δ) exactly."""
-        total = mu_of(self.epsilon, self.delta - self.n_releases * self.slack_delta)
-        return total / math.sqrt(self.n_releases)
-
-    @property
     def multiplier(self) -> float:
         """Noise standard deviation over sensitivity, for one release."""
         return 1.0 / self.mu
@@ -87,36 +110,34 @@ class Budget:
         About a public centre of norm c rows have norm at most 1 + c, so a product's sensitivity grows
         by (1 + c)²; the summary of ``moment`` mode is taken about the origin.
         """
-        slack = rounding_slack(n_rows, self.n_features, iteration_rank=self.iteration_rank)
         if self.mode == "moment":
-            return summary_sensitivity(n_rows, with_mean=self.center) + slack
-        return (product_sensitivity(n_rows, self.iteration_rank) + slack) * (1.0 + center_norm) ** 2
+            exact, columns = summary_sensitivity(n_rows, with_mean=self.center), 3
+        else:
+            exact = product_sensitivity(n_rows, self.iteration_rank)
+            columns = self.iteration_rank + 1
+        return (exact + self._slack(n_rows, columns)) * (1.0 + center_norm) ** 2
+
+    def mean_sensitivity(self, n_rows: int) -> float:
+        """Return the sensitivity of the mean row that ``step`` and ``paper`` release by itself."""
+        return mean_sensitivity(n_rows) + self._slack(n_rows, 1)
 
     def std(self, n_rows: int, center_norm: float = 0.0) -> float:
         """Return the noise's standard deviation at a silo (lattice rounding, ~1e-9, aside)."""
         if self.mode == "paper":
-            printed = noise_std(
-                "paper",
-                epsilon=self.epsilon,
-                delta=self.delta,
-                n_rows=n_rows,
-                n_steps=self.n_steps,
-                iteration_rank=self.iteration_rank,
-            )
+            printed = paper_sensitivity(n_rows, self.iteration_rank) * self._printed
             return printed * (1.0 + center_norm) ** 2
         return self.sensitivity(n_rows, center_norm) * self.multiplier
 
     def product_mu(self, n_rows: int) -> float:
-        """Return the Gaussian-DP parameter of one noised product.
+        """Return the Gaussian-DP parameter of one noised product, about whichever centre.
 
-        In ``paper`` it is what the printed noise really costs, which is less than the theorem promises.
+        In ``paper`` it is what the printed noise really costs, which is less than the theorem
+        promises: Δ/ν, and at most √N·2⁻³⁰ more for quantising N numbers.
         """
         if self.mode != "paper":
             return self.mu
-        lattice = lattice_for_std(
-            self.std(n_rows), sensitivity=self.sensitivity(n_rows), n_coordinates=self.size
-        )
-        return lattice.sensitivity / lattice.std
+        quantising = math.sqrt(self.size) * 2.0**-BITS
+        return (self.sensitivity(n_rows) / self.std(n_rows) + quantising) * (1 + 2.0**-40)
 
     def spectral_edge(self, n_rows: int) -> float:
         """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make.
@@ -125,3 +146,34 @@ class Budget:
         (semicircle law).
         """
         return self.std(n_rows) * math.sqrt(2.0 * self.n_features)
+
+    def _slack(self, n_rows: int, columns: int) -> float:
+        """Return what float64 adds to the sensitivity of a release as wide as ``columns`` columns.
+
+        The trace beside a product of r columns is at most as far off as a column of its own; trace
+        and mean beside a moment, as two.
+        """
+        longest = CENTRING * longest_sum(n_rows, self.n_features)
+        return rounding_slack(n_rows, self.n_features, iteration_rank=columns, longest_sum=longest)
+
+
+def longest_sum(n_rows: int, n_features: int) -> int:
+    """Return L, through how many additions a term of a moment, product or mean of s rows passes.
+
+    s up to 2¹⁷ rows, whatever the order of summation. Beyond, 2¹⁷ + (s − 2¹⁷)/128, which supposes
+    what `fedpower.data` and every BLAS that it runs on do: rows are read in blocks of at most 2¹⁶, of
+    at least 128 on average (fewer only where 128 rows are more than 64 MiB), a block is multiplied in
+    panels of 128 rows or more, and panels and blocks are added up one by one.
+
+    `CENTRING` times it goes into `rounding_slack`, whose theorem is about plain sums: the data layer
+    takes rows about the first block's mean, merges blocks' means and scatters, and shifts back.
+    Proof of the factor. Rows have norm ≤ 1, so rows about that mean have norm ≤ 2 and any computed
+    mean of them is off by at most 2γ_L. The scatter about the blocks' means sums to at most s: off by
+    γ_L. An error e of a mean enters it squared, enters the merging as 2e (Cauchy–Schwarz: weights
+    times squared steps add up to at most s) and the shift back as 2e. Together at most 9γ_L; the
+    tenth is for the subtractions before each of them. ∎
+    """
+    if n_rows <= FREE_ORDER_ROWS:
+        return n_rows
+    panel = max(1, min(PANEL_ROWS, 2**23 // n_features))
+    return FREE_ORDER_ROWS + -(-(n_rows - FREE_ORDER_ROWS) // panel)

@@ -6,7 +6,7 @@ import math
 from typing import Literal, get_args
 
 from fedpower.errors import InputError
-from fedpower.privacy.accounting import multiplier_of
+from fedpower.privacy.accounting import check_promise, multiplier_of
 from fedpower.privacy.sensitivity import (
     moment_sensitivity,
     paper_sensitivity,
@@ -69,12 +69,12 @@ def noise_multiplier(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: 
 
     In `paper` the sensitivity meant is `paper_sensitivity`, and the value is σ_g of [FP (A.2)].
     """
-    sigma = multiplier_of(epsilon, delta)
     whole("n_steps", n_steps)
     if mode == "moment" or epsilon == math.inf:
-        return sigma
+        return multiplier_of(epsilon, delta)
     if mode == "step":
-        return math.sqrt(n_steps) * sigma
+        return math.sqrt(n_steps) * multiplier_of(epsilon, delta)
+    check_promise(epsilon, delta)
     return max(
         math.sqrt(n_steps / epsilon),
         2.0 * math.sqrt(2.0 * n_steps * math.log(1.0 / delta)) / epsilon,

@@ -1,13 +1,9 @@
-"""The release mechanisms of a silo: the only code that turns a private array into a public one.
-
-Each takes arrays with any number of leading axes, which are independent releases of the same kind
-(the audit plays thousands at once); a silo passes a single one.
-"""
+"""The release mechanism of a silo: the only code that turns a private array into a public one."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,99 +50,43 @@ class Noised:
         return math.inf if self.std == 0 else self.sensitivity / self.std
 
 
-def perturb_product(
-    product: ArrayLike,
+def perturb(
+    values: ArrayLike,
     *,
     sensitivity: float,
-    slack: float,
     source: NoiseSource,
     multiplier: float | None = None,
     std: float | None = None,
 ) -> Noised:
-    """Return A Z plus N(0, std²) in every entry, on a lattice.
+    """Return everything one release holds, plus N(0, std²) in every number, on a lattice.
 
-    Neighbours: replace one row. Norm: Frobenius of the d×r product.
+    Neighbours: replace one row. Norm: Euclidean, over all the numbers together. What has another norm
+    is brought to this one by an isometry first: `summary.pack` does so for a symmetric moment.
 
     Parameters
     ----------
-    product
-        (…, d, r).
-    sensitivity, slack
-        `product_sensitivity` and `rounding_slack`.
+    values
+        The numbers, in an array of any shape.
+    sensitivity
+        Of all the numbers together, what float64 adds to it included (`rounding_slack`).
     source
         `SystemNoise()`, or words for an experiment.
     multiplier, std
-        One of the two: the noise as a multiple of the full sensitivity (mode `step`), or as it is
-        (mode `paper`, whose ν is printed). 0 adds nothing.
+        One of the two: the noise as a multiple of the sensitivity (modes `step` and `moment`), or as
+        it is (mode `paper`, whose ν is printed). 0 adds nothing.
     """
-    values = _array(product, "product", 2)
-    n = values.shape[-1] * values.shape[-2]
-    return _noised(values, _lattice(n, sensitivity + slack, multiplier, std), n, source)
-
-
-def perturb_vector(
-    vector: ArrayLike,
-    *,
-    sensitivity: float,
-    slack: float,
-    source: NoiseSource,
-    multiplier: float | None = None,
-    std: float | None = None,
-) -> Noised:
-    """Return a vector (the mean row) plus N(0, std²) in every entry, on a lattice.
-
-    Neighbours: replace one row. Norm: Euclidean. Parameters as in `perturb_product`, with
-    `mean_sensitivity`.
-    """
-    values = _array(vector, "vector", 1)
-    n = values.shape[-1]
-    return _noised(values, _lattice(n, sensitivity + slack, multiplier, std), n, source)
-
-
-def perturb_moment(
-    moment: ArrayLike,
-    *,
-    sensitivity: float,
-    slack: float,
-    source: NoiseSource,
-    multiplier: float | None = None,
-    std: float | None = None,
-) -> Noised:
-    """Return A plus symmetric noise, N(0, std²) on and N(0, std²/2) off the diagonal; symmetric.
-
-    Neighbours: replace one row. Norm: Frobenius. S ↦ (S_jj, √2·S_jl for j > l) is an isometry from
-    the symmetric matrices with the Frobenius norm to d(d+1)/2 coordinates with the Euclidean norm:
-    the vector is quantised and noised, and mapped back. Only the lower triangle is read.
-
-    Parameters as in `perturb_product`, with `moment_sensitivity` or `augmented_moment_sensitivity`.
-    """
-    values = _array(moment, "moment", 2)
-    d = values.shape[-1]
-    if values.shape[-2] != d:
-        raise InputError(f"a moment must be square, got shape {values.shape[-2:]}; pass MᵀM/s")
-    rows, columns = np.tril_indices(d)
-    factors = np.where(rows == columns, 1.0, math.sqrt(2.0))
-    flat, n = values[..., rows, columns] * factors, rows.size
-    noised = _noised(flat, _lattice(n, sensitivity + slack, multiplier, std), n, source)
-    symmetric = np.empty(values.shape)
-    symmetric[..., rows, columns] = symmetric[..., columns, rows] = noised.value / factors
-    symmetric.setflags(write=False)
-    return replace(noised, value=symmetric)
-
-
-def _noised(
-    values: NDArray[np.float64],
-    lattice: Lattice | None,
-    n_coordinates: int,
-    source: NoiseSource,
-) -> Noised:
-    """Return releases of n_coordinates numbers each, quantised, noised and back in float64."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        raise InputError(
+            f"a release must hold at least one number, got shape {array.shape}; check the basis"
+        )
+    lattice = _lattice(array.size, sensitivity, multiplier, std)
     if lattice is None:
-        value = values.copy()
+        value = array.copy()
         value.setflags(write=False)
         return Noised(value=value, std=0.0, spacing=0.0, sensitivity=math.inf, tv=0.0)
-    integers = quantise(values, lattice.spacing)
-    integers += gaussian_integers(source, values.size, scale=lattice.scale).reshape(values.shape)
+    integers = quantise(array, lattice.spacing)
+    integers += gaussian_integers(source, array.size, scale=lattice.scale).reshape(array.shape)
     value = integers.astype(np.float64) * lattice.spacing
     value.setflags(write=False)
     return Noised(
@@ -154,7 +94,7 @@ def _noised(
         std=lattice.std,
         spacing=lattice.spacing,
         sensitivity=lattice.sensitivity,
-        tv=n_coordinates * TV_PER_INTEGER,
+        tv=array.size * TV_PER_INTEGER,
     )
 
 
@@ -171,13 +111,3 @@ def _lattice(
         )
     assert std is not None
     return lattice_for_std(std, sensitivity=sensitivity, n_coordinates=n_coordinates)
-
-
-def _array(values: ArrayLike, name: str, n_axes: int) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim < n_axes or array.size == 0:
-        raise InputError(
-            f"a {name} must be a non-empty array of at least {n_axes} axes, got shape "
-            f"{array.shape}; check the rows and the basis"
-        )
-    return array

@@ -68,31 +68,6 @@ def paper_sensitivity(n_rows: int, iteration_rank: int) -> float:
     return 2.0 * math.sqrt(whole("iteration_rank", iteration_rank)) / whole("n_rows", n_rows)
 
 
-def augmented_moment_sensitivity(n_rows: int, constant: float) -> float:
-    """Return the Frobenius sensitivity of the moment of the rows (x, c)/√(1 + c²).
-
-    Neighbours: replace one row x by y, both of norm ≤ 1; both get the same public constant c > 0.
-    Norm: Frobenius of the (d+1)×(d+1) moment.
-
-    Theorem. It is √2/s for c ≤ 1 and 2√2·c/(1 + c²)/s for c ≥ 1; both are attained.
-
-    Proof. With p = ‖x‖², q = ‖y‖², u = xᵀy and C = c², (1 + C)² times the squared norm is
-    f = (p + C)² + (q + C)² − 2(u + C)². As augmented rows have norm ≤ 1, f ≤ 2(1 + C)²; for C ≤ 1
-    unit vectors with u = −C attain it (d ≥ 2). For C ≥ 1 and √(pq) ≤ 1 ≤ C, f is largest at
-    u = −√(pq); with α = √p, β = √q it is then f = (α + β)²((α − β)² + 2C), whose derivative in α,
-    4(α + β)(α² − αβ + C), is not negative because α² − αβ ≥ −β²/4; by symmetry the maximum over
-    [0, 1]² is at α = β = 1, f = 8C, attained by y = −x. ∎
-
-    The corner entry c²/(1 + c²) is the same public number for every data set: after the release it
-    may be set back to it (post-processing).
-    """
-    c = float(constant)
-    if not (math.isfinite(c) and c > 0):
-        raise InputError(f"constant must be a positive number, got {constant!r}; use for example 1")
-    bound = math.sqrt(2.0) if c <= 1 else 2 * math.sqrt(2.0) * c / (1 + c * c)
-    return bound / whole("n_rows", n_rows)
-
-
 def rounding_slack(
     n_rows: int, n_features: int, *, iteration_rank: int = 1, longest_sum: int | None = None
 ) -> float:

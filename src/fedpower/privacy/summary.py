@@ -3,6 +3,7 @@
 Neither the mean (for centring) nor the trace (for explained variance) costs a release of its own.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -32,8 +33,10 @@ def summary_sensitivity(n_rows: int, *, with_mean: bool) -> float:
     −ab, and F = 2(a + b)²[(a − b)² + c²], increasing in a: so a = 1, b < c², and
     F/2 = (1 − b²)² + c²(1 + b)² ≤ 1 + c²(1 + c²)² ≤ (1 + c²)², the last because c² + c⁴ ≤ 1. ∎
 
-    The pair (S, √2·c·μ) is DESIGN's augmented moment of the rows (x, c), scaled by 1 + c² and without
-    its constant corner.
+    The pair (S, √2·c·μ) is the augmented moment of the rows (x, c)/√(1 + c²) of DESIGN §4, scaled by
+    1 + c² and without its constant corner. Those rows have norm at most 1, so that moment has
+    sensitivity √2/s by `moment_sensitivity`, which scaled by 1 + c² is the bound above: the two ways
+    to centre cost the same, and this one has the trace besides.
     """
     factor = 1.0 + MEAN_WEIGHT**2 if with_mean else 1.0
     return moment_sensitivity(n_rows) * factor
@@ -41,8 +44,7 @@ def summary_sensitivity(n_rows: int, *, with_mean: bool) -> float:
 
 def pack(moment: Array, mean: Array | None, trace: float) -> Array:
     """Return (S_jj, √2·S_jl for j > l; √2·c·μ; tr S) as one vector, an isometry of the norms above."""
-    rows, columns = np.tril_indices(moment.shape[0])
-    factors = np.where(rows == columns, 1.0, math.sqrt(2.0))
+    rows, columns, factors = _lower_triangle(moment.shape[0])
     parts = [moment[rows, columns] * factors]
     if mean is not None:
         parts.append(math.sqrt(2.0) * MEAN_WEIGHT * mean)
@@ -51,8 +53,7 @@ def pack(moment: Array, mean: Array | None, trace: float) -> Array:
 
 def unpack(vector: Array, n_features: int, *, with_mean: bool) -> tuple[Array, Array | None, float]:
     """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
-    rows, columns = np.tril_indices(n_features)
-    factors = np.where(rows == columns, 1.0, math.sqrt(2.0))
+    rows, columns, factors = _lower_triangle(n_features)
     moment = np.empty((n_features, n_features))
     moment[rows, columns] = moment[columns, rows] = vector[: rows.size] / factors
     mean = None
@@ -65,3 +66,10 @@ def unpack(vector: Array, n_features: int, *, with_mean: bool) -> tuple[Array, A
 def summary_size(n_features: int, *, with_mean: bool) -> int:
     """Return the number of coordinates of a packed summary."""
     return n_features * (n_features + 1) // 2 + (n_features if with_mean else 0) + 1
+
+
+@functools.lru_cache(maxsize=1)
+def _lower_triangle(n_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
+    """Return the places of the lower triangle and what the isometry multiplies each by."""
+    rows, columns = np.tril_indices(n_features)
+    return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2.0))

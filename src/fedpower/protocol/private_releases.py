@@ -6,14 +6,13 @@ and stored in one durable transaction, and the same question gets the stored byt
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import BudgetError, FedpowerError, ProtocolError
+from fedpower.errors import ProtocolError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.mechanism import Noised, perturb
@@ -72,7 +71,6 @@ class _PrivateReleases:
         self._source = source
         self._fingerprint = fingerprint
         self._digest = study.digest
-        self._charged_to = self._account()
 
     @property
     def n_rows(self) -> int:
@@ -84,11 +82,7 @@ class _PrivateReleases:
         budget = self._budget
         mu = study_mu(budget, self.n_rows)
         slack = budget.slack_delta * budget.n_releases
-        self._ledger.check_affordable(study=self._charged_to, mu=mu, slack_delta=slack)
-
-    def _account(self) -> str:
-        """Return the name under which the ledger keeps this study's releases."""
-        return self._digest
+        self._ledger.check_affordable(study=self._study.ledger_name, mu=mu, slack_delta=slack)
 
     def _key(self, kind: str, *parts: bytes) -> str:
         """Return the identity of a question: equal questions get the stored answer."""
@@ -123,6 +117,11 @@ class StepReleases(_PrivateReleases):
             raise ProtocolError(
                 f"a shift must be 0 where products are noised, got {ask.shift}; "
                 "only a noised moment needs one"
+            )
+        if ask.pooled is not None:
+            raise ProtocolError(
+                "drift-corrected steps must be asked for in a study with noise='moment' or none, got "
+                "one whose products are noised: the product they need would be one more release"
             )
 
         def payload() -> bytes:
@@ -186,15 +185,14 @@ class StepReleases(_PrivateReleases):
     ) -> bytes:
         budget = self._budget
         mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
-        with _at_home():
-            return self._ledger.release(
-                key=self._key(purpose, *question),
-                purpose=f"{count} noised {purpose} ({budget.mode})",
-                study=self._charged_to,
-                mu=mu * math.sqrt(count),
-                slack_delta=budget.slack_delta * count,
-                payload=payload,
-            )
+        return self._ledger.release(
+            key=self._key(purpose, *question),
+            purpose=f"{count} noised {purpose} ({budget.mode})",
+            study=self._study.ledger_name,
+            mu=mu * math.sqrt(count),
+            slack_delta=budget.slack_delta * count,
+            payload=payload,
+        )
 
 
 class MomentReleases(_PrivateReleases):
@@ -235,14 +233,9 @@ class MomentReleases(_PrivateReleases):
             return packed(moment, None, trace)
         return packed(moment - np.outer(mean, mean), mean, trace - float(mean @ mean))
 
-    def _account(self) -> str:
-        """Return a name that studies asking for the same noised moment share: later ones are free."""
-        return self._key("moment", self._study.moment_terms.encode()).removeprefix("moment:")
-
     def _released(self) -> tuple[Array, Array | None, float]:
         if self._summary is None:
-            with _at_home():
-                self._summary = self._release()
+            self._summary = self._release()
         return self._summary
 
     def _release(self) -> tuple[Array, Array | None, float]:
@@ -263,31 +256,15 @@ class MomentReleases(_PrivateReleases):
             return noised.value.astype("<f8").tobytes()
 
         raw = self._ledger.release(
-            key=f"moment:{self._charged_to}",
+            key=self._key("moment", self._study.moment_terms.encode()),
             purpose="moment, mean and trace" if with_mean else "moment and trace",
-            study=self._charged_to,
+            study=self._study.ledger_name,
             mu=budget.mu,
             slack_delta=budget.slack_delta,
             payload=payload,
         )
         vector = np.frombuffer(raw, dtype="<f8")
         return unpack(vector, budget.n_features, with_mean=with_mean)
-
-
-@contextmanager
-def _at_home() -> Iterator[None]:
-    """Keep sentences about the rows or the ledger's file from leaving [DESIGN §4, rule 6].
-
-    They name rows, columns, paths and digests of the data, for the operator. The silo logs what is
-    no refusal of the protocol's and answers that its operator knows more. What the budget refuses
-    leaves: a coordinator may know what is left.
-    """
-    try:
-        yield
-    except (BudgetError, ProtocolError):
-        raise
-    except FedpowerError as error:
-        raise RuntimeError(f"the rows or the ledger cannot be used: {error}") from error
 
 
 def _norm(center: Array | None) -> float:

@@ -77,11 +77,15 @@ def state_privacy(
             mu=mu,
         )
     ]
-    outside = min(mu, _public_mu(budget, sizes)) if _is_linear(budget, sizes, rounds) else mu
+    sees, outside = "the published components and eigenvalues", mu
+    if _is_linear(budget, sizes, rounds):
+        # Of the sum of real numbers: what float64 rounds away is a function of single summands.
+        outside = min(mu, _public_mu(budget, sizes))
+        sees += ", rounding errors aside"
     rows.append(
         Protection(
             observer="the public",
-            sees="the published components and eigenvalues",
+            sees=sees,
             epsilon=epsilon_of(outside, delta),
             delta=budget.delta,
             mu=outside,

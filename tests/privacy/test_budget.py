@@ -1,0 +1,170 @@
+"""The price list: what releases cost together, and what float64 sums add to their sensitivity."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.linalg import blas
+
+from fedpower.data import RowTreatment, block_rows, local_moment, open_source
+from fedpower.errors import InputError
+from fedpower.privacy.accounting import compose, epsilon_of
+from fedpower.privacy.budget import FREE_ORDER_ROWS, PANEL_ROWS, Budget, longest_sum
+from fedpower.privacy.calibration import noise_std
+from fedpower.privacy.lattice import lattice_for_std
+from fedpower.privacy.sensitivity import moment_sensitivity, product_sensitivity
+from fedpower.privacy.summary import pack, summary_sensitivity
+
+STEP = Budget(
+    mode="step", epsilon=1.0, delta=1e-6, n_features=20, iteration_rank=4, n_steps=10, center=False
+)
+MODES = [
+    replace(STEP, mode=mode, center=center)
+    for mode in ("paper", "step", "moment")
+    for center in (False, True)
+]
+
+
+@pytest.mark.parametrize("budget", MODES, ids=lambda b: f"{b.mode}-{b.center}")
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_all_releases_compose_to_what_was_asked_and_never_above(budget, epsilon):
+    budget = replace(budget, epsilon=epsilon)
+    total = compose([budget.mu] * budget.n_releases)
+    spent = epsilon_of(total, budget.delta - budget.n_releases * budget.slack_delta)
+    assert spent <= epsilon
+    assert spent == pytest.approx(epsilon, rel=1e-6)
+    assert budget.slack_delta < 1e-20
+
+
+def test_what_root_finders_give_is_found_once(monkeypatch):
+    budget = replace(STEP)
+    monkeypatch.setattr("fedpower.privacy.accounting.multiplier_of", None)
+    assert budget.mu == budget.mu
+    assert budget.std(1000) > 0
+
+
+def test_the_noise_is_the_ideal_one_up_to_rounding():
+    terms = {"epsilon": 1.0, "delta": 1e-6, "n_rows": 10_000, "n_steps": 10, "iteration_rank": 4}
+    for mode in ("paper", "step", "moment"):
+        budget = replace(STEP, mode=mode)
+        assert budget.std(10_000) == pytest.approx(noise_std(mode, **terms), rel=1e-5)
+
+
+def test_the_papers_products_cost_what_their_noise_really_gives_and_no_less():
+    """The lattice's own figure for any centre is at most the one charged."""
+    budget = replace(STEP, mode="paper")
+    charged = budget.product_mu(1000)
+    for center_norm in (0.0, 0.1, 0.7, 3.0, 1e3):
+        lattice = lattice_for_std(
+            budget.std(1000, center_norm),
+            sensitivity=budget.sensitivity(1000, center_norm),
+            n_coordinates=budget.size,
+        )
+        assert lattice.sensitivity / lattice.std <= charged
+    assert charged == pytest.approx(lattice.sensitivity / lattice.std, rel=1e-5)
+    assert charged < budget.mu / 5
+
+
+def test_a_moment_of_one_study_can_be_shared_with_one_of_another_rank():
+    one, other = (replace(STEP, mode="moment", iteration_rank=r) for r in (2, 9))
+    assert (one.mu, one.std(500), one.slack_delta) == (other.mu, other.std(500), other.slack_delta)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"epsilon": 61.0}, "at most 60, or inf"),
+        ({"epsilon": math.inf}, "at most 60, or inf"),
+        ({"epsilon": 0.0}, "above 0"),
+        ({"epsilon": 59.0, "delta": 1e-12}, "delta must exceed"),
+        ({"delta": 0.0}, "delta must be between"),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_is_refused(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        replace(STEP, **change)
+
+
+@pytest.mark.parametrize("s", [1, 1000, FREE_ORDER_ROWS])
+def test_up_to_131072_rows_any_order_of_summation_is_covered(s):
+    assert longest_sum(s, 100) == s
+
+
+def test_beyond_it_the_blocks_of_the_data_layer_are_covered():
+    """A term passes through its own block, whatever the order there, and through every panel."""
+    for d in (1, 10, 100, 2048, 4096, 40_000, 10**6):
+        rows = block_rows(d)
+        for s in (2 * 10**5, 10**7, 10**9):
+            n_panels = math.ceil(s / min(PANEL_ROWS, rows))
+            assert longest_sum(s, d) >= rows + n_panels - FREE_ORDER_ROWS // PANEL_ROWS
+            assert longest_sum(s, d) <= s
+
+
+def test_the_slack_stays_small_for_ten_million_rows():
+    budget = replace(STEP, mode="moment", n_features=100, center=True)
+    for s, most in ((10**4, 1e-5), (10**6, 1e-3), (10**7, 1e-2)):
+        ideal = summary_sensitivity(s, with_mean=True)
+        assert ideal < budget.sensitivity(s) <= ideal * (1 + most)
+
+
+@pytest.mark.parametrize("d", [1, 5, 50])
+def test_the_blas_in_use_adds_in_panels_of_128_rows_or_more(d):
+    """A one, then squares of 2⁻⁵⁴ that are lost one by one wherever they are added to it singly.
+
+    What is lost tells how many terms were: all of them would be, if rows were added one at a time.
+    """
+    rows = block_rows(d)
+    scatter = np.zeros((d, d), order="F")
+    n_blocks = max(2, 60_000 // rows)
+    for block in range(n_blocks):
+        X = np.full((rows, d), 2.0**-27)
+        if block == 0:
+            X[0] = 1.0
+        scatter = blas.dsyrk(1.0, X.T, beta=1.0, c=scatter, lower=1, overwrite_c=1)
+    total = rows * n_blocks
+    lost = ((total - 1) * 2.0**-54 - (np.diag(scatter) - 1)) / 2.0**-54
+    assert lost.max() <= FREE_ORDER_ROWS / 8 + total / PANEL_ROWS
+
+
+def hard_rows(s, d, seed):
+    """Rows whose first block is far from the others, in a ball of norm 1."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(s, d)) * 0.01
+    X[:, 0] += np.where(np.arange(s) < block_rows(d), 0.9, -0.9)
+    return X
+
+
+@pytest.mark.parametrize("kind", ["moment", "product"])
+def test_what_the_data_layer_computes_is_within_half_the_slack_of_the_truth(kind):
+    """Two neighbours share the slack; extended precision is the truth."""
+    s, d = 150_000, 4
+    X = hard_rows(s, d, 0)
+    moment = local_moment(open_source(X), RowTreatment(row_norm=1.0), rank=2, steps=1)
+    wide = X.astype(np.longdouble)
+    S, mean = wide.T @ wide / s, wide.mean(axis=0)
+    if kind == "moment":
+        budget = replace(STEP, mode="moment", n_features=d, center=True)
+        exact = pack(S, mean, float(np.trace(S)))
+        computed = pack(moment.moment(), moment.mean(), moment.trace())
+        ideal = summary_sensitivity(s, with_mean=True)
+    else:
+        budget = replace(STEP, n_features=d, iteration_rank=2)
+        Z = np.linalg.qr(np.random.default_rng(1).normal(size=(d, 2)))[0]
+        exact = np.append(S @ Z.astype(np.longdouble), np.trace(S))
+        computed = np.append(moment.product(Z), moment.trace())
+        ideal = product_sensitivity(s, 2)
+    error = np.linalg.norm((computed - exact).astype(float))
+    assert 2 * error <= budget.sensitivity(s) - ideal
+
+
+def test_about_a_centre_the_bound_grows_with_the_rows():
+    assert STEP.sensitivity(100, 0.5) == pytest.approx(2.25 * STEP.sensitivity(100))
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        x, y, center = rng.normal(size=(3, 5))
+        x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
+        change = np.outer(x - center, x - center) - np.outer(y - center, y - center)
+        both = math.hypot(float(np.linalg.norm(change)), float(np.trace(change)))
+        most = moment_sensitivity(1) * (1 + np.linalg.norm(center)) ** 2
+        assert both <= most * (1 + 1e-12)

@@ -1,0 +1,75 @@
+"""A private silo in a test's hand, with the ledger it charges."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.protocol import Silo, Study
+from fedpower.protocol.messages import AskSteps, Message, read_only
+from fedpower.protocol.private_releases import MomentReleases, StepReleases
+from fedpower.protocol.private_study import budget_of
+from problems import Array, ArrayMoment, spiked_rows
+
+D, R, T = 6, 2, 4
+EPSILON, DELTA = 1.0, 1e-6
+
+STEP = Study(
+    columns=None,
+    n_features=D,
+    iteration_rank=R,
+    noise="step",
+    epsilon=EPSILON,
+    delta=DELTA,
+    n_steps=T,
+)
+MOMENT = replace(STEP, noise="moment", n_steps=None)
+PAPER = replace(STEP, noise="paper")
+
+
+def bounded_rows(n_rows: int = 300, seed: int = 0) -> Array:
+    rows = spiked_rows(n_rows=n_rows, n_features=D, rank=2, seed=seed)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True).max()
+
+
+def private_silo(
+    study: Study,
+    ledger: Ledger,
+    *,
+    rows: Array | None = None,
+    fingerprint: str = "these rows",
+    source: NoiseSource | None = None,
+    moment: Any = None,
+) -> Silo:
+    budget = budget_of(study)
+    assert budget is not None
+    kind = MomentReleases if study.noise == "moment" else StepReleases
+    held = moment or ArrayMoment(bounded_rows() if rows is None else rows)
+    releases = kind(
+        held,
+        study,
+        budget,
+        ledger=ledger,
+        source=source or SystemNoise(),
+        fingerprint=fingerprint,
+    )
+    return Silo("north", study, releases)
+
+
+def basis(seed: int, columns: int = R) -> Array:
+    turned = np.linalg.qr(np.random.default_rng(seed).standard_normal((D, columns)))[0]
+    return read_only(turned)
+
+
+def message(study: Study, body: Any, *, round: int = 1, run: str = "run") -> Message:
+    return Message(study=study.digest, run=run, round=round, silo="north", body=body)
+
+
+def steps(seed: int, n_local_steps: int = 1, **changes: Any) -> AskSteps:
+    return AskSteps(basis=basis(seed), n_local_steps=n_local_steps, **changes)
+
+
+def ask(silo: Silo, body: Any, **where: Any) -> Any:
+    return silo.answer(message(silo.study, body, **where)).body

@@ -1,0 +1,303 @@
+"""A silo against a coordinator that sends what it likes: what leaves, and what the ledger says.
+
+The ledger is a file with the study's own budget as its cap.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from private_silos import (
+    DELTA,
+    EPSILON,
+    MOMENT,
+    STEP,
+    D,
+    R,
+    T,
+    ask,
+    basis,
+    bounded_rows,
+    message,
+    private_silo,
+    steps,
+)
+
+from fedpower.errors import ProtocolError
+from fedpower.linalg import orth
+from fedpower.privacy.ledger import Ledger
+from fedpower.protocol.messages import (
+    AskMean,
+    AskMoment,
+    AskSteps,
+    Enrol,
+    LocalSteps,
+    Refusal,
+    encode,
+    read_only,
+)
+
+fork = multiprocessing.get_context("fork")
+GOOD = basis(0)
+both = pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "ledger.db"
+    Ledger.create(path, epsilon=EPSILON, delta=DELTA, silo="north").close()
+    return path
+
+
+@pytest.fixture
+def ledger(path):
+    with Ledger.open(path) as ledger:
+        yield ledger
+
+
+def sent(silo, body, **where):
+    """The very bytes of an answer, but for the round and run that it repeats from the question."""
+    answer = silo.answer(message(silo.study, body, **where))
+    return encode(replace(answer, round=0, run=""))
+
+
+def complex_basis():
+    """ZᵀZ = I and a norm of 1.9: what a check without conjugation lets through."""
+    z = np.zeros((D, 1), dtype=complex)
+    z[0], z[1] = np.cosh(1.0), 1j * np.sinh(1.0)
+    return z
+
+
+BAD_BASES = {
+    "inflated": GOOD * 1000,
+    "inflated a little": GOOD * (1 + 1e-5),
+    "one column inflated": GOOD * [1.0, 2.0],
+    "skewed": np.column_stack([GOOD[:, 0], (GOOD[:, 0] + GOOD[:, 1]) / np.sqrt(2)]),
+    "the same column twice": GOOD[:, [0, 0]],
+    "zero": np.zeros((D, R)),
+    "NaN": np.full((D, R), np.nan),
+    "infinite": np.where(np.eye(D, R) > 0, np.inf, 0.0),
+    "too wide": np.eye(D),
+    "too long": np.eye(D + 1)[:, :R],
+    "too short": np.eye(D - 1)[:, :R],
+    "empty": np.zeros((D, 0)),
+    "flat": np.zeros(D),
+    "deep": np.zeros((D, R, 1)),
+    "overflowing": GOOD * 1e200,
+}
+
+
+@both
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("name", BAD_BASES)
+def test_a_bad_basis_is_refused_and_costs_nothing(study, ledger, name):
+    silo = private_silo(study, ledger)
+    answer = ask(silo, AskSteps(basis=BAD_BASES[name], n_local_steps=1))
+    assert isinstance(answer, Refusal)
+    assert "a basis must have" in answer.reason
+    assert "\n" not in answer.reason
+    assert ledger.spent().n_releases == 0
+
+
+def test_a_complex_basis_is_refused_and_costs_nothing(ledger):
+    silo = private_silo(STEP, ledger)
+    answer = ask(silo, AskSteps(basis=complex_basis(), n_local_steps=1))
+    assert isinstance(answer, Refusal)
+    assert ledger.spent().n_releases == 0
+
+
+def test_an_almost_orthonormal_basis_is_answered_as_the_orthonormal_one_it_stands_for(ledger):
+    silo = private_silo(STEP, ledger)
+    sloppy = AskSteps(basis=GOOD * (1 + 3e-7), n_local_steps=1)
+    answer = ask(silo, sloppy)
+    clean = ask(silo, AskSteps(basis=read_only(orth(GOOD * (1 + 3e-7))), n_local_steps=1))
+    assert np.array_equal(answer.product, clean.product)
+    assert ledger.spent().n_releases == 1
+
+
+@both
+def test_a_replayed_question_gets_the_same_bytes_and_one_charge(study, ledger):
+    silo = private_silo(study, ledger)
+    first = sent(silo, steps(0))
+    assert {sent(silo, steps(0)) for _ in range(20)} == {first}
+    assert ledger.spent().n_releases == 1
+
+
+@both
+def test_another_round_or_run_gets_the_same_bytes_and_no_charge(study, ledger):
+    silo = private_silo(study, ledger)
+    first = sent(silo, steps(0))
+    assert sent(silo, steps(0), round=99) == first
+    assert sent(silo, steps(0), run="another run") == first
+    fortran = AskSteps(basis=np.asfortranarray(GOOD), n_local_steps=1)
+    assert sent(silo, fortran) == first
+    assert ledger.spent().n_releases == 1
+
+
+@both
+def test_after_a_restart_the_same_bytes_come_again(study, path):
+    with Ledger.open(path) as ledger:
+        first = sent(private_silo(study, ledger), steps(0))
+    with Ledger.open(path) as ledger:
+        assert sent(private_silo(study, ledger), steps(0)) == first
+        assert ledger.spent().n_releases == 1
+
+
+@both
+def test_changed_rows_are_a_new_question_and_a_new_charge(study, tmp_path):
+    with Ledger.create(tmp_path / "wide.db", epsilon=10.0, delta=DELTA) as ledger:
+        first = sent(private_silo(study, ledger), steps(0))
+        changed = private_silo(study, ledger, rows=bounded_rows(seed=1), fingerprint="other rows")
+        assert sent(changed, steps(0)) != first
+        assert ledger.spent().n_releases == 2
+
+
+@both
+def test_threads_that_ask_at_once_get_the_same_bytes_and_one_charge(study, ledger):
+    silo = private_silo(study, ledger)
+    answers: list[bytes] = []
+    barrier = threading.Barrier(8)
+
+    def body() -> None:
+        barrier.wait()
+        answers.append(sent(silo, steps(0)))
+
+    threads = [threading.Thread(target=body) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert len(set(answers)) == 1
+    assert ledger.spent().n_releases == 1
+
+
+@both
+def test_processes_that_ask_at_once_get_the_same_bytes_and_one_charge(study, path, tmp_path):
+    def body(number: int) -> None:
+        with Ledger.open(path) as ledger:
+            silo = private_silo(study, ledger)
+            answers = [sent(silo, steps(seed)) for seed in range(2)]
+        (tmp_path / f"sent {number}").write_bytes(b"".join(answers))
+
+    children = [fork.Process(target=body, args=(number,)) for number in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0, 0]
+    assert (tmp_path / "sent 0").read_bytes() == (tmp_path / "sent 1").read_bytes()
+    with Ledger.open(path) as ledger:
+        assert ledger.spent().n_releases == (2 if study is STEP else 1)
+
+
+@both
+def test_killed_between_charge_and_answer_the_same_bytes_come_after_a_restart(study, path):
+    def body() -> None:
+        ledger = Ledger.open(path)
+        charge = ledger.release
+
+        def charge_and_die(**release):
+            charge(**release)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        ledger.release = charge_and_die
+        ask(private_silo(study, ledger), steps(0))
+
+    child = fork.Process(target=body)
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    with Ledger.open(path) as ledger:
+        charged = ledger.entries()
+        assert len(charged) == 1
+        (kept,) = ledger._store.query("SELECT payload FROM release")
+        first = sent(private_silo(study, ledger), steps(0))
+        assert ledger.entries() == charged
+        assert ledger._store.query("SELECT payload FROM release") == [kept]
+    with Ledger.open(path) as ledger:
+        assert sent(private_silo(study, ledger), steps(0)) == first
+
+
+@both
+@pytest.mark.parametrize(
+    "change",
+    [{"epsilon": 9.0}, {"delta": 1e-3}, {"n_steps": 400}, {"noise": "paper", "n_steps": 4}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_study_that_changes_mid_run_is_refused_and_costs_nothing(study, ledger, change):
+    silo = private_silo(study, ledger)
+    assert isinstance(ask(silo, steps(0)), LocalSteps)
+    spent = ledger.spent()
+    other = replace(study, **change)
+    answer = silo.answer(message(other, steps(1))).body
+    assert isinstance(answer, Refusal)
+    assert "must belong to the study" in answer.reason
+    assert ledger.spent() == spent
+
+
+def test_more_steps_than_agreed_are_refused_with_what_is_left(ledger):
+    silo = private_silo(STEP, ledger)
+    for seed in range(T - 1):
+        assert isinstance(ask(silo, steps(seed)), LocalSteps)
+    before = ledger.spent()
+    refusal = ask(silo, steps(50, 2))
+    assert isinstance(refusal, Refusal)
+    assert "but silo 'north' has 0.4" in refusal.reason
+    assert ledger.spent() == before
+    assert isinstance(ask(silo, steps(T)), LocalSteps)
+    refusal = ask(silo, steps(T + 1))
+    assert "but silo 'north' has 0 left" in refusal.reason
+    assert ledger.spent().n_releases == T
+    assert ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("n_local_steps", [T + 1, 10_000, 10_001, 10**18, 2**70, 0, -3])
+def test_a_huge_number_of_local_steps_is_refused_and_costs_nothing(ledger, n_local_steps):
+    silo = private_silo(STEP, ledger)
+    refusal = ask(silo, steps(0, n_local_steps))
+    assert isinstance(refusal, Refusal)
+    assert "left" in refusal.reason or "local steps" in refusal.reason
+    assert ledger.spent().n_releases == 0
+
+
+@both
+def test_what_a_study_has_no_price_for_is_refused(study, ledger):
+    silo = private_silo(study, ledger)
+    assert isinstance(ask(silo, AskMean()), Refusal)
+    assert isinstance(ask(silo, steps(0, center=read_only(np.zeros(D)))), Refusal)
+    if study is STEP:
+        assert isinstance(ask(silo, AskMoment()), Refusal)
+        assert isinstance(ask(silo, steps(0, shift=1e9)), Refusal)
+        assert isinstance(ask(silo, steps(0, pooled=GOOD)), Refusal)
+        with pytest.raises(ProtocolError, match="drift-corrected"):  # the silo's check apart
+            silo._releases.steps(steps(0, pooled=GOOD))
+    assert ledger.spent().n_releases == 0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("size", [1e3, 1e80, 1e160, 1e300])
+def test_a_far_away_centre_is_paid_for_with_noise_or_refused(tmp_path, size):
+    """About a centre of norm c a row can move the product by (1 + c)² as much."""
+    study = replace(STEP, center=True)
+    with Ledger.create(tmp_path / "l.db", epsilon=EPSILON, delta=DELTA) as ledger:
+        silo = private_silo(study, ledger)
+        answer = ask(silo, steps(0, center=read_only(np.full(D, size))))
+        if isinstance(answer, Refusal):
+            assert ledger.spent().n_releases == 0
+        else:
+            assert ledger.spent().n_releases == 1
+            exact = silo._releases._moment.product(GOOD, np.full(D, size))
+            assert np.abs(answer.product - exact).max() > size**2 / 1e3
+
+
+@both
+def test_enrolment_says_only_what_is_public(study, ledger):
+    silo = private_silo(study, ledger)
+    answer = ask(silo, Enrol())
+    assert (answer.n_rows, answer.n_features) == (300, D)
+    assert ledger.spent().n_releases == 0

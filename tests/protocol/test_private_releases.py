@@ -1,0 +1,295 @@
+"""What really leaves a private silo: its law, its lattice, its price by another accountant."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dp_accounting import pld
+from private_silos import (
+    DELTA,
+    EPSILON,
+    MOMENT,
+    PAPER,
+    STEP,
+    D,
+    R,
+    T,
+    ask,
+    basis,
+    bounded_rows,
+    private_silo,
+    steps,
+)
+from scipy import stats
+
+from fedpower.errors import BudgetError, InputError
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.mechanism import perturb
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity
+from fedpower.privacy.summary import pack, summary_sensitivity
+from fedpower.protocol import private_releases
+from fedpower.protocol.messages import AskMean, AskSteps, LocalSteps, MeanRow, Refusal, read_only
+from fedpower.protocol.private_study import budget_of
+from problems import ArrayMoment
+
+WHOLE = AskSteps(basis=read_only(np.eye(D)), n_local_steps=1)
+CENTRED = [replace(study, center=True) for study in (STEP, MOMENT)]
+
+
+@pytest.fixture
+def noised(monkeypatch):
+    """Every release that the mechanism makes, as it was made."""
+    made = []
+
+    def record(*args, **kwargs):
+        made.append(perturb(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(private_releases, "perturb", record)
+    return made
+
+
+def ask_everything(study, ledger, **how):
+    """Return the answers to all that a study allows: T products, or the moment; and the mean."""
+    silo = private_silo(study, ledger, **how)
+    questions = [AskMean()] if study.center else []
+    if study.noise == "moment":
+        questions.append(steps(0))
+    else:
+        questions += [steps(seed) for seed in range(T)]
+    return [ask(silo, question) for question in questions]
+
+
+def epsilon_by_pld(made, delta, *, pessimistic):
+    total = None
+    for release in made:
+        loss = pld.privacy_loss_distribution.from_gaussian_mechanism(
+            release.std,
+            sensitivity=release.sensitivity,
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+            value_discretization_interval=1e-3,
+        )
+        total = loss if total is None else total.compose(loss)
+    return total.get_epsilon_for_delta(delta)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+@pytest.mark.parametrize("study", [STEP, MOMENT, *CENTRED], ids=lambda s: f"{s.noise}-{s.center}")
+def test_another_accountant_finds_the_epsilon_that_was_asked(study, epsilon, noised):
+    """The PLD accountant, told only the std and the sensitivity of what was really added."""
+    study = replace(study, epsilon=epsilon)
+    with Ledger.in_memory(epsilon, DELTA) as ledger:
+        answers = ask_everything(study, ledger)
+        spent = ledger.spent().epsilon
+    assert not any(isinstance(answer, Refusal) for answer in answers)
+    assert len(noised) == budget_of(study).n_releases
+    above = epsilon_by_pld(noised, DELTA, pessimistic=True)
+    below = epsilon_by_pld(noised, DELTA, pessimistic=False)
+    assert below - 1e-6 <= spent <= epsilon * (1 + 1e-9)
+    assert 0.99 * epsilon <= below <= epsilon
+    assert above <= 1.01 * epsilon
+
+
+@pytest.mark.parametrize("study", [STEP, PAPER, MOMENT, *CENTRED], ids=lambda s: s.digest[:6])
+def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised):
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        ask_everything(study, ledger)
+    s = len(bounded_rows())
+    for number, release in enumerate(noised):
+        if study.noise == "moment":
+            least = summary_sensitivity(s, with_mean=study.center)
+        elif study.center and number == 0:
+            least = mean_sensitivity(s)
+        else:
+            least = product_sensitivity(s, R)
+        assert least < release.sensitivity < least * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("study", [STEP, MOMENT, *CENTRED], ids=lambda s: f"{s.noise}-{s.center}")
+def test_a_full_run_is_charged_what_was_asked_to_1e_6_and_never_more(study):
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        ask_everything(study, ledger)
+        assert ledger.spent().epsilon == pytest.approx(EPSILON, rel=1e-6)
+        assert ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
+        assert ledger.left() == 0.0
+
+
+def test_the_paper_s_noise_is_charged_for_what_it_really_costs(noised):
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        ask_everything(PAPER, ledger)
+        spent = ledger.spent()
+    assert spent.mu >= math.hypot(*(release.mu for release in noised))
+    assert spent.epsilon < EPSILON / 4
+
+
+@pytest.mark.parametrize("study", [STEP, PAPER, MOMENT, *CENTRED], ids=lambda s: s.digest[:6])
+def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
+    """Rule 5, on the answers themselves: no low bit of a row's float gets out."""
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(replace(study, iteration_rank=D), ledger)
+        answers = [ask(silo, WHOLE)] + ([ask(silo, AskMean())] if study.center else [])
+    if study.noise == "moment":
+        mean = answers[1].mean if study.center else None
+        left = [pack(answers[0].product, mean, answers[0].total_variance)]
+    else:
+        left = [np.append(answers[0].product, answers[0].total_variance)]
+        left += [answer.mean for answer in answers[1:]]
+    for values, release in zip(left, noised, strict=True):
+        in_steps = values / release.spacing
+        np.testing.assert_allclose(in_steps, np.rint(in_steps), rtol=0, atol=1e-4)
+        if study.noise != "moment":  # no isometry was undone: exactly
+            assert np.array_equal(in_steps, np.rint(in_steps))
+        assert release.std / release.spacing >= 2**30
+
+
+def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal():
+    """300 real releases: standardised entries against the normal law, KS at 1e-7 each."""
+    source = SeededNoiseForExperiments(3)
+    study = replace(MOMENT, iteration_rank=D)
+    exact = ArrayMoment(bounded_rows()).moment()
+    seen = []
+    for _ in range(300):
+        with Ledger.in_memory(EPSILON, DELTA) as ledger:
+            product = ask(private_silo(study, ledger, source=source), WHOLE).product
+            assert np.array_equal(product, product.T)
+            seen.append(product - exact)
+    noise = np.array(seen) / budget_of(study).std(len(bounded_rows()))
+    on, off = np.diag_indices(D), np.tril_indices(D, -1)
+    assert stats.kstest(noise[:, on[0], on[1]].ravel(), "norm").pvalue > 1e-7
+    assert stats.kstest(noise[:, off[0], off[1]].ravel() * math.sqrt(2), "norm").pvalue > 1e-7
+
+
+def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
+    """Products, trace and mean of 300 real runs: KS at 1e-7 each."""
+    source, study = SeededNoiseForExperiments(4), replace(STEP, center=True, n_steps=1)
+    rows = ArrayMoment(bounded_rows())
+    budget, s = budget_of(study), rows.n_rows
+    products, traces, means = [], [], []
+    for _ in range(300):
+        with Ledger.in_memory(EPSILON, DELTA) as ledger:
+            silo = private_silo(study, ledger, source=source)
+            answer, mean = ask(silo, steps(1)), ask(silo, AskMean())
+        products.append(answer.product - rows.product(basis(1)))
+        traces.append(answer.total_variance - rows.trace())
+        means.append(mean.mean - rows.mean())
+    for seen, std in (
+        (products, budget.std(s)),
+        (traces, budget.std(s)),
+        (means, budget.mean_sensitivity(s) * budget.multiplier),
+    ):
+        assert stats.kstest(np.ravel(seen) / std, "norm").pvalue > 1e-7
+
+
+def test_local_steps_are_noised_at_every_step_and_charged_for_each(noised):
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(STEP, ledger)
+        assert isinstance(ask(silo, steps(0, 3)), LocalSteps)
+        assert len(noised) == 3
+        (entry,) = ledger.entries()
+        assert entry.mu == pytest.approx(budget_of(STEP).mu * math.sqrt(3))
+
+
+def test_one_column_alone_has_no_trace_beside_it_and_less_noise():
+    one = replace(STEP, iteration_rank=1)
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(one, ledger)
+        answer = ask(silo, AskSteps(basis=basis(0, 1), n_local_steps=1))
+    assert answer.total_variance is None
+    assert budget_of(one).std(300) == pytest.approx(budget_of(STEP).std(300) / math.sqrt(2), 1e-6)
+
+
+def test_about_a_centre_the_noise_grows_with_the_rows(noised):
+    center = read_only(np.full(D, 0.2))
+    study = replace(STEP, center=True)
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(study, ledger)
+        ask(silo, steps(0))
+        ask(silo, steps(0, center=center))
+    growth = (1 + float(np.linalg.norm(center))) ** 2
+    assert noised[1].std == pytest.approx(noised[0].std * growth, rel=1e-6)
+
+
+def test_a_noised_moment_serves_every_question_after_it_for_nothing():
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(replace(MOMENT, center=True), ledger)
+        mean = ask(silo, AskMean())
+        assert isinstance(mean, MeanRow)
+        for seed in range(5):
+            answer = ask(silo, steps(seed, 20, center=mean.mean, shift=0.1), round=seed)
+            assert isinstance(answer, LocalSteps)
+        assert ledger.spent().n_releases == 1
+
+
+def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
+    """(S − c mᵀ − m cᵀ + c cᵀ)Z from the noised S and m, as post-processing."""
+    study = replace(MOMENT, center=True, iteration_rank=D)
+    center = read_only(np.linspace(-0.1, 0.1, D))
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(study, ledger)
+        S, m = ask(silo, WHOLE).product, ask(silo, AskMean()).mean
+        about = ask(silo, replace(WHOLE, center=center))
+        plain = ask(silo, WHOLE)
+    c = np.asarray(center)
+    expected = S - np.outer(c, m) - np.outer(m, c) + np.outer(c, c)
+    np.testing.assert_allclose(about.product, expected, atol=1e-14)
+    assert about.total_variance - plain.total_variance == pytest.approx(c @ c - 2 * c @ m)
+    assert len(noised) == 1
+
+
+def test_studies_of_other_rank_share_a_moment_and_those_of_other_terms_do_not():
+    with Ledger.in_memory(10.0, DELTA) as ledger:
+        first = ask(private_silo(MOMENT, ledger), steps(0))
+        second = ask(private_silo(replace(MOMENT, iteration_rank=3), ledger), steps(0))
+        assert np.array_equal(first.product, second.product)
+        assert ledger.spent().n_releases == 1
+        for changed in (
+            replace(MOMENT, epsilon=0.5),
+            replace(MOMENT, delta=1e-7),
+            replace(MOMENT, center=True),
+            replace(MOMENT, treatment="another bound"),
+        ):
+            other = ask(private_silo(changed, ledger), steps(0))
+            assert not np.any(other.product == first.product)
+        assert ledger.spent().n_releases == 5
+
+
+@pytest.mark.parametrize("study", [STEP, MOMENT])
+def test_a_study_that_cannot_be_paid_to_the_end_is_refused_before_it_begins(study):
+    with Ledger.in_memory(0.5, DELTA, silo="north") as ledger:
+        releases = private_silo(study, ledger)._releases
+        with pytest.raises(BudgetError, match=r"'north' has 0.4\d\d left|'north' has 0.5 left"):
+            releases.check_affordable()
+        assert ledger.spent().n_releases == 0
+
+
+class Unreadable(ArrayMoment):
+    """Rows that turn out to be bad when they are read again."""
+
+    def _fail(self, *_):
+        raise InputError("column 'hiv' of /data/patients.csv must hold numbers, got one at row 17")
+
+    product = moment = mean = trace = _fail
+
+
+@pytest.mark.parametrize("study", [STEP, MOMENT])
+def test_sentences_about_rows_stay_with_the_operator(study, caplog):
+    """Rule 6: they name columns, rows and paths, which are no coordinator's business."""
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(study, ledger, moment=Unreadable(bounded_rows()))
+        answer = ask(silo, steps(0))
+        assert ledger.spent().n_releases == 0
+    assert answer == Refusal(reason="the silo could not answer; its operator's log says why")
+    assert "row 17" in caplog.text
+
+
+def test_sentences_about_the_ledger_s_file_stay_with_the_operator(tmp_path, caplog):
+    path = tmp_path / "ledger of ward 7.db"
+    ledger = Ledger.create(path, epsilon=EPSILON, delta=DELTA)
+    silo = private_silo(STEP, ledger)
+    ledger.close()
+    answer = ask(silo, steps(0))
+    assert "ward" not in answer.reason
+    assert "ward" in caplog.text

@@ -1,0 +1,191 @@
+"""The statement: what was asked against the coordinator, what the sum hides from the public."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, R, T, private_silo
+
+from fedpower.errors import InputError
+from fedpower.privacy.accounting import epsilon_of
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.summary import pack, summary_sensitivity
+from fedpower.protocol import Coordinator
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.private_study import budget_of, noise_shift, state_privacy, study_mu
+from fedpower.protocol.schedule import every
+from fedpower.protocol.solvers import PowerSettings, fedpower
+from problems import ArrayMoment, spiked_rows
+
+SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
+
+
+def rounds(*step_numbers, answers=4, kind="steps"):
+    return [
+        Round(
+            number=number,
+            kind=kind,
+            step=step,
+            asked=tuple(SIZES),
+            answers=dict.fromkeys(list(SIZES)[:answers]),
+        )
+        for number, step in enumerate(step_numbers)
+    ]
+
+
+def state(study, *, sizes=None, asked=None):
+    stated = state_privacy(
+        study, budget_of(study), sizes or SIZES, rounds(1, 2, 3) if asked is None else asked
+    )
+    return stated, *stated.protections
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
+def test_against_the_coordinator_it_is_what_was_asked_and_never_more(study, center):
+    _, coordinator, _ = state(replace(study, center=center))
+    assert coordinator.epsilon <= EPSILON
+    assert coordinator.epsilon == pytest.approx(EPSILON, rel=1e-6)
+    assert coordinator.delta == DELTA
+
+
+def test_the_paper_s_statement_says_what_its_noise_really_gives():
+    stated, coordinator, public = state(PAPER)
+    assert stated.asked_epsilon == EPSILON
+    assert coordinator.epsilon < EPSILON / 4
+    assert coordinator.mu == pytest.approx(budget_of(PAPER).product_mu(300) * math.sqrt(T))
+    assert public.epsilon == coordinator.epsilon
+
+
+def test_the_smallest_silo_decides_what_the_paper_s_noise_gives():
+    """Its sensitivity and its noise shrink alike, but for rounding."""
+    sizes = {"small": 10, "large": 10**6}
+    _, coordinator, _ = state(PAPER, sizes=sizes)
+    assert coordinator.mu == max(study_mu(budget_of(PAPER), size) for size in sizes.values())
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_the_public_sees_one_over_root_m_of_it_where_all_is_linear(center):
+    _, coordinator, public = state(replace(MOMENT, center=center))
+    assert public.mu == pytest.approx(coordinator.mu / 2, rel=1e-6)
+    slack = budget_of(replace(MOMENT, center=center)).slack_delta
+    assert public.epsilon == epsilon_of(public.mu, DELTA - slack)
+    assert public.epsilon < coordinator.epsilon / 2
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("sizes", [[300, 300], [50, 200, 1000], [7, 9000]])
+def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
+    """From the definition: a row's effect on Σ w_i(summary_i), over the summed noise's std."""
+    study = replace(MOMENT, center=center)
+    budget, n = budget_of(study), sum(sizes)
+    std = math.hypot(*(s / n * budget.std(s) for s in sizes))
+    worst = max(s / n * summary_sensitivity(s, with_mean=center) / std for s in sizes)
+    named = {f"silo-{number}": size for number, size in enumerate(sizes)}
+    asked = [replace_answers(each, named) for each in rounds(1, 2)]
+    _, coordinator, public = state(study, sizes=named, asked=asked)
+    assert public.mu == pytest.approx(min(worst, coordinator.mu), rel=1e-9)
+
+
+def replace_answers(each, names):
+    each.answers = dict.fromkeys(names)
+    return each
+
+
+def test_the_worst_row_moves_the_pooled_centred_summary_by_what_is_stated():
+    """Rows x and y with xᵀy = −c² in one of two equal silos: the bound is attained."""
+    s, c = 40, 0.5
+    rows = [spiked_rows(n_rows=s, n_features=D, rank=2, seed=seed) / 50 for seed in (0, 1)]
+
+    def pooled(last):
+        parts = [rows[0], np.vstack([rows[1][:-1], last])]
+        held = [ArrayMoment(part) for part in parts]
+        return sum(pack(h.moment(), h.mean(), h.trace()) for h in held) / 2
+
+    x, y = np.eye(D)[0], np.zeros(D)
+    y[:2] = -(c**2), math.sqrt(1 - c**4)
+    moved = np.linalg.norm(pooled(x) - pooled(y))
+    assert moved == pytest.approx(summary_sensitivity(s, with_mean=True) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        rounds(2, 4),
+        rounds(1, 2, 5),
+        rounds(1, 2, answers=3),
+        [*rounds(0, answers=2, kind="mean"), *rounds(1)],
+    ],
+    ids=["local steps", "local steps at the end", "a dropout", "a mean of some"],
+)
+def test_where_single_silos_show_through_the_public_gets_the_coordinator_s_epsilon(asked):
+    _, coordinator, public = state(MOMENT, asked=asked)
+    assert public.epsilon == coordinator.epsilon
+    _, coordinator, public = state(STEP)
+    assert public.epsilon == coordinator.epsilon
+
+
+def test_one_silo_alone_hides_nothing_from_the_public():
+    asked = [replace_answers(each, ["north"]) for each in rounds(1, 2)]
+    _, coordinator, public = state(MOMENT, sizes={"north": 300}, asked=asked)
+    assert public.mu == pytest.approx(coordinator.mu, rel=1e-6)
+    assert public.mu <= coordinator.mu
+
+
+def test_a_study_without_noise_promises_nothing():
+    study = replace(STEP, noise="none", epsilon=math.inf, delta=0.0, n_steps=None)
+    stated = state_privacy(study, budget_of(study), SIZES, rounds(1))
+    assert not stated.is_private
+    assert "NOT PRIVATE" in str(stated)
+    assert stated.protections == ()
+
+
+def test_a_statement_holds_nothing_that_the_rows_tell():
+    """Rule 6: no counts of clipped rows, norms or spectra, in words or in JSON."""
+    stated, *_ = state(MOMENT)
+    for text in (str(stated), repr(stated.as_dict())):
+        assert "clip" not in text
+        assert "eigenvalues" not in text.replace("the published components and eigenvalues", "")
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
+def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
+    """Coordinator, silos and ledgers: what is left is nothing, and no charge is above the cap."""
+    study = replace(study, center=center)
+    ledgers = {name: Ledger.in_memory(EPSILON, DELTA, silo=name) for name in ("north", "south")}
+    silos = {}
+    for seed, (name, ledger) in enumerate(ledgers.items()):
+        rows = spiked_rows(n_rows=200, n_features=D, rank=2, seed=seed)
+        rows /= np.linalg.norm(rows, axis=1).max()
+        silos[name] = private_silo(study, ledger, rows=rows)
+        silos[name].name = name
+    budget = budget_of(study)
+    settings = PowerSettings(
+        n_features=D,
+        rank=R,
+        iteration_rank=R,
+        schedule=every(2),
+        n_steps=T,
+        center=center,
+        shift=noise_shift(budget),
+    )
+    solver = fedpower(settings, np.random.default_rng(0))
+    coordinator = Coordinator(solver, list(silos), study=study.digest, run="run")
+    while not coordinator.done:
+        for question in coordinator.next():
+            coordinator.receive(silos[question.silo].answer(question))
+    sizes = dict.fromkeys(silos, 200)
+    stated = state_privacy(study, budget, sizes, coordinator.history)
+    for ledger in ledgers.values():
+        spent = ledger.spent().epsilon
+        assert spent == pytest.approx(EPSILON, rel=1e-6)
+        assert spent <= EPSILON * (1 + 1e-9)
+        assert spent == pytest.approx(stated.protections[0].epsilon, rel=1e-6)
+        ledger.close()
+
+
+def test_steps_without_a_number_of_steps_are_refused():
+    with pytest.raises(InputError, match="must know its number of steps"):
+        budget_of(replace(STEP, n_steps=None))
