@@ -20,6 +20,7 @@ from fedpower.data import (
     local_moment,
     open_source,
 )
+from fedpower.data.blocks import full_blocks
 from fedpower.errors import InputError
 
 BLOCKS = arrays(
@@ -230,3 +231,23 @@ def test_the_largest_row_norm_is_that_of_the_treated_rows() -> None:
     rows = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
     assert largest_row_norm(open_source(rows), RowTreatment()) == 10.0
     assert largest_row_norm(open_source(rows), RowTreatment(scale=[2.0, 2.0])) == 5.0
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 40))
+def test_slivers_are_joined_into_blocks_worth_computing_on(sizes: list[int], most: int) -> None:
+    rows = np.arange(float(sum(sizes)))[:, None]
+
+    class Slivers:
+        def blocks(self, max_rows: int) -> Any:
+            start = 0
+            for size in sizes:
+                for piece in range(0, size, max_rows):
+                    yield rows[start + piece : start + min(piece + max_rows, size)]
+                start += size
+
+    blocks = list(full_blocks(Slivers(), most))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(np.vstack(blocks), rows)
+    assert all(len(block) <= most for block in blocks)
+    assert len(blocks) <= 2 * -(-len(rows) // most) + 1
+    thin = [sparse.csr_array(block) for block in blocks]
+    assert sum(block.shape[0] for block in thin) == len(rows)

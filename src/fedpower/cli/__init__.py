@@ -1,4 +1,4 @@
-"""The command line: `fedpower fit`, `transform`, `compare`, `simulate`, `budget`, `audit`, `attack`.
+"""The command line: `fedpower plan`, `fit`, `transform`, `compare`, `budget` and the rest.
 
 A command's module is imported when the command is invoked, so that ``fedpower --help`` is instant;
 errors of every command become one sentence here and nowhere else (`failures`).
@@ -17,6 +17,7 @@ import fedpower
 from fedpower.cli.failures import exit_status
 
 COMMANDS = {
+    "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
     "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
     "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
     "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),

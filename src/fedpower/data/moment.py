@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
+from fedpower.data.blocks import full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT
 from fedpower.data.kernel import block_rows as usual_rows
 from fedpower.data.rows import RowTreatment
@@ -107,7 +108,7 @@ def accumulate_moment(
     total, n_clipped = 0, 0
     origin, drift = np.zeros(n_features), np.zeros(n_features)
     scatter: Any = np.zeros((n_features, n_features), order="F")
-    for block in source.blocks(block_rows):
+    for block in full_blocks(source, block_rows):
         treated, clipped = treatment.apply(block)
         if not is_sparse(treated):
             origin = treated.mean(axis=0) if total == 0 else origin

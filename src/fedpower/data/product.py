@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpower.data.blocks import full_blocks
 from fedpower.data.kernel import block_rows
 from fedpower.data.moment import column_mean, require_center
 from fedpower.data.rows import RowTreatment
@@ -65,7 +66,7 @@ class RowProduct:
         basis = require_basis(basis, self._source.n_features)
         shift = self._shift(center)
         total, result = 0, np.zeros(basis.shape)
-        for block in self._source.blocks(self._rows):
+        for block in full_blocks(self._source, self._rows):
             treated, _ = self._treatment.apply(block)
             total += int(treated.shape[0])
             result += _block_product(treated, basis, shift)
@@ -95,7 +96,7 @@ class RowProduct:
         """Merge the blocks' means and sums of squares about them [CGL83 eq. 2.1]."""
         total, n_clipped, squares = 0, 0, 0.0
         origin, drift = np.zeros(self._source.n_features), np.zeros(self._source.n_features)
-        for block in self._source.blocks(self._rows):
+        for block in full_blocks(self._source, self._rows):
             treated, clipped = self._treatment.apply(block)
             if not is_sparse(treated):
                 origin = treated.mean(axis=0) if total == 0 else origin

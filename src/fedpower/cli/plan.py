@@ -1,0 +1,176 @@
+"""`fedpower plan`: what each way of computing would cost and give, before anything is spent."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.cli import values
+from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.silos import open_silos
+from fedpower.cli.words import in_options
+from fedpower.data import match_columns, open_source
+from fedpower.errors import InputError
+from fedpower.estimator import FedPCA
+from fedpower.estimator.plan import Plan, plan, spectrum_of_gap
+from fedpower.privacy.ledger import Ledger
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    name="plan",
+    epilog="Example: fedpower plan --columns 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
+)
+@click.argument("files", nargs=-1, metavar="[FILE...]")
+@click.option("-k", "n_components", type=click.IntRange(min=1), required=True, metavar="K",
+              help="Number of components.")  # fmt: skip
+@click.option("--epsilon", callback=values.epsilon, required=True, metavar="NUMBER|inf",
+              help="Each silo's budget for the fit.")  # fmt: skip
+@click.option("--delta", type=float, help="The δ of (ε, δ); by default from the number of rows.")
+@click.option("--columns", "n_features", type=click.IntRange(min=1),
+              help="Number of columns; read off FILES where they are given.")  # fmt: skip
+@click.option("--silos", metavar="ROWS,ROWS,...|MxROWS",
+              help="Rows of each silo, for instance 5000,8000 or 20x100000.")  # fmt: skip
+@click.option("--center/--no-center", default=True, help="Centre on the pooled mean.")
+@click.option("--iteration-rank", type=int, help="Columns of the iterated basis.")
+@click.option("--n-steps", type=int, help="Steps of the modes that noise every step.")
+@click.option("--local-steps", type=int, default=1, help="Local steps of the paper's method.")
+@click.option("--schedule", type=click.Choice(["every", "decaying", "halving"]), default="every")
+@click.option("--gap", type=float,
+              help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
+@click.option("--spectrum", metavar="FILE|NUMBERS",
+              help="A guess of the leading eigenvalues: a .npy file, or 0.03,0.02,...")  # fmt: skip
+@click.option("--ledger", "ledgers", type=PATH, multiple=True,
+              help="Tell what the fit would leave of this ledger; repeatable.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def plan_command(**options: Any) -> None:
+    """Tell rounds, bytes, noise and predicted error of every way a fit could be done.
+
+    Nothing is charged and no row is used: of FILES only the numbers of rows and columns are read. With
+    --gap or --spectrum the real solvers are rehearsed on made-up rows of that spectrum.
+    """
+    sizes, n_features = _public_facts(options)
+    model = FedPCA(
+        options["n_components"],
+        epsilon=options["epsilon"],
+        delta=options["delta"],
+        center=options["center"],
+        iteration_rank=options["iteration_rank"],
+        n_steps=options["n_steps"],
+        local_steps=options["local_steps"],
+        schedule=options["schedule"],
+    )
+    made = plan(model, sizes=sizes, n_features=n_features, spectrum=_spectrum(options, n_features))
+    left = {str(path): _left_after(path, options["epsilon"]) for path in options["ledgers"]}
+    if options["as_json"]:
+        record = made.as_dict()
+        record["epsilon"] = made.epsilon if math.isfinite(made.epsilon) else "inf"
+        print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
+    else:
+        _print(made, sizes, n_features, left)
+
+
+def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
+    """Return the silos' sizes and the number of columns, given or read off the files."""
+    if options["files"]:
+        if options["silos"] or options["n_features"]:
+            raise InputError(
+                "FILES must stand alone or --columns and --silos without them, got both; "
+                "leave one out"
+            )
+        opened = {name: open_source(silo) for name, silo in open_silos(options["files"]).items()}
+        _, matched = match_columns(list(opened.values()))
+        sizes = {
+            name: source.n_rows or sum(int(block.shape[0]) for block in source.blocks(65536))
+            for name, source in zip(opened, matched, strict=True)
+        }
+        return sizes, matched[0].n_features
+    if not options["silos"] or not options["n_features"]:
+        raise InputError(
+            "a plan must know the silos' sizes and columns, got neither files nor both --columns and "
+            "--silos; give for instance --columns 100 --silos 20x100000"
+        )
+    return _sizes(options["silos"]), options["n_features"]
+
+
+def _sizes(words: str) -> dict[str, int]:
+    try:
+        if "x" in words:
+            count, rows = (int(word) for word in words.split("x"))
+            numbers = [rows] * count
+        else:
+            numbers = [int(word) for word in words.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise InputError(
+            f"--silos must be numbers of rows such as 5000,8000 or 20x100000, got {words!r}; "
+            "give one number for each silo"
+        )
+    return {f"silo-{place}": rows for place, rows in enumerate(numbers, start=1)}
+
+
+def _spectrum(options: dict[str, Any], n_features: int) -> NDArray[np.float64] | None:
+    words, gap = options["spectrum"], options["gap"]
+    if words is not None and gap is not None:
+        raise InputError("--gap and --spectrum must not be given together, got both; choose one")
+    if gap is not None:
+        return spectrum_of_gap(gap, options["n_components"], n_features)
+    if words is None:
+        return None
+    try:
+        if words.endswith(".npy"):
+            return np.asarray(np.load(words, allow_pickle=False), dtype=np.float64)
+        return np.array([float(word) for word in words.split(",")])
+    except (OSError, ValueError):
+        raise InputError(
+            f"--spectrum must be a .npy file or numbers with commas between them, got {words!r}; "
+            "give for instance 0.03,0.02,0.01"
+        ) from None
+
+
+def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
+    with Ledger.open(path) as ledger:
+        if not math.isfinite(epsilon):
+            return {"fits": False, "left": ledger.left()}
+        forecast = ledger.what_if(epsilon)
+        return {"fits": forecast.fits, "left": forecast.left if forecast.fits else ledger.left()}
+
+
+def _print(
+    made: Plan, sizes: dict[str, int], n_features: int, left: dict[str, dict[str, Any]]
+) -> None:
+    out = console()
+    promise = (
+        f"epsilon={made.epsilon:g}, delta={made.delta:g}"
+        if math.isfinite(made.epsilon)
+        else "NOT PRIVATE (epsilon = inf)"
+    )
+    out.print(
+        f"{len(sizes)} silos, {sum(sizes.values()):,} rows of {n_features} columns; {promise}.",
+        soft_wrap=True,
+    )
+    numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
+    shown = table(None, "", "solver", "noise mode", *numbers, numbers=numbers)
+    for way in made.ways:
+        shown.add_row(
+            "→" if way.chosen else "",
+            way.solver,
+            way.noise,
+            "–" if way.rounds is None else str(way.rounds),
+            "–" if way.bytes_up is None else human_bytes(way.bytes_up),
+            "–" if way.bytes_down is None else human_bytes(way.bytes_down),
+            f"{way.noise_level:.2e}",
+            "–" if way.error is None else f"{way.error:.2e}",
+        )
+    out.print(shown)
+    out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
+    if any(way.error is None for way in made.ways):
+        out.print("Give --gap or --spectrum to have the error predicted.", soft_wrap=True)
+    for path, after in left.items():
+        verdict = "would be left" if after["fits"] else "is left, too little for this fit"
+        out.print(f"{path}: epsilon={after['left']:.4g} {verdict}.", soft_wrap=True)

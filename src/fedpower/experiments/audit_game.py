@@ -1,0 +1,221 @@
+"""The distinguishing game against a real silo, to see whether its releases keep their promise.
+
+Two worlds differ in one row of one silo, chosen to be the hardest to hide. In each run a fresh silo
+with a fresh ledger is built over one of them and asked what a coordinator may ask; the attacker, who
+knows both worlds, scores the answers. `fedpower.privacy.audit` turns the scores into a bound on ε.
+"""
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fedpower.errors import InputError
+from fedpower.experiments.audit_worlds import Game, Progress, budget_for
+from fedpower.privacy.accounting import epsilon_of, mu_of
+from fedpower.privacy.audit import AuditResult, audit_scores
+from fedpower.privacy.calibration import NoiseMode, noise_multiplier
+from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.protocol.private_study import study_mu
+from fedpower.protocol.study import Study
+
+DEFAULT_ROWS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What an audit of one noise mode found.
+
+    Attributes
+    ----------
+    mode, center, n_steps, n_rows
+        What was audited; ``n_steps`` is 1 where everything leaves in one release.
+    noise_factor
+        1 for the product's own noise; less for a control that is deliberately wrong.
+    claimed_epsilon
+        What the study promises, at ``found.delta``.
+    exact_epsilon
+        What exact accounting of the product's own noise gives: as claimed in ``step`` and ``moment``,
+        far less in ``paper``, whose printed noise is several times too large.
+    reachable_epsilon
+        What this game could show with endless runs: the attacker's own ε by exact accounting.
+    found
+        The bounds from the runs.
+    seconds
+        How long the runs took.
+    """
+
+    mode: NoiseMode
+    center: bool
+    n_steps: int
+    n_rows: int
+    noise_factor: float
+    claimed_epsilon: float
+    exact_epsilon: float
+    reachable_epsilon: float
+    found: AuditResult
+    seconds: float
+
+    @property
+    def epsilon_lower(self) -> float:
+        """ε is at least this, with the confidence asked for."""
+        return self.found.epsilon_lower
+
+    @property
+    def violation(self) -> bool:
+        """Whether more privacy was lost than the study promises."""
+        return self.epsilon_lower > self.claimed_epsilon
+
+    @property
+    def exceeds_accounting(self) -> bool:
+        """Whether more was lost than exact accounting of the product's own noise allows."""
+        return self.epsilon_lower > self.exact_epsilon
+
+    @property
+    def verdict(self) -> str:
+        """The finding in a word or three."""
+        return "VIOLATION" if self.violation else "no violation found"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        return {
+            **{name: value for name, value in asdict(self).items() if name != "found"},
+            **asdict(self.found),
+            "violation": self.violation,
+            "exceeds_accounting": self.exceeds_accounting,
+            "verdict": self.verdict,
+        }
+
+
+def audit_mode(
+    mode: NoiseMode,
+    *,
+    epsilon: float,
+    delta: float,
+    n_runs: int,
+    n_rows: int = DEFAULT_ROWS,
+    n_features: int = 3,
+    n_steps: int = 10,
+    iteration_rank: int = 2,
+    center: bool = False,
+    noise_factor: float = 1.0,
+    source: NoiseSource | None = None,
+    confidence: float = 0.95,
+    on_progress: Progress | None = None,
+) -> AuditReport:
+    """Return what the game against a real silo in ``mode`` shows about its ε.
+
+    The worst neighbours there are. One row is the unit vector x in world 0 and y in world 1. Without
+    centring x ⟂ y, and every question's basis spans both: each product moves by √2/s (1/s for a
+    single column), the sensitivity itself. A centred moment moves most for xᵀy = −c²
+    (`summary_sensitivity`); a separate mean, together with T products, for xᵀy = −1/(4T). The score is
+    the likelihood ratio's: the answers times the difference of the two worlds' true values, over the
+    noise's variance, summed over all that was released. No test is more powerful [Neyman, Pearson].
+
+    The same question would get the same bytes, so the T bases are T turns of one plane.
+
+    Parameters
+    ----------
+    mode, epsilon, delta, n_steps, iteration_rank, center
+        Terms of the study; ``n_steps`` and ``iteration_rank`` play no part in ``moment``.
+    n_runs
+        Runs per world, at least 20.
+    n_rows, n_features
+        Size of the silo: s, and d ≥ max(2, r).
+    noise_factor
+        Scales the noise: the silo agrees to a study of a larger ε than is claimed, so that the same
+        code adds less. 0.5 must be caught, except in ``paper``, which has several times too much.
+    source
+        Where the noise comes from; the operating system unless an experiment injects its own.
+    confidence
+        That ``epsilon_lower`` is no more than the true ε.
+    on_progress
+        Called now and then, and at the end.
+    """
+    if n_features < max(2, iteration_rank):
+        raise InputError(
+            f"n_features must be at least 2 and at least iteration_rank, got {n_features}; "
+            f"use {max(2, iteration_rank)}"
+        )
+    if not (math.isfinite(epsilon) and noise_factor > 0):
+        raise InputError(
+            "an audit needs noise, got none; use a finite epsilon and noise_factor > 0"
+        )
+    study = _study(
+        mode,
+        epsilon=epsilon,
+        delta=delta,
+        n_steps=n_steps,
+        n_features=n_features,
+        iteration_rank=iteration_rank,
+        center=center,
+    )
+    promised = budget_for(study)
+    real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
+    game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise())
+    started = time.perf_counter()
+    scores = game.play(n_runs, on_progress)
+    allowed = delta - promised.n_releases * promised.slack_delta
+    return AuditReport(
+        mode=mode,
+        center=center,
+        n_steps=1 if mode == "moment" else n_steps,
+        n_rows=n_rows,
+        noise_factor=noise_factor,
+        claimed_epsilon=epsilon,
+        exact_epsilon=epsilon_of(study_mu(promised, n_rows), allowed),
+        reachable_epsilon=epsilon_of(game.mu, allowed),
+        found=audit_scores(*scores, delta=delta, confidence=confidence),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def control_factor(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: int) -> float:
+    """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed.
+
+    That is half of the noise in ``step`` and ``moment``. The printed noise of ``paper`` is several
+    times what its promise needs, so half of it would still keep the promise.
+    """
+    if mode != "paper":
+        return 0.5
+    study = _study(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
+    promised = budget_for(study)
+    return 0.5 * study_mu(promised, DEFAULT_ROWS) / mu_of(epsilon, delta)
+
+
+def _study(
+    mode: NoiseMode,
+    *,
+    epsilon: float,
+    delta: float,
+    n_steps: int,
+    n_features: int = 3,
+    iteration_rank: int = 2,
+    center: bool = False,
+) -> Study:
+    """Return the terms; the whole moment can be asked for where it is what was noised."""
+    return Study(
+        columns=None,
+        n_features=n_features,
+        iteration_rank=n_features if mode == "moment" else iteration_rank,
+        center=center,
+        noise=mode,
+        epsilon=epsilon,
+        delta=delta,
+        n_steps=None if mode == "moment" else n_steps,
+    )
+
+
+def _calibrated_for(
+    mode: NoiseMode, epsilon: float, delta: float, noise_factor: float, n_steps: int
+) -> float:
+    """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``.
+
+    In ``paper`` the printed max{√(T/ε), 2√(2T ln(1/δ))/ε} is solved for ε.
+    """
+    if noise_factor == 1:
+        return epsilon
+    if mode != "paper":
+        return epsilon_of(mu_of(epsilon, delta) / noise_factor, delta)
+    level = noise_factor * noise_multiplier("paper", epsilon=epsilon, delta=delta, n_steps=n_steps)
+    return max(n_steps / level**2, 2 * math.sqrt(2 * n_steps * math.log(1 / delta)) / level)

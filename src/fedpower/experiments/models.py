@@ -1,0 +1,205 @@
+"""The paper's two data models: spiked covariance and stochastic block model [FP §5]."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError
+from fedpower.experiments.simulated import (
+    Array,
+    Model,
+    at_least,
+    equal_sizes,
+    given_sizes,
+    read_only,
+    truth_generator,
+)
+from fedpower.linalg import orth
+
+CHUNK_VALUES = 2**19
+"""Random numbers drawn at once (4 MiB); fixed, so that rows do not depend on how they are read."""
+
+TILE_NODES = 128
+"""Side of the tiles an adjacency matrix is drawn in; fixed for the same reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpikedCovariance(Model):
+    """Rows from N(0, UUᵀ + σ²I): ``noise`` is σ, ``basis`` is U [FP §5, Model I].
+
+    Normalised rows x/‖x‖ keep U as the leading eigenspace: rotations within U or within its
+    complement leave their distribution as it is, so their moment is aUUᵀ + b(I − UUᵀ), a > b.
+    """
+
+    noise: float
+
+    @property
+    def name(self) -> Literal["spiked"]:
+        """What the command line calls the model."""
+        return "spiked"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The noise level."""
+        return {"noise": self.noise}
+
+    def chunks(self, silo: int) -> Iterator[Array]:
+        """Yield x = Uz + σg, with k + d standard normals (z, g) per row."""
+        rng, left = self.generator(silo), self.sizes[silo]
+        width = self.rank + self.n_features
+        most = max(1, CHUNK_VALUES // width)
+        while left:
+            drawn = rng.standard_normal((min(most, left), width))
+            rows = drawn[:, self.rank :] * self.noise
+            rows += drawn[:, : self.rank] @ self.basis.T
+            yield rows
+            left -= len(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StochasticBlock(Model):
+    """Adjacency matrices of networks on the same nodes, one network a silo [FP §5, Model II].
+
+    Attributes
+    ----------
+    within, between
+        W: how likely an edge is inside a community and between two, before ``strengths``.
+    strengths
+        What W is multiplied by, in each part of the silos in turn.
+
+    The truth is the span of the communities' indicators. [FP §5] does not say how nodes are
+    assigned; here communities are consecutive nodes in parts as equal as can be.
+    """
+
+    within: float
+    between: float
+    strengths: tuple[float, ...]
+
+    @property
+    def name(self) -> Literal["sbm"]:
+        """What the command line calls the model."""
+        return "sbm"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The connectivity."""
+        return {
+            "within": self.within,
+            "between": self.between,
+            "strengths": list(self.strengths),
+        }
+
+    def strength(self, silo: int) -> float:
+        """Return what W is multiplied by in this silo."""
+        return self.strengths[silo * len(self.strengths) // self.n_silos]
+
+    def chunks(self, silo: int) -> Iterator[Array]:
+        """Yield stripes of the symmetric matrix, tile by tile.
+
+        A tile above the diagonal is drawn twice from the same numbers, once for its rows and once,
+        transposed, for its columns: no more than a stripe is ever held.
+        """
+        labels = _communities(self.n_features, self.rank)
+        starts = range(0, self.n_features, TILE_NODES)
+        for row, start in enumerate(starts):
+            nodes = labels[start : start + TILE_NODES]
+            stripe = [
+                self._tile(silo, row, column, nodes, labels[first : first + TILE_NODES])
+                for column, first in enumerate(starts)
+            ]
+            yield np.hstack(stripe)
+
+    def _tile(
+        self, silo: int, row: int, column: int, rows: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> Array:
+        if row > column:
+            return self._tile(silo, column, row, columns, rows).T
+        same = rows[:, np.newaxis] == columns[np.newaxis, :]
+        chance = self.strength(silo) * np.where(same, self.within, self.between)
+        edges = self.generator(silo, row, column).random(chance.shape) < chance
+        if row == column:
+            upper = np.triu(edges, 1)
+            edges = upper | upper.T
+        return edges.astype(np.float64)
+
+
+def spiked_covariance(
+    *,
+    n_rows: int = 2_000_000,
+    n_features: int = 100,
+    n_silos: int = 20,
+    rank: int = 4,
+    noise: float = 0.6,
+    normalize: bool = True,
+    sizes: Sequence[int] | None = None,
+    seed: int,
+) -> SpikedCovariance:
+    """Return Model I, by default at the paper's size [FP §5].
+
+    U comes from orthogonalising a d×k matrix of N(0.5, 1) entries. ``sizes`` gives the rows of each
+    silo in place of ``n_rows`` and ``n_silos``, which share them out as equally as can be.
+    """
+    at_least("rank", rank, 1)
+    if n_features < rank:
+        raise InputError(
+            f"n_features must be at least rank={rank}, got {n_features}; choose a smaller rank"
+        )
+    if not (np.isfinite(noise) and noise >= 0):
+        raise InputError(f"noise must be a finite number of at least 0, got {noise}; 0.6 is usual")
+    rng = truth_generator(seed)
+    return SpikedCovariance(
+        sizes=equal_sizes(n_rows, n_silos) if sizes is None else given_sizes(sizes),
+        n_features=n_features,
+        rank=rank,
+        basis=read_only(orth(rng.normal(0.5, 1.0, (n_features, rank)))),
+        normalize=normalize,
+        seed=seed,
+        noise=float(noise),
+    )
+
+
+def stochastic_block(
+    *,
+    n_nodes: int = 1000,
+    n_silos: int = 20,
+    n_communities: int = 2,
+    within: float = 0.25,
+    between: float = 0.1,
+    strengths: Sequence[float] = (0.8, 0.6),
+    normalize: bool = True,
+    seed: int,
+) -> StochasticBlock:
+    """Return Model II, by default with the paper's numbers: 0.8W, then 0.6W [FP §5]."""
+    at_least("n_silos", n_silos, 1)
+    at_least("n_communities", n_communities, 1)
+    if n_nodes < n_communities:
+        raise InputError(
+            f"n_nodes must be at least n_communities={n_communities}, got {n_nodes}; give more"
+        )
+    for chance in (strength * each for strength in strengths for each in (within, between)):
+        if not 0 <= chance <= 1:
+            raise InputError(
+                f"an edge's probability must lie between 0 and 1, got {chance:g}; "
+                "change within, between or strengths"
+            )
+    truth_generator(seed)
+    indicators = np.eye(n_communities)[_communities(n_nodes, n_communities)]
+    return StochasticBlock(
+        sizes=(n_nodes,) * n_silos,
+        n_features=n_nodes,
+        rank=n_communities,
+        basis=read_only(indicators / np.sqrt(indicators.sum(axis=0))),
+        normalize=normalize,
+        seed=seed,
+        within=float(within),
+        between=float(between),
+        strengths=tuple(float(strength) for strength in strengths),
+    )
+
+
+def _communities(n_nodes: int, n_communities: int) -> NDArray[np.int64]:
+    """Return each node's community."""
+    return np.arange(n_nodes, dtype=np.int64) * n_communities // n_nodes

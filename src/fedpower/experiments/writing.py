@@ -1,0 +1,163 @@
+"""A model's silos written as files, in bounded memory and all or nothing."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from fedpower.data import block_rows
+from fedpower.errors import InputError
+from fedpower.experiments.simulated import Model
+
+Array = NDArray[np.float64]
+Format = Literal["npy", "parquet", "csv"]
+FORMATS: tuple[Format, ...] = ("npy", "parquet", "csv")
+
+GROUP_BYTES = 32 * 2**20
+"""Size of a Parquet row group: readers hold what describes every group, so there must not be many."""
+
+
+def write_model(
+    model: Model,
+    folder: Path,
+    *,
+    kind: Format = "npy",
+    force: bool = False,
+    on_rows: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Return the silo files written to ``folder``, beside ``truth.npz`` and ``model.json``.
+
+    Parameters
+    ----------
+    model
+        What to write.
+    folder
+        Made where it does not exist. It appears whole: files are written elsewhere first.
+    kind
+        The silos' file format; .npy holds no column names.
+    force
+        Whether an earlier simulation in ``folder`` is replaced.
+    on_rows
+        Called with the number of rows after each block.
+    """
+    if kind not in FORMATS:
+        raise InputError(f"format must be one of {', '.join(FORMATS)}, got {kind!r}; choose one")
+    require_room(folder, force=force)
+    digits = max(2, len(str(model.n_silos)))
+    names = [f"silo-{place:0{digits}}.{kind}" for place in range(1, model.n_silos + 1)]
+    with _all_or_nothing(folder) as partial:
+        for silo, name in enumerate(names):
+            write = {"npy": _write_npy, "parquet": _write_parquet, "csv": _write_csv}[kind]
+            write(partial / name, model, _counted(model, silo, on_rows), model.sizes[silo])
+        np.savez(partial / "truth.npz", basis=model.basis, columns=np.array(model.columns))
+        facts = json.dumps(model.facts | {"files": names}, indent=2)
+        (partial / "model.json").write_text(facts + "\n", encoding="utf-8")
+    return [folder / name for name in names]
+
+
+def require_room(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something, unless it is an earlier simulation and ``force``."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} must be a folder, got a file; choose another name")
+    names = sorted(path.name for path in folder.iterdir())
+    if names and not force:
+        raise InputError(
+            f"{folder} must be empty or new, got {len(names)} files in it; choose another folder, "
+            "or replace an earlier simulation with --force"
+        )
+    foreign = [name for name in names if not _is_ours(folder / name)]
+    if foreign:
+        raise InputError(
+            f"{folder} must hold nothing but an earlier simulation to be replaced, got "
+            f"{foreign[0]!r}; move that away or choose another folder"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a name is one that a simulation gives."""
+    silo = path.stem.startswith("silo-") and path.suffix.removeprefix(".") in FORMATS
+    return path.is_file() and (silo or path.name in ("truth.npz", "model.json"))
+
+
+@contextmanager
+def _all_or_nothing(folder: Path) -> Iterator[Path]:
+    """Give a new folder beside ``folder`` that takes its place at the end, or vanishes."""
+    target = folder.resolve()
+    partial = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        yield partial
+        if target.exists():
+            old = partial.with_suffix(".old")
+            target.rename(old)
+            try:
+                partial.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+            shutil.rmtree(old)
+        else:
+            partial.rename(target)
+    except OSError as error:
+        raise InputError(
+            f"{folder} must be a folder that can be written, got "
+            f"{(error.strerror or str(error)).lower()!r}; choose another, or make room"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _counted(model: Model, silo: int, on_rows: Callable[[int], None] | None) -> Iterator[Array]:
+    for block in model.blocks(silo, block_rows(model.n_features)):
+        yield block
+        if on_rows is not None:
+            on_rows(len(block))
+
+
+def _write_npy(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
+    header = {"descr": "<f8", "fortran_order": False, "shape": (n_rows, model.n_features)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, dtype="<f8").data)
+
+
+def _write_parquet(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
+    group_rows = max(1, GROUP_BYTES // (8 * model.n_features))
+    group: list[Any] = []
+    with pyarrow.parquet.ParquetWriter(path, _schema(model), use_dictionary=False) as writer:
+        for block in blocks:
+            group.append(_batch(block, model))
+            n_rows -= len(block)
+            if n_rows == 0 or sum(map(len, group)) >= group_rows:
+                table = pa.Table.from_batches(group)
+                writer.write_table(table, row_group_size=len(table))
+                group = []
+
+
+def _write_csv(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
+    del n_rows
+    with pyarrow.csv.CSVWriter(path, _schema(model)) as writer:
+        for block in blocks:
+            writer.write_batch(_batch(block, model))
+
+
+def _schema(model: Model) -> Any:
+    return pa.schema([(column, pa.float64()) for column in model.columns])
+
+
+def _batch(block: Array, model: Model) -> Any:
+    columns = np.ascontiguousarray(block.T)
+    return pa.record_batch([pa.array(column) for column in columns], schema=_schema(model))

@@ -1,0 +1,186 @@
+"""The game against a real silo clears the product's noise and catches half of it.
+
+Where noise is fresh, a sound silo is accused with probability 1 − confidence = 1e-6 per audit at most;
+seeded audits do not vary.
+"""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from fedpower.cli.audit import audit
+from fedpower.errors import InputError
+from fedpower.experiments import audit_game
+from fedpower.experiments.audit_game import audit_mode, control_factor
+from fedpower.experiments.audit_worlds import Game, budget_for
+from fedpower.privacy.accounting import epsilon_of, mu_of
+from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
+from fedpower.protocol.private_study import study_mu
+from fedpower.protocol.study import Study
+
+SURE = 1 - 1e-6
+TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_steps": 2, "confidence": SURE}
+CASES = [("moment", False), ("moment", True), ("step", False), ("step", True), ("paper", False)]
+
+
+def game_of(mode, center, *, n_rows=50, iteration_rank=2, n_steps=3):
+    study = Study(
+        columns=None,
+        n_features=4,
+        iteration_rank=4 if mode == "moment" else iteration_rank,
+        center=center,
+        noise=mode,
+        epsilon=4.0,
+        delta=1e-5,
+        n_steps=None if mode == "moment" else n_steps,
+    )
+    return Game(study, n_rows, SystemNoise()), study_mu(budget_for(study), n_rows)
+
+
+@pytest.mark.parametrize(("mode", "center"), [c for c in CASES if c != ("step", True)])
+@pytest.mark.parametrize("n_rows", [2, 50, 1000])
+def test_the_worlds_are_as_far_apart_as_the_price_list_says(mode, center, n_rows):
+    """The attacker's μ is all of the study's: no neighbours are worse, and no bound is loose."""
+    game, charged = game_of(mode, center, n_rows=n_rows)
+    assert game.mu <= charged
+    assert game.mu == pytest.approx(charged, rel=1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_they_are_so_at_every_rank(rank):
+    game, charged = game_of("step", False, iteration_rank=rank)
+    assert game.mu <= charged
+    assert game.mu == pytest.approx(charged, rel=1e-5)
+
+
+def test_products_and_a_separate_mean_have_no_common_worst_row():
+    """Products want x ⟂ y, the mean y = −x: together they move a little less than is paid for."""
+    game, charged = game_of("step", True, n_steps=10)
+    assert 0.95 * charged < game.mu < charged
+
+
+@pytest.mark.parametrize(("mode", "center"), CASES)
+def test_the_product_s_own_noise_is_not_accused(mode, center):
+    report = audit_mode(mode, center=center, n_runs=150, **TERMS)
+    assert report.verdict == "no violation found"
+    assert not report.violation
+    assert report.epsilon_lower <= report.exact_epsilon <= report.claimed_epsilon
+
+
+@pytest.mark.parametrize(("mode", "center"), [c for c in CASES if c[0] != "paper"])
+def test_halved_noise_is_caught(mode, center):
+    report = audit_mode(
+        mode,
+        center=center,
+        n_runs=500,
+        noise_factor=0.5,
+        source=SeededNoiseForExperiments(0),
+        **TERMS | {"confidence": 0.999},
+    )
+    assert report.verdict == "VIOLATION"
+    assert report.exceeds_accounting
+    assert report.epsilon_lower > report.claimed_epsilon
+
+
+def test_half_of_the_paper_s_noise_keeps_its_promise_and_half_of_what_is_needed_does_not():
+    """The printed noise is several times too large, so halving it breaks accounting only."""
+    sound = audit_mode("paper", n_runs=100, noise_factor=0.5, **TERMS)
+    assert not sound.violation
+    assert sound.exact_epsilon < sound.reachable_epsilon < sound.claimed_epsilon
+    factor = control_factor("paper", epsilon=4.0, delta=1e-5, n_steps=2)
+    assert factor < 0.2
+    broken = audit_mode(
+        "paper",
+        n_runs=500,
+        noise_factor=factor,
+        source=SeededNoiseForExperiments(1),
+        **TERMS | {"confidence": 0.999},
+    )
+    assert broken.violation
+
+
+def test_half_of_the_paper_s_noise_is_caught_against_exact_accounting():
+    report = audit_mode(
+        "paper",
+        epsilon=16.0,
+        delta=1e-5,
+        n_steps=1,
+        n_runs=1000,
+        noise_factor=0.5,
+        source=SeededNoiseForExperiments(2),
+        confidence=0.99,
+    )
+    assert report.exceeds_accounting
+    assert not report.violation
+
+
+@pytest.mark.parametrize("mode", ["step", "moment", "paper"])
+def test_a_control_s_silo_really_adds_that_much_less(mode):
+    full, half = (
+        audit_mode(mode, n_runs=20, noise_factor=factor, **TERMS) for factor in (1.0, 0.5)
+    )
+    assert half.claimed_epsilon == full.claimed_epsilon
+    assert half.exact_epsilon == full.exact_epsilon
+    twice = epsilon_of(2 * mu_of(full.reachable_epsilon, 1e-5), 1e-5)
+    assert half.reachable_epsilon == pytest.approx(twice, rel=1e-4)
+
+
+def test_progress_is_told_to_the_end():
+    told = []
+    audit_mode("moment", n_runs=120, on_progress=lambda *at: told.append(at), **TERMS)
+    assert told == [(50, 120), (100, 120), (120, 120)]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"epsilon": math.inf}, "an audit needs noise"),
+        ({"noise_factor": 0.0}, "an audit needs noise"),
+        ({"n_features": 3, "iteration_rank": 4}, "n_features must be"),
+        ({"n_runs": 5}, "20 finite scores"),
+    ],
+)
+def test_an_audit_that_cannot_be_is_refused(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        audit_mode("step", **{"n_runs": 20} | TERMS | change)
+
+
+@pytest.fixture
+def seeded(monkeypatch):
+    """Commands cannot be given a seed, so that nobody does by accident; their noise is replaced."""
+    monkeypatch.setattr(audit_game, "SystemNoise", lambda: SeededNoiseForExperiments(0))
+
+
+def run(*words):
+    return CliRunner().invoke(audit, words, standalone_mode=False)
+
+
+@pytest.mark.usefixtures("seeded")
+def test_the_command_ends_with_0_and_says_that_the_control_was_caught():
+    result = run("--mode", "moment", "--runs", "300")
+    assert result.return_value == 0
+    assert "control with halved noise" in result.output
+    assert "caught" in result.output
+    assert "No violation of epsilon=4 at delta=1e-05 was found in 1200 runs" in result.output
+    assert result.output.count("no violation found") == 2  # plain and centred
+
+
+@pytest.mark.usefixtures("seeded")
+def test_the_command_ends_with_1_when_a_promise_is_broken():
+    result = run("--mode", "moment", "--runs", "300", "--halved", "--json")
+    record = json.loads(result.output)
+    assert result.return_value == 1
+    assert record["violation"]
+    (control,) = record["audits"]
+    assert control["noise_factor"] == 0.5
+    assert control["verdict"] == "VIOLATION"
+
+
+@pytest.mark.usefixtures("seeded")
+def test_too_few_runs_to_catch_anything_are_said_to_be_too_few():
+    result = run("--mode", "moment", "--runs", "20", "--epsilon", "0.1")
+    assert result.return_value == 0
+    assert "too few to catch halved noise" in result.stderr
+    assert "0 of 1 controls" in result.stdout

@@ -1,0 +1,195 @@
+"""The paper's data models: their moments, and rows that do not depend on how they are read."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fedpower import FedPCA
+from fedpower.data import open_source
+from fedpower.errors import InputError
+from fedpower.experiments.models import TILE_NODES, spiked_covariance, stochastic_block
+from fedpower.experiments.simulated import Array, Model
+from fedpower.linalg import sin_theta
+
+MODELS: list[Callable[[], Model]] = [
+    lambda: spiked_covariance(n_rows=9000, n_features=120, n_silos=2, seed=3),
+    lambda: spiked_covariance(n_features=7, rank=2, sizes=(5, 1, 30), seed=3),
+    lambda: stochastic_block(n_nodes=TILE_NODES + 22, n_silos=3, seed=3),
+    lambda: stochastic_block(n_nodes=11, n_silos=2, n_communities=3, normalize=False, seed=3),
+]
+
+
+def rows_of(model: Model, silo: int = 0, max_rows: int = 10**6) -> Array:
+    return np.vstack(list(model.blocks(silo, max_rows)))
+
+
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("max_rows", [1, 7, 4096])
+def test_rows_do_not_depend_on_the_block_size(make: Callable[[], Model], max_rows: int) -> None:
+    model = make()
+    blocks = list(model.blocks(1, max_rows))
+    assert all(0 < len(block) <= max_rows for block in blocks)
+    assert np.vstack(blocks).tobytes() == rows_of(model, 1).tobytes()
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_the_same_seed_gives_the_same_rows_and_truth(make: Callable[[], Model]) -> None:
+    first, second = make(), make()
+    assert first.basis.tobytes() == second.basis.tobytes()
+    for silo in range(first.n_silos):
+        assert rows_of(first, silo).tobytes() == rows_of(second, silo).tobytes()
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_silos_have_their_sizes_and_different_rows(make: Callable[[], Model]) -> None:
+    model = make()
+    parts = [rows_of(model, silo) for silo in range(model.n_silos)]
+    assert [part.shape for part in parts] == [(size, model.n_features) for size in model.sizes]
+    assert not np.array_equal(parts[0][:1], parts[1][:1])
+
+
+def test_another_seed_gives_other_rows_and_another_truth() -> None:
+    first, second = (spiked_covariance(n_rows=40, n_silos=2, seed=seed) for seed in (0, 1))
+    assert not np.array_equal(rows_of(first), rows_of(second))
+    assert sin_theta(first.basis, second.basis) > 0.5
+
+
+def test_a_row_of_the_spiked_model_depends_on_seed_silo_and_place_alone() -> None:
+    few = spiked_covariance(sizes=(10,), seed=5)
+    many = spiked_covariance(sizes=(12_000, 3), seed=5)
+    assert np.array_equal(rows_of(few), rows_of(many)[:10])
+
+
+def test_sizes_share_rows_as_equally_as_can_be() -> None:
+    model = spiked_covariance(n_rows=11, n_silos=3, seed=0)
+    assert model.sizes == (4, 4, 3)
+    assert model.n_rows == 11
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_the_truth_is_orthonormal_and_read_only(make: Callable[[], Model]) -> None:
+    basis = make().basis
+    np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-12)
+    with pytest.raises(ValueError, match="read-only"):
+        basis[0, 0] = 1.0
+
+
+@pytest.mark.parametrize("make", MODELS[:3])
+def test_normalised_rows_have_norm_one_and_never_more(make: Callable[[], Model]) -> None:
+    norms = np.linalg.norm(rows_of(make()), axis=1)
+    assert (norms <= 1).all()
+    np.testing.assert_allclose(norms[norms > 0], 1, rtol=1e-12)
+
+
+def test_the_spiked_model_has_mean_zero_and_the_stated_covariance() -> None:
+    # Entries of the sample moment are within 6 standard errors: fails for one seed in 10⁷ (66
+    # entries and 11 means, 2e-9 each); the seed is fixed.
+    n_rows = 40_000
+    model = spiked_covariance(
+        n_rows=n_rows, n_features=11, n_silos=1, rank=3, noise=0.5, normalize=False, seed=1
+    )
+    rows = rows_of(model)
+    covariance = model.basis @ model.basis.T + 0.25 * np.eye(11)
+    variances = np.diag(covariance)
+    errors = np.sqrt((np.outer(variances, variances) + covariance**2) / n_rows)
+    assert (np.abs(rows.T @ rows / n_rows - covariance) < 6 * errors).all()
+    assert (np.abs(rows.mean(axis=0)) < 6 * np.sqrt(variances / n_rows)).all()
+
+
+def test_normalising_keeps_the_planted_eigenspace() -> None:
+    # sin θ ≤ 2‖S − E S‖/gap [Davis–Kahan]. Two equal leading eigenvalues are at most 1/2, so matrix
+    # Bernstein gives ‖S − E S‖ ≤ 0.04 but for one seed in 10⁹ (20,000 rows); the gap is above 0.2.
+    model = spiked_covariance(n_rows=20_000, n_features=8, n_silos=1, rank=2, noise=0.3, seed=2)
+    rows = rows_of(model)
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    assert values[-2] - values[-3] > 0.2
+    assert sin_theta(vectors[:, -2:], model.basis) < 0.4
+
+
+def test_the_spiked_basis_comes_from_entries_of_mean_one_half() -> None:
+    # The span's cosine² with the all-ones direction tends to k/(k + 4) = 1/2, and to k/d = 0.01 with
+    # mean 0. It depends on ‖Gᵀ1‖/√d, which is 20 ± 1 here: below 0.3 for one seed in 10⁶ at most.
+    basis = spiked_covariance(n_rows=4, n_features=400, n_silos=1, rank=4, seed=0).basis
+    ones = np.full(400, 1 / 20)
+    assert np.linalg.norm(basis.T @ ones) ** 2 > 0.3
+
+
+def test_networks_are_symmetric_without_loops_and_shared_communities() -> None:
+    model = stochastic_block(n_nodes=2 * TILE_NODES + 5, n_silos=2, normalize=False, seed=4)
+    network = rows_of(model)
+    assert np.array_equal(network, network.T)
+    assert not np.diag(network).any()
+    assert set(np.unique(network)) == {0.0, 1.0}
+
+
+def test_networks_have_the_stated_edge_probabilities() -> None:
+    # Each count is binomial and within 6 standard errors: fails for one seed in 10⁷ (8 counts, 2e-9
+    # each, and their normal approximation); the seed is fixed.
+    model = stochastic_block(n_nodes=300, n_silos=4, normalize=False, seed=6)
+    first = np.arange(300) < 150
+    pairs = np.triu(np.ones((300, 300), dtype=bool), 1)
+    same = first[:, np.newaxis] == first[np.newaxis, :]
+    for silo, strength in enumerate((0.8, 0.8, 0.6, 0.6)):
+        network = rows_of(model, silo)
+        for kind, weight in ((pairs & same, 0.25), (pairs & ~same, 0.1)):
+            chance, count = strength * weight, int(kind.sum())
+            error = np.sqrt(count * chance * (1 - chance))
+            assert abs(network[kind].sum() - count * chance) < 6 * error
+
+
+def test_the_block_models_truth_spans_the_communities() -> None:
+    basis = stochastic_block(n_nodes=6, n_silos=1, seed=0).basis
+    first = np.array([1, 1, 1, 0, 0, 0]) / np.sqrt(3)
+    np.testing.assert_allclose(basis, np.column_stack([first, first[::-1]]))
+
+
+def test_networks_lead_to_their_communities() -> None:
+    # Not a moment but a sanity check at a fixed seed: 0.15 at 300 nodes and 6 networks, 1 by chance.
+    model = stochastic_block(n_nodes=300, n_silos=6, seed=0)
+    networks = [rows_of(model, silo) for silo in range(6)]
+    pooled = np.sum([network.T @ network for network in networks], axis=0)
+    assert sin_theta(np.linalg.eigh(pooled)[1][:, -2:], model.basis) < 0.3
+
+
+def test_a_model_silo_is_a_source_an_estimator_reads() -> None:
+    model = spiked_covariance(n_rows=4000, n_features=12, n_silos=2, rank=2, noise=0.2, seed=0)
+    source = open_source(model.source(0))
+    assert source.columns == model.columns
+    assert source.columns[:2] == ("x001", "x002")
+    fitted = FedPCA(2, epsilon=float("inf"), center=False).fit_silos(
+        [model.source(0), model.source(1)]
+    )
+    assert fitted.n_samples_ == 4000
+    # 4000 rows, gap 0.4: far within; fixed seed.
+    assert sin_theta(fitted.components_.T, model.basis) < 0.1
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_facts_are_json_and_name_the_seed(make: Callable[[], Model]) -> None:
+    facts = json.loads(json.dumps(make().facts))
+    assert facts["seed"] == 3
+    assert sum(facts["sizes"]) == facts["n_rows"]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: spiked_covariance(rank=0, seed=0), "rank must be at least 1"),
+        (lambda: spiked_covariance(n_features=3, seed=0), "n_features must be at least rank=4"),
+        (lambda: spiked_covariance(noise=float("nan"), seed=0), "noise must be a finite number"),
+        (lambda: spiked_covariance(n_rows=3, n_silos=5, seed=0), "at least one per silo"),
+        (lambda: spiked_covariance(sizes=(), seed=0), "at least one silo"),
+        (lambda: spiked_covariance(sizes=(4, 0), seed=0), "sizes must be at least 1"),
+        (lambda: spiked_covariance(seed=-1), "seed must be at least 0"),
+        (lambda: stochastic_block(n_nodes=1, seed=0), "n_nodes must be at least n_communities"),
+        (lambda: stochastic_block(within=1.5, seed=0), "an edge's probability must lie between"),
+        (lambda: stochastic_block(n_silos=0, seed=0), "n_silos must be at least 1"),
+    ],
+)
+def test_impossible_models_are_refused_in_a_sentence(
+    make: Callable[[], Model], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make()
