@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit bench clean
+.PHONY: help setup demo test lint types contracts unit bench bench-rounds clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,18 @@ contracts: setup  ## arrows between modules point down only
 
 unit: setup  ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: setup  ## every benchmark, results and README tables made anew (about an hour)
+	$(BIN)/python -m benchmarks.model1_modes --json benchmarks/results/model1_modes.json
+	$(BIN)/python -m benchmarks.a9a_localpower --json benchmarks/results/a9a_localpower.json
+	$(BIN)/python -m benchmarks.memory --json benchmarks/results/memory.json
+	$(BIN)/python -m benchmarks.parallel_silos --json benchmarks/results/parallel_silos.json
+	$(BIN)/python -m benchmarks.render
+	$(BIN)/python -m benchmarks.picture
+
+bench-rounds: setup  ## rounds and bytes to a given error, every solver
+	$(BIN)/python -m benchmarks.rounds --json benchmarks/results/rounds.json
+	$(BIN)/python -m benchmarks.render
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,15 +10,18 @@ FEDPOWER = Path(sys.executable).with_name("fedpower")
 
 
 def say(text: str) -> None:
+    """Print a heading."""
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
 
 def run(*words: str) -> None:
+    """Print a command and run it."""
     print(f"$ fedpower {' '.join(words)}", flush=True)
     subprocess.run([str(FEDPOWER), *words], check=True)  # noqa: S603
 
 
 def main() -> None:
+    """Simulate four organisations, fit with and without privacy, compare."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     files = [f"demo/silos/silo-0{number}.npy" for number in range(1, 5)]
 

@@ -327,18 +327,19 @@ class TestPrivateFits:
             FedPCA(2, epsilon=1.0, normalize=True).fit(rows)
 
     @pytest.mark.parametrize(
-        ("noise", "solver"),
+        ("noise", "solver", "error"),
         [
-            ("moment", "moment"),
-            ("moment", "fedpower"),
-            ("step", "fedpower"),
-            ("paper", "fedpower"),
+            ("moment", "moment", 0.01),
+            ("moment", "fedpower", 0.01),
+            ("step", "fedpower", 0.04),
+            ("paper", "fedpower", 0.2),
         ],
     )
     @pytest.mark.parametrize("center", [True, False])
     def test_with_a_large_budget_a_private_fit_nears_the_exact_one(
-        self, noise: str, solver: str, center: bool
+        self, noise: str, solver: str, error: float, center: bool
     ) -> None:
+        """Noise is never seeded; every bound is ten standard deviations away (P < 1e-6)."""
         rows = spiked_rows(n_rows=60_000, seed=5) + 0.5
         exact = FedPCA(3, epsilon=INF, row_norm=12.0, center=center).fit_silos(np.split(rows, 3))
         private = FedPCA(
@@ -351,12 +352,12 @@ class TestPrivateFits:
             center=center,
             random_state=0,
         ).fit_silos(np.split(rows, 3))
-        assert sin_theta(private.components_.T, exact.components_.T) < 0.05
+        assert sin_theta(private.components_.T, exact.components_.T) < error
         np.testing.assert_allclose(
-            private.explained_variance_, exact.explained_variance_, rtol=0.05
+            private.explained_variance_, exact.explained_variance_, rtol=error
         )
         np.testing.assert_allclose(
-            private.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=0.05
+            private.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=error
         )
         np.testing.assert_allclose(private.mean_, exact.mean_, atol=0.05)
         assert private.privacy_.is_private

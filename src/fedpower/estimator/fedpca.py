@@ -322,7 +322,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         )
         if on_clipped is not None and treatment.row_norm is not None:
             on_clipped({name: moment.n_clipped for name, moment in moments.items()})
-        study, settings, choice = agree(self, moments, treatment, columns)
+        study, settings, choice = agree(
+            self,
+            sizes={name: moment.n_rows for name, moment in moments.items()},
+            n_features=self.n_features_in_,
+            treatment=treatment,
+            columns=columns,
+        )
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         outcome = federate(
             moments,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, open_source
+from fedpower.data import RowSource, RowTreatment, largest_row_norm, open_source
 from fedpower.errors import InputError
 from fedpower.linalg import ALIGNMENTS
 from fedpower.privacy.calibration import default_delta
@@ -157,13 +157,14 @@ def rank_of(model: "FedPCA", n_rows: int, n_features: int) -> int | float:
 
 def agree(
     model: "FedPCA",
-    moments: Mapping[str, LocalMoment],
+    *,
+    sizes: Mapping[str, int],
+    n_features: int,
     treatment: RowTreatment,
-    columns: tuple[str, ...] | None,
+    columns: tuple[str, ...] | None = None,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
-    """Return the study, the coordinator's settings and why it takes that solver."""
-    n_rows = sum(moment.n_rows for moment in moments.values())
-    n_features = next(iter(moments.values())).source.n_features
+    """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
+    n_rows = sum(sizes.values())
     center = isinstance(model.center, bool | np.bool_) and bool(model.center)
     if center and n_rows < 2:
         raise InputError(

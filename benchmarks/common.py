@@ -1,0 +1,117 @@
+"""What the benchmarks share: arguments, machine facts, tables, results as JSON."""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+Row = Sequence[object]
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the option that every benchmark has."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the results here as well")
+    return made
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader must know about this machine and its software."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": _processor(),
+        "cores": cores,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("fedpower", "numpy", "scipy", "pyarrow")},
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def report(
+    options: argparse.Namespace,
+    *,
+    name: str,
+    settings: dict[str, Any],
+    columns: Row,
+    rows: Sequence[Row],
+    raw: Any,
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the table and, where asked, keep everything that was measured.
+
+    Parameters
+    ----------
+    options
+        The parsed arguments.
+    name
+        The benchmark's.
+    settings
+        What was run, seeds included.
+    columns, rows
+        The table, as text.
+    raw
+        Every single measurement, for whoever wants another summary.
+    notes
+        Sentences to read beside the table.
+    """
+    table = markdown(columns, rows)
+    print(table)
+    for note in notes:
+        print(f"\n{note}")
+    if options.json is not None:
+        found = {
+            "benchmark": name,
+            "machine": machine(),
+            "settings": settings,
+            "table": {"columns": list(columns), "rows": [list(row) for row in rows]},
+            "notes": list(notes),
+            "measured": raw,
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+def markdown(columns: Row, rows: Sequence[Row]) -> str:
+    """Return a table that reads well as text and as Markdown."""
+    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean ± standard deviation as text."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.2e} ± {deviation:.1e}"
+
+
+def _commit() -> str:
+    """Return the commit that was run, and whether the tree had changes on top of it."""
+    command = ["git", "describe", "--always", "--dirty=, changed since"]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"

@@ -1,0 +1,203 @@
+"""What each way of computing would cost and give, told before anything is spent."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+
+from fedpower.data import RowTreatment
+from fedpower.errors import InputError
+from fedpower.estimator.fedpca import FedPCA
+from fedpower.estimator.terms import agree, check_parameters
+from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.rehearsal import Rehearsed, pooled_std, rehearse
+from fedpower.protocol.study import Study
+
+Array = NDArray[np.float64]
+
+N_REHEARSALS = 5
+MOST_COLUMNS = 2048
+"""The widest spectrum that is rehearsed in ``moment`` mode, whose noise is a d×d matrix."""
+
+WAYS: dict[str, tuple[str, ...]] = {
+    "none": ("moment", "fedpower"),
+    "moment": ("moment", "fedpower"),
+    "step": ("fedpower",),
+    "paper": ("fedpower",),
+}
+"""Which solvers go with which noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One solver with one noise mode.
+
+    Attributes
+    ----------
+    solver, noise
+        What is computed how, and what is noised.
+    rounds, bytes_up, bytes_down
+        Of one silo, over the whole fit; None where it depends on a spectrum that was not given.
+    noise_level
+        Standard deviation of the pooled noise in one entry of what is noised, for rows of norm at most 1.
+    error
+        Predicted sin θ_k of the components; None without a spectrum.
+    chosen
+        Whether ``auto`` would take this one.
+    """
+
+    solver: str
+    noise: str
+    rounds: int | None
+    bytes_up: int | None
+    bytes_down: int | None
+    noise_level: float
+    error: float | None
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every way and the one that ``auto`` takes, with its reason."""
+
+    ways: tuple[Way, ...]
+    choice: SolverChoice
+    noise: str
+    epsilon: float
+    delta: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        return asdict(self)
+
+
+def plan(
+    model: FedPCA,
+    *,
+    sizes: Mapping[str, int] | Sequence[int],
+    n_features: int,
+    spectrum: ArrayLike | None = None,
+    n_rehearsals: int = N_REHEARSALS,
+) -> Plan:
+    """Return what a fit of ``model`` would cost and give, in every way it could be done.
+
+    Nothing is read but what is public: the silos' sizes, the number of columns, and a guess of the
+    spectrum if there is one. Each way is rehearsed: the real solver runs on a made-up moment with these
+    eigenvalues and the noise that is to come (`protocol.rehearsal`), and the median is told.
+
+    Parameters
+    ----------
+    model
+        Not fitted; its parameters are those of the fit, but for ``solver`` and ``noise``, which vary.
+    sizes
+        Rows of each silo.
+    n_features
+        d.
+    spectrum
+        Leading eigenvalues of the moment of the bounded rows (norm at most 1), largest first; the last is
+        repeated for those not given.
+    n_rehearsals
+        Over how many the median is taken.
+    """
+    check_parameters(model)
+    named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
+    values = None if spectrum is None else full_spectrum(spectrum, n_features)
+    facts: dict[str, Any] = {
+        "sizes": named,
+        "n_features": n_features,
+        "treatment": RowTreatment(),
+    }
+    study, _, choice = agree(model, **facts)
+    modes = ("none",) if math.isinf(model.epsilon) else ("moment", "step", "paper")
+    ways = [
+        replace(way, chosen=(way.solver, way.noise) == (choice.solver, study.noise))
+        for mode in modes
+        for way in _ways(model, mode, facts, values, n_rehearsals)
+    ]
+    return Plan(
+        ways=tuple(ways),
+        choice=choice,
+        noise=study.noise,
+        epsilon=float(model.epsilon),
+        delta=study.delta,
+    )
+
+
+def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
+    """Return d eigenvalues, largest first, the last given one repeated."""
+    values = np.asarray(leading, dtype=np.float64).ravel()
+    if not 1 <= values.size <= n_features or not np.isfinite(values).all() or values.min() < 0:
+        raise InputError(
+            f"spectrum must be 1 to {n_features} finite eigenvalues of at least 0, got "
+            f"{values.size} numbers; give the leading ones, largest first"
+        )
+    padded = np.full(n_features, values.min())
+    padded[: values.size] = np.sort(values)[::-1]
+    return padded
+
+
+def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) -> Array:
+    """Return k equal eigenvalues over d − k equal ones, ``gap`` apart, that add up to ``trace``.
+
+    The simplest spectrum with a given gap σ_k − σ_{k+1}; rows of norm 1 have trace 1.
+    """
+    low = (trace - rank * gap) / n_features
+    if gap <= 0 or low < 0:
+        raise InputError(
+            f"an eigengap must lie above 0 and at most at {trace / rank:g} for {rank} components of rows "
+            f"of norm at most 1, got {gap:g}; give a smaller one"
+        )
+    return full_spectrum([low + gap] * rank + ([low] if rank < n_features else []), n_features)
+
+
+def _ways(
+    model: FedPCA, mode: str, facts: dict[str, Any], values: Array | None, n_rehearsals: int
+) -> Iterator[Way]:
+    for solver in WAYS[mode]:
+        varied = clone(model).set_params(solver=solver, noise="auto" if mode == "none" else mode)
+        try:
+            study, settings, _ = agree(varied, **facts)
+        except InputError:  # the model's own parameters rule this way out
+            continue
+        budget = budget_of(study)
+        level = 0.0 if budget is None else pooled_std(budget, facts["sizes"])
+        runs: list[Rehearsed] = []
+        if values is not None and not _too_wide(study):
+            runs = [
+                rehearse(
+                    settings,
+                    study,
+                    spectrum=values,
+                    noise_std=level,
+                    n_rows=sum(facts["sizes"].values()),
+                    rng=np.random.default_rng(seed),
+                )
+                for seed in range(n_rehearsals if level > 0 else 1)
+            ]
+        yield Way(
+            solver=solver,
+            noise=study.noise,
+            rounds=_median([run.n_rounds for run in runs]),
+            bytes_up=_median([run.bytes_up for run in runs]),
+            bytes_down=_median([run.bytes_down for run in runs]),
+            noise_level=level,
+            error=float(np.median([run.error for run in runs])) if runs else None,
+            chosen=False,
+        )
+
+
+def _too_wide(study: Study) -> bool:
+    return study.noise == "moment" and study.n_features > MOST_COLUMNS
+
+
+def _median(counts: list[int]) -> int | None:
+    return int(np.median(counts)) if counts else None
+
+
+def _numbered(sizes: Sequence[int]) -> dict[str, int]:
+    return {f"silo-{place}": int(count) for place, count in enumerate(sizes, start=1)}

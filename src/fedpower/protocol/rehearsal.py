@@ -1,0 +1,140 @@
+"""A run before the run: the real solver on a made-up spectrum with the noise that is to come.
+
+Noise is invariant under rotation, so it is enough to know eigenvalues: silos that all hold the moment
+diag(λ) stand for any that share an eigenspace. Their answers are pooled beforehand, into one silo with
+the pooled noise, so that a rehearsal costs as much as one silo however many there are.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.linalg import sin_theta
+from fedpower.privacy.budget import Budget
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.local_steps import take_local_steps
+from fedpower.protocol.messages import AskSteps, LocalSteps, MeanRow, PackedMoment, read_only
+from fedpower.protocol.releases import packed
+from fedpower.protocol.silo import Silo
+from fedpower.protocol.solvers import SolverSettings, UploadSettings, start
+from fedpower.protocol.study import Study
+
+Array = NDArray[np.float64]
+
+SILO = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """What a rehearsal came to.
+
+    Attributes
+    ----------
+    n_rounds
+        Rounds, as ``history_`` counts them.
+    bytes_up, bytes_down
+        Of one silo, over all rounds.
+    error
+        sin θ_k between the k components found and the true ones.
+    """
+
+    n_rounds: int
+    bytes_up: int
+    bytes_down: int
+    error: float
+
+
+def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
+    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
+    total = sum(sizes.values())
+    return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
+
+
+def rehearse(
+    settings: SolverSettings,
+    study: Study,
+    *,
+    spectrum: Array,
+    noise_std: float,
+    n_rows: int,
+    rng: np.random.Generator,
+) -> Rehearsed:
+    """Return what ``settings`` would come to on a moment with the given eigenvalues.
+
+    Parameters
+    ----------
+    settings, study
+        As for a real run; the rank must be a number.
+    spectrum
+        All d eigenvalues, largest first.
+    noise_std
+        Of the pooled noise; 0 where nothing is private.
+    n_rows
+        Rows of all silos together.
+    rng
+        Start basis, and the noise of this rehearsal.
+    """
+    releases = _Pooled(spectrum, study, noise_std, n_rows, rng)
+    if not isinstance(settings, UploadSettings):
+        edge = noise_std * math.sqrt(2.0 * study.n_features) if study.noise == "moment" else 0.0
+        settings = replace(settings, shift=lambda sizes, steps: edge)
+    coordinator = Coordinator(start(settings, rng), [SILO], study=study.digest, run="rehearsal")
+    silo = Silo(SILO, study, releases)
+    while not coordinator.done:
+        for question in coordinator.next():
+            coordinator.receive(silo.answer(question))
+    rounds = [each for each in coordinator.history if each.kind != "enrol"]
+    rank = coordinator.outcome.rank
+    return Rehearsed(
+        n_rounds=len(rounds),
+        bytes_up=sum(each.bytes_up for each in rounds),
+        bytes_down=sum(each.bytes_down for each in rounds),
+        error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size)[:, :rank]),
+    )
+
+
+class _Pooled:
+    """All silos in one: the moment diag(λ) with pooled noise in the places of the study's mode."""
+
+    def __init__(
+        self,
+        spectrum: Array,
+        study: Study,
+        noise_std: float,
+        n_rows: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self._spectrum = spectrum
+        self._study = study
+        self._std = noise_std
+        self._rng = rng
+        self.n_rows = n_rows
+        self._noise: Array | None = None
+        if study.noise == "moment":
+            square = rng.standard_normal((spectrum.size, spectrum.size)) * noise_std
+            self._noise = (square + square.T) / 2  # diagonal std τ, off the diagonal τ/√2
+
+    def mean(self) -> MeanRow:
+        """Return the mean row: zero, for the spectrum is that of the centred moment."""
+        return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))
+
+    def steps(self, ask: AskSteps) -> LocalSteps:
+        """Return local steps on the noised diagonal moment."""
+        return take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
+
+    def moment(self) -> PackedMoment:
+        """Return the noised diagonal moment."""
+        moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
+        mean = np.zeros(self._spectrum.size) if self._study.center else None
+        return packed(moment, mean, float(self._spectrum.sum()))
+
+    def _multiply(self, basis: Array) -> Array:
+        product = self._spectrum[:, np.newaxis] * basis
+        if self._noise is not None:
+            return np.asarray(product + self._noise @ basis)
+        if self._std > 0:
+            return np.asarray(product + self._std * self._rng.standard_normal(basis.shape))
+        return product

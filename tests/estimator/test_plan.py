@@ -1,0 +1,107 @@
+"""A plan reads public facts only, and its predictions come true."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpower import FedPCA
+from fedpower.errors import InputError
+from fedpower.estimator.plan import full_spectrum, plan, spectrum_of_gap
+from fedpower.linalg import sin_theta
+from problems import Array
+
+SIZES = [20_000, 30_000, 50_000]
+D, K = 20, 3
+
+
+def rows_with(spectrum: Array, n_rows: int, seed: int) -> Array:
+    """Return unit rows whose moment has about the given eigenvalues (they add up to 1)."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((n_rows, spectrum.size)) * np.sqrt(spectrum)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def unit_rows() -> Array:
+    return rows_with(full_spectrum([0.2, 0.15, 0.12, 0.03], D), sum(SIZES), seed=1)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
+    """The median of 9 private fits is within 1.5 times of the prediction, for every way.
+
+    A sine of a principal angle of a noised moment varies by about 20% from run to run; a median of 9
+    leaves 1.5 times by chance with probability well below 1e-6.
+    """
+    parts = np.split(unit_rows, np.cumsum(SIZES)[:-1])
+    values, vectors = np.linalg.eigh(unit_rows.T @ unit_rows / len(unit_rows))
+    truth = vectors[:, ::-1][:, :K]
+    model = FedPCA(K, epsilon=epsilon, delta=1e-6, center=False, normalize=True)
+    made = plan(model, sizes=SIZES, n_features=D, spectrum=values[::-1], n_rehearsals=9)
+    assert {(way.solver, way.noise) for way in made.ways} >= {
+        ("moment", "moment"),
+        ("fedpower", "step"),
+        ("fedpower", "paper"),
+    }
+    for way in made.ways:
+        fits = [
+            FedPCA(**{**model.get_params(), "solver": way.solver, "noise": way.noise}).fit_silos(
+                parts
+            )
+            for _ in range(9 if way.solver == "moment" or way.noise != "moment" else 3)
+        ]
+        error = float(np.median([sin_theta(fit.components_.T, truth) for fit in fits]))
+        assert way.error is not None
+        assert way.error / 1.5 < error < way.error * 1.5, way
+        assert way.rounds is not None
+        assert abs(len(fits[0].history_) - way.rounds) <= 0.3 * way.rounds
+        up = sum(row["bytes_up"] for row in fits[0].history_) / len(parts)
+        assert way.bytes_up is not None
+        assert 0.7 < way.bytes_up / up < 1.4
+
+
+def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
+    model = FedPCA(K, epsilon=1.0, normalize=True)
+    made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05])
+    (chosen,) = [way for way in made.ways if way.chosen]
+    fit = model.fit_silos(np.split(unit_rows, np.cumsum(SIZES)[:-1]))
+    assert (chosen.solver, chosen.noise) == (fit.solver_.solver, fit.study_.noise)
+    assert made.delta == fit.study_.delta
+
+
+def test_without_a_spectrum_costs_that_depend_on_it_are_left_open() -> None:
+    made = plan(FedPCA(K, epsilon=1.0), sizes={"north": 100, "south": 200}, n_features=D)
+    assert all(way.error is None for way in made.ways)
+    assert all(way.noise_level > 0 for way in made.ways)
+
+
+def test_an_exact_plan_has_no_noise() -> None:
+    made = plan(
+        FedPCA(K, epsilon=math.inf), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01]
+    )
+    assert all(way.noise_level == 0 for way in made.ways)
+    assert all(way.error is not None and way.error < 1e-8 for way in made.ways)
+
+
+def test_a_gap_gives_the_simplest_spectrum_with_that_gap() -> None:
+    values = spectrum_of_gap(0.05, K, D)
+    assert values.sum() == pytest.approx(1.0)
+    assert values[K - 1] - values[K] == pytest.approx(0.05)
+    assert np.unique(values.round(12)).size == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda: spectrum_of_gap(0.5, K, D), "an eigengap must lie above 0"),
+        (lambda: spectrum_of_gap(0.0, K, D), "an eigengap must lie above 0"),
+        (lambda: full_spectrum([], D), "spectrum must be 1 to 20"),
+        (lambda: full_spectrum([np.nan], D), "spectrum must be 1 to 20"),
+        (lambda: full_spectrum([-1.0], D), "spectrum must be 1 to 20"),
+        (lambda: full_spectrum(np.ones(21), D), "spectrum must be 1 to 20"),
+    ],
+)
+def test_a_spectrum_that_cannot_be_is_refused(wrong: object, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        wrong()  # type: ignore[operator]
