@@ -28,12 +28,18 @@ from problems import Array, spiked_rows, split
 INF = float("inf")
 
 
-@parametrize_with_checks([FedPCA(epsilon=INF), FedPCA(epsilon=INF, solver="fedpower")])
+@parametrize_with_checks(
+    [
+        FedPCA(epsilon=INF),
+        FedPCA(epsilon=INF, solver="fedpower"),
+        FedPCA(epsilon=INF, solver="krylov"),
+    ]
+)
 def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedPCA], None]) -> None:
     check(estimator)
 
 
-SOLVERS = ["moment", "fedpower"]
+SOLVERS = ["moment", "krylov", "fedpower"]
 
 
 @pytest.mark.parametrize("n_silos", range(2, 11))
@@ -85,6 +91,20 @@ def test_auto_says_which_solver_it_took_and_why(rows: Array) -> None:
     assert "local_steps was given" in asked.solver_.reason
     private = FedPCA(3, epsilon=1.0, row_norm=9.0, noise="paper").fit_silos(np.split(rows, 2))
     assert private.solver_.solver == "fedpower"
+
+
+def test_drift_correction_takes_the_bias_out_of_local_steps(rows: Array) -> None:
+    """Silos that differ a lot: local steps alone end beside the pooled eigenspace, corrected on it."""
+    parts = [
+        part * (np.arange(12) % 3 == which) + 0.3 * part
+        for which, part in enumerate(np.split(rows, 3))
+    ]
+    truth = PCA(3).fit(np.vstack(parts)).components_.T
+    options = {"epsilon": INF, "local_steps": 4, "iteration_rank": 4, "random_state": 0}
+    plain = FedPCA(3, **options).fit_silos(parts)
+    corrected = FedPCA(3, drift_correction=True, **options).fit_silos(parts)
+    assert sin_theta(plain.components_.T, truth) > 1e-3
+    assert sin_theta(corrected.components_.T, truth) < 1e-7
 
 
 def test_groups_are_silos(rows: Array) -> None:
@@ -260,6 +280,10 @@ class TestHardCases:
         ({"epsilon": 100.0, "row_norm": 9.0}, "at most 60, or inf"),
         ({"noise": "loud"}, "noise must be one of"),
         ({"solver": "magic"}, "solver must be one of"),
+        (
+            {"drift_correction": True, "epsilon": 1.0, "noise": "step", "row_norm": 9.0},
+            "drift_correction must go with",
+        ),
         ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
         (
             {"solver": "moment", "epsilon": 1.0, "noise": "step", "row_norm": 9.0},
@@ -331,6 +355,8 @@ class TestPrivateFits:
         [
             ("moment", "moment", 0.01),
             ("moment", "fedpower", 0.01),
+            ("moment", "krylov", 0.01),
+            ("step", "krylov", 0.04),
             ("step", "fedpower", 0.04),
             ("paper", "fedpower", 0.2),
         ],

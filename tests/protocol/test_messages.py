@@ -1,5 +1,7 @@
 """Messages survive the wire unchanged, and nothing altered on it is taken for a message."""
 
+import hashlib
+import json
 from dataclasses import fields
 
 import numpy as np
@@ -109,9 +111,6 @@ def test_any_bytes_are_a_message_or_a_protocol_error(raw: bytes) -> None:
 def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(
     plain: dict[str, object],
 ) -> None:
-    import hashlib
-    import json
-
     header = json.dumps(
         {
             "study": "s",
@@ -120,7 +119,7 @@ def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(
             "silo": "a",
             "kind": "ask-steps",
             "plain": plain,
-            "arrays": [["basis", [1, 1]]],
+            "arrays": [["basis", [1, 1], "<f8"]],
         }
     ).encode()
     content = b"fedpower1\n" + len(header).to_bytes(4, "little") + header + bytes(8)
@@ -134,3 +133,20 @@ def test_arrays_of_a_decoded_message_are_read_only() -> None:
     assert isinstance(decoded.body, MeanRow)
     with pytest.raises(ValueError):
         decoded.body.mean[0] = 2.0
+
+
+def test_numbers_that_float32_can_hold_take_half_the_bytes() -> None:
+    wide = np.random.default_rng(0).standard_normal((100, 5))
+    narrow = wide.astype(np.float32).astype(np.float64)
+    sizes = [
+        encoded_size(Message(study="s", run="r", round=0, silo="a", body=LocalSteps(product=each)))
+        for each in (wide, narrow)
+    ]
+    assert sizes[0] - sizes[1] == 4 * 500
+
+
+def test_only_the_two_float_types_are_read_from_the_wire() -> None:
+    message = Message(study="s", run="r", round=0, silo="a", body=MeanRow(mean=np.ones(3) / 3))
+    raw = encode(message)[: -len(hashlib.sha256().digest())].replace(b"<f8", b"|O8")
+    with pytest.raises(ProtocolError):
+        decode(raw + hashlib.sha256(raw).digest())

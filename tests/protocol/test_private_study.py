@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -28,9 +29,10 @@ def rounds(*step_numbers, answers=4, kind="steps"):
             kind=kind,
             step=step,
             asked=tuple(SIZES),
+            local_steps=step - before if kind == "steps" else 1,
             answers=dict.fromkeys(list(SIZES)[:answers]),
         )
-        for number, step in enumerate(step_numbers)
+        for number, (before, step) in enumerate(pairwise((0, *step_numbers)))
     ]
 
 

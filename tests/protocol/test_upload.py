@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Array, spiked_rows
-from runs import drive, make_silos
 
 from fedpower.errors import ProtocolError
 from fedpower.linalg import sin_theta
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import Message, PackedMoment
 from fedpower.protocol.solvers import UploadSettings, upload
+from problems import Array, spiked_rows
+from runs import drive, make_silos
 
 
 def solve(parts: list[Array], *, center: bool, rank: int | float = 3) -> Coordinator:
@@ -68,15 +68,16 @@ def test_a_moment_of_the_wrong_size_ends_the_run_in_one_sentence(rows: Array) ->
     )
     for question in coordinator.next():
         coordinator.receive(silos[question.silo].answer(question))
-    wrong = PackedMoment(triangle=np.zeros(5), total_variance=1.0)
+    first, second = (
+        Message(
+            study=question.study,
+            run=question.run,
+            round=question.round,
+            silo=question.silo,
+            body=PackedMoment(triangle=np.zeros(5), total_variance=1.0),
+        )
+        for question in coordinator.next()
+    )
+    coordinator.receive(first)
     with pytest.raises(ProtocolError, match="a moment must have 78 numbers"):
-        for question in coordinator.next():
-            coordinator.receive(
-                Message(
-                    study=question.study,
-                    run=question.run,
-                    round=question.round,
-                    silo=question.silo,
-                    body=wrong,
-                )
-            )
+        coordinator.receive(second)

@@ -44,8 +44,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     solver : {"auto", "moment", "krylov", "fedpower"}, default="auto"
         How the eigenspace is found: from the uploaded moment in one round, from a Krylov space in a few
         rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``;
-        parameters that only the paper's method has (``schedule``, ``local_steps``, ``n_steps``,
-        ``alignment``, ``reference``, ``n_participants``) make it take that one.
+        parameters that only the paper's method has (``schedule``, ``local_steps``, ``drift_correction``,
+        ``n_steps``, ``alignment``, ``reference``, ``n_participants``) make it take that one.
     row_norm : float, default=None
         Public bound B on the norm of a row; longer rows are clipped to it. A private fit needs this
         or ``normalize``.
@@ -61,6 +61,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         At which steps a round happens; see ``local_steps``.
     local_steps : int, default=1
         p, local power steps between two rounds (at first, where the schedule decays).
+    drift_correction : bool, default=False
+        Correct local steps for the difference between a silo's moment and the pooled one, at an extra
+        exchange before each: no bias however different the silos are, and never worse than without.
     n_steps : int, default=None
         T. None goes on until ``tol`` or ``max_rounds``; noise modes that divide the budget among
         steps take 10.
@@ -132,6 +135,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
         local_steps: int = 1,
+        drift_correction: bool = False,
         n_steps: int | None = None,
         tol: float = 1e-9,
         max_rounds: int = 500,
@@ -157,6 +161,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.iteration_rank = iteration_rank
         self.schedule = schedule
         self.local_steps = local_steps
+        self.drift_correction = drift_correction
         self.n_steps = n_steps
         self.tol = tol
         self.max_rounds = max_rounds

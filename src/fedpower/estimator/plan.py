@@ -14,8 +14,8 @@ from fedpower.errors import InputError
 from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.terms import agree, check_parameters
 from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.rehearsal import Rehearsed, pooled_std, rehearse
+from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.rehearsal import Rehearsed, rehearse
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -25,9 +25,9 @@ MOST_COLUMNS = 2048
 """The widest spectrum that is rehearsed in ``moment`` mode, whose noise is a d×d matrix."""
 
 WAYS: dict[str, tuple[str, ...]] = {
-    "none": ("moment", "fedpower"),
-    "moment": ("moment", "fedpower"),
-    "step": ("fedpower",),
+    "none": ("moment", "krylov", "fedpower"),
+    "moment": ("moment", "krylov", "fedpower"),
+    "step": ("krylov", "fedpower"),
     "paper": ("fedpower",),
 }
 """Which solvers go with which noise."""
@@ -166,6 +166,7 @@ def _ways(
             continue
         budget = budget_of(study)
         level = 0.0 if budget is None else pooled_std(budget, facts["sizes"])
+        alone = 0.0 if budget is None else budget.std(max(facts["sizes"].values()))
         runs: list[Rehearsed] = []
         if values is not None and not _too_wide(study):
             runs = [
@@ -174,6 +175,7 @@ def _ways(
                     study,
                     spectrum=values,
                     noise_std=level,
+                    silo_std=alone,
                     n_rows=sum(facts["sizes"].values()),
                     rng=np.random.default_rng(seed),
                 )

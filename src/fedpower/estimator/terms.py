@@ -15,8 +15,14 @@ from fedpower.errors import InputError
 from fedpower.linalg import ALIGNMENTS
 from fedpower.privacy.calibration import default_delta
 from fedpower.protocol.choice import SOLVERS, SolverChoice, choose_solver
+from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.schedule import Schedule, explicit
-from fedpower.protocol.solvers import PowerSettings, SolverSettings, UploadSettings
+from fedpower.protocol.solvers import (
+    KrylovSettings,
+    PowerSettings,
+    SolverSettings,
+    UploadSettings,
+)
 from fedpower.protocol.study import NoiseMode, Study
 
 if TYPE_CHECKING:
@@ -41,6 +47,7 @@ DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
 PAPER_ONLY: dict[str, object] = {
     "schedule": "every",
     "local_steps": 1,
+    "drift_correction": False,
     "n_steps": None,
     "alignment": "procrustes",
     "reference": "first",
@@ -199,7 +206,8 @@ def agree(
         n_steps=n_steps if noise in ("step", "paper") else None,
     )
     choice = solver_of(model, study)
-    return study, settings_of(model, study, choice, rank, n_steps), choice
+    tol = max(float(model.tol), noise_tolerance(study, sizes))
+    return study, settings_of(model, study, choice, rank=rank, n_steps=n_steps, tol=tol), choice
 
 
 def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
@@ -211,6 +219,11 @@ def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
     )
     if study.noise == "step":
         given = tuple(name for name in given if name != "n_steps")
+    if model.drift_correction and study.noise in ("step", "paper"):
+        raise InputError(
+            f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, "
+            "where the product it needs would be one more release; leave it out"
+        )
     if model.solver == "auto":
         return choose_solver(
             n_features=study.n_features,
@@ -223,21 +236,52 @@ def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
             f"solver='moment' must go with noise='moment' or epsilon=inf, got noise={study.noise!r}; "
             "choose another solver or noise"
         )
-    if model.solver != "fedpower" and given:
+    foreign = [name for name in given if (model.solver, name) != ("krylov", "n_participants")]
+    if model.solver != "fedpower" and foreign:
         raise InputError(
-            f"{given[0]} must be left alone with solver={model.solver!r}, got "
-            f"{getattr(model, given[0])!r}; it belongs to solver='fedpower'"
+            f"{foreign[0]} must be left alone with solver={model.solver!r}, got "
+            f"{getattr(model, foreign[0])!r}; it belongs to solver='fedpower'"
         )
     return SolverChoice(solver=model.solver, reason="it was asked for")
 
 
+def noise_tolerance(study: Study, sizes: Mapping[str, int]) -> float:
+    """Return a hundredth of the least error that the noise can leave, the point of stopping there.
+
+    Eigenvalues are at most 1, rows having norm at most 1, so pooled noise of standard deviation τ turns
+    the eigenspace by about τ√d at least.
+    """
+    budget = budget_of(study)
+    if budget is None:
+        return 0.0
+    return 0.01 * pooled_std(budget, sizes) * math.sqrt(study.n_features)
+
+
 def settings_of(
-    model: "FedPCA", study: Study, choice: SolverChoice, rank: int | float, n_steps: int | None
+    model: "FedPCA",
+    study: Study,
+    choice: SolverChoice,
+    *,
+    rank: int | float,
+    n_steps: int | None,
+    tol: float,
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features, rank=rank, iteration_rank=study.iteration_rank
+        )
+    if choice.solver == "krylov":
+        return KrylovSettings(
+            n_features=study.n_features,
+            rank=rank,
+            iteration_rank=study.iteration_rank,
+            tol=tol,
+            max_rounds=model.max_rounds,
+            n_steps=study.n_steps,
+            n_participants=model.n_participants,
+            participation=model.participation,
+            center=study.center,
         )
     return PowerSettings(
         n_features=study.n_features,
@@ -245,13 +289,14 @@ def settings_of(
         iteration_rank=study.iteration_rank,
         schedule=schedule_of(model),
         n_steps=n_steps,
-        tol=0.0 if study.noise in ("step", "paper") else float(model.tol),
+        tol=0.0 if study.noise in ("step", "paper") else tol,
         max_rounds=model.max_rounds,
         alignment=model.alignment,
         reference=model.reference,
         n_participants=model.n_participants,
         participation=model.participation,
         center=study.center,
+        corrected=bool(model.drift_correction),
     )
 
 

@@ -52,8 +52,8 @@ def choose_solver(
         )
     if noise == "step":
         return SolverChoice(
-            solver="fedpower",
-            reason="every product is noised and charged, so the steps are fixed in advance",
+            solver="krylov",
+            reason="every product is noised and paid for, and krylov uses all of them together",
         )
     triangle = 8 * n_features * (n_features + 1) // 2
     blocks = KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank

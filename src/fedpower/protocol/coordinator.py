@@ -181,6 +181,7 @@ class Coordinator:
             kind=ask.body.kind.removeprefix("ask-"),
             step=ask.step,
             asked=asked,
+            local_steps=ask.body.n_local_steps if isinstance(ask.body, AskSteps) else 1,
         )
         self._round.bytes_down = sum(encoded_size(self._message(name)) for name in asked)
         self.history.append(self._round)

@@ -35,6 +35,8 @@ class Round:
 
     Attributes
     ----------
+    local_steps
+        Steps that each silo took by itself for its answer.
     answers
         What each silo answered, in the order of the study's silos (not of arrival), so that sums do
         not depend on timing.
@@ -48,6 +50,7 @@ class Round:
     kind: str
     step: int
     asked: tuple[str, ...]
+    local_steps: int = 1
     answers: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     bytes_down: int = 0
@@ -60,6 +63,7 @@ class Round:
             "round": self.number,
             "kind": self.kind,
             "step": self.step,
+            "local_steps": self.local_steps,
             "participants": tuple(self.answers),
             "n_participants": len(self.answers),
             "bytes_down": self.bytes_down,

@@ -21,11 +21,20 @@ def take_local_steps(
     Z_t is left out where the coordinator holds it already (a single step starts from the broadcast
     basis) or does not need it (the silo aligns by itself). What is returned is computed from the
     products alone: with noised products it is post-processing of them [FP Remark 1].
+
+    Where ``ask.pooled`` is there, steps are corrected for drift: A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ agrees with
+    AZ at Z_τ, however far this silo's moment is from the pooled one. It takes one more product.
     """
+    drift = None if ask.pooled is None else ask.pooled - multiply(ask.basis)
+
+    def step(basis: Array) -> Array:
+        plain = multiply(basis) + ask.shift * basis
+        return plain if drift is None else plain + drift @ (ask.basis.T @ basis)
+
     basis = ask.basis
     for _ in range(ask.n_local_steps - 1):
-        basis = orth(multiply(basis) + ask.shift * basis)
-    product = multiply(basis) + ask.shift * basis
+        basis = orth(step(basis))
+    product = step(basis)
     spread = None
     if ask.align is not None:
         turn = rotation(ask.align, basis, ask.basis)

@@ -1,5 +1,6 @@
 """What silos and coordinator say to each other: frozen messages and their bytes on the wire."""
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass, fields
@@ -16,6 +17,7 @@ Array = NDArray[np.float64]
 
 MAGIC = b"fedpower1\n"
 DIGEST_BYTES = 32
+WIRE_TYPES = ("<f4", "<f8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,9 @@ class AskSteps:
     align
         Rotate the product to the broadcast basis at the silo and send it alone, by this alignment;
         None sends the last basis along and leaves the alignment to the coordinator.
+    pooled
+        A·Z_τ of the pooled moment, without the shift: steps then use A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ, which
+        has the pooled eigenspace for its fixed point [DESIGN §5]; None takes plain steps.
     """
 
     kind: ClassVar[str] = "ask-steps"
@@ -74,6 +79,7 @@ class AskSteps:
     center: Array | None = None
     shift: float = 0.0
     align: Alignment | None = None
+    pooled: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +171,14 @@ class Message:
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as bytes: magic, JSON header, float64 arrays, SHA-256 of all before it."""
+    """Return the message as bytes: magic, JSON header, arrays, SHA-256 of all before it.
+
+    An array whose numbers are all float32 numbers is sent as float32: nothing is lost, and whoever
+    rounds beforehand (`wire.rounded`) halves the message.
+    """
     header, arrays = _header(message)
     parts = [MAGIC, len(header).to_bytes(4, "little"), header]
-    parts += [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays]
+    parts += [np.ascontiguousarray(array, dtype=kind).tobytes() for array, kind in arrays]
     content = b"".join(parts)
     return content + hashlib.sha256(content).digest()
 
@@ -176,7 +186,8 @@ def encode(message: Message) -> bytes:
 def encoded_size(message: Message) -> int:
     """Return ``len(encode(message))`` without copying the arrays."""
     header, arrays = _header(message)
-    return len(MAGIC) + 4 + len(header) + sum(array.size * 8 for array in arrays) + DIGEST_BYTES
+    content = sum(array.size * np.dtype(kind).itemsize for array, kind in arrays)
+    return len(MAGIC) + 4 + len(header) + content + DIGEST_BYTES
 
 
 def decode(data: bytes) -> Message:
@@ -192,7 +203,14 @@ def decode(data: bytes) -> Message:
         )
     try:
         return _parse(content[len(MAGIC) :])
-    except (KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ) as error:
         raise ProtocolError(
             "a message must have the fields of its kind, got one that has not; "
             "check that both sides run the same version of fedpower"
@@ -209,16 +227,17 @@ def read_only(array: NDArray[Any]) -> Array:
     return result
 
 
-def _header(message: Message) -> tuple[bytes, list[Array]]:
+def _header(message: Message) -> tuple[bytes, list[tuple[Array, str]]]:
     body = message.body
     plain: dict[str, Any] = {}
-    shapes: list[tuple[str, tuple[int, ...]]] = []
-    arrays: list[Array] = []
+    shapes: list[tuple[str, tuple[int, ...], str]] = []
+    arrays: list[tuple[Array, str]] = []
     for field in fields(body):
         value = getattr(body, field.name)
         if isinstance(value, np.ndarray):
-            shapes.append((field.name, value.shape))
-            arrays.append(value)
+            kind = _wire_type(value)
+            shapes.append((field.name, value.shape, kind))
+            arrays.append((value, kind))
         else:
             plain[field.name] = value
     header = {
@@ -233,14 +252,22 @@ def _header(message: Message) -> tuple[bytes, list[Array]]:
     return json.dumps(header, sort_keys=True, allow_nan=True).encode(), arrays
 
 
+def _wire_type(array: Array) -> str:
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32)
+    return "<f4" if np.array_equal(narrow, array) else "<f8"
+
+
 def _parse(content: bytes) -> Message:
     length = int.from_bytes(content[:4], "little")
     header = json.loads(content[4 : 4 + length])
     rest = content[4 + length :]
     values: dict[str, Any] = dict(header["plain"])
-    for name, shape in header["arrays"]:
-        size = 8 * int(np.prod(shape, dtype=np.int64))
-        flat = np.frombuffer(rest[:size], dtype="<f8")
+    for name, shape, kind in header["arrays"]:
+        if kind not in WIRE_TYPES or min(shape, default=0) < 0:
+            raise ValueError(kind, shape)
+        size = np.dtype(kind).itemsize * int(np.prod(shape, dtype=np.int64))
+        flat = np.frombuffer(rest[:size], dtype=kind)
         values[name] = read_only(flat.reshape(shape))
         rest = rest[size:]
     if rest:
@@ -260,10 +287,15 @@ def _parse(content: bytes) -> Message:
 
 def _check_types(record: object) -> None:
     """Raise TypeError where a decoded field is not of its declared type: the bytes are not trusted."""
-    hints = get_type_hints(type(record))
+    hints = _hints(cast("Any", type(record)))
     for field in fields(cast("Any", record)):
         if field.name != "body" and not _fits(getattr(record, field.name), hints[field.name]):
             raise TypeError(field.name)
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _fits(value: object, hint: Any) -> bool:

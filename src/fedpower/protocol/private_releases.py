@@ -7,6 +7,7 @@ and stored in one durable transaction, and the same question gets the stored byt
 import hashlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.releases import Moment, packed
 from fedpower.protocol.study import Study
+from fedpower.protocol.wire import rounded
 
 Array = NDArray[np.float64]
 Body = TypeVar("Body", MeanRow, LocalSteps)
@@ -134,12 +136,12 @@ class StepReleases(_PrivateReleases):
 
             outcome = take_local_steps(multiply, ask)
             total = float(np.mean(traces)) if self._budget.with_trace else None
+            std = self._budget.std(self.n_rows, _norm(ask.center))
             return _store(
-                LocalSteps(
-                    product=outcome.product,
-                    basis=outcome.basis,
+                replace(
+                    outcome,
+                    product=read_only(rounded(outcome.product, std)),
                     total_variance=total,
-                    misalignment=outcome.misalignment,
                 )
             )
 
@@ -211,7 +213,9 @@ class MomentReleases(_PrivateReleases):
         moment, mean, trace = self._released()
         center = ask.center
         if center is None:
-            return take_local_steps(lambda basis: moment @ basis, ask, total_variance=trace)
+            return self._rounded(
+                take_local_steps(lambda basis: moment @ basis, ask, total_variance=trace)
+            )
         assert mean is not None
 
         def multiply(basis: Array) -> Array:
@@ -224,14 +228,23 @@ class MomentReleases(_PrivateReleases):
             )
 
         total = trace - 2 * float(center @ mean) + float(center @ center)
-        return take_local_steps(multiply, ask, total_variance=total)
+        return self._rounded(take_local_steps(multiply, ask, total_variance=total))
 
     def moment(self) -> PackedMoment:
         """Return the noised moment itself, about the silo's own noised mean where the study centres."""
         moment, mean, trace = self._released()
         if mean is None:
-            return packed(moment, None, trace)
-        return packed(moment - np.outer(mean, mean), mean, trace - float(mean @ mean))
+            return packed(rounded(moment, self._entry_std), None, trace)
+        centred = rounded(moment - np.outer(mean, mean), self._entry_std)
+        return packed(centred, rounded(mean, self._entry_std), trace - float(mean @ mean))
+
+    @property
+    def _entry_std(self) -> float:
+        """The noise off the diagonal, which is also about that of a product's entries."""
+        return self._budget.std(self.n_rows) / math.sqrt(2.0)
+
+    def _rounded(self, outcome: LocalSteps) -> LocalSteps:
+        return replace(outcome, product=read_only(rounded(outcome.product, self._entry_std)))
 
     def _released(self) -> tuple[Array, Array | None, float]:
         if self._summary is None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import epsilon_of, public_mu
@@ -44,13 +43,17 @@ def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | N
         return None
 
     def shift(sizes: Mapping[str, int], n_local_steps: int) -> float:
-        total = sum(sizes.values())
-        edges = {name: budget.spectral_edge(count) for name, count in sizes.items()}
         if n_local_steps > 1:
-            return max(edges.values())
-        return math.hypot(*(sizes[name] / total * edge for name, edge in edges.items()))
+            return max(budget.spectral_edge(count) for count in sizes.values())
+        return pooled_std(budget, sizes) * math.sqrt(2.0 * budget.n_features)
 
     return shift
+
+
+def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
+    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
+    total = sum(sizes.values())
+    return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
 
 
 def state_privacy(
@@ -114,11 +117,9 @@ def _is_linear(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]
     So it is when every silo answered every round and no silo took local steps of its own: sums over
     different sets of silos would tell single silos' moments by their difference.
     """
-    asked = [each for each in rounds if each.kind == "steps"]
-    steps = [0, *(each.step for each in asked)]
     return (
         budget.mode == "moment"
-        and all(later - earlier == 1 for earlier, later in pairwise(steps))
+        and all(each.local_steps == 1 for each in rounds)
         and all(len(each.answers) == len(sizes) for each in rounds)
     )
 

@@ -6,14 +6,12 @@ the pooled noise, so that a rehearsal costs as much as one silo however many the
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import sin_theta
-from fedpower.privacy.budget import Budget
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import AskSteps, LocalSteps, MeanRow, PackedMoment, read_only
@@ -21,6 +19,7 @@ from fedpower.protocol.releases import packed
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import SolverSettings, UploadSettings, start
 from fedpower.protocol.study import Study
+from fedpower.protocol.wire import rounded
 
 Array = NDArray[np.float64]
 
@@ -47,18 +46,13 @@ class Rehearsed:
     error: float
 
 
-def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
-    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
-    total = sum(sizes.values())
-    return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
-
-
 def rehearse(
     settings: SolverSettings,
     study: Study,
     *,
     spectrum: Array,
     noise_std: float,
+    silo_std: float,
     n_rows: int,
     rng: np.random.Generator,
 ) -> Rehearsed:
@@ -70,14 +64,17 @@ def rehearse(
         As for a real run; the rank must be a number.
     spectrum
         All d eigenvalues, largest first.
-    noise_std
-        Of the pooled noise; 0 where nothing is private.
+    noise_std, silo_std
+        Of the pooled noise, and of a single silo's, which decides how its messages are rounded; 0 where
+        nothing is private.
     n_rows
         Rows of all silos together.
     rng
         Start basis, and the noise of this rehearsal.
     """
-    releases = _Pooled(spectrum, study, noise_std, n_rows, rng)
+    releases = _Pooled(
+        spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng
+    )
     if not isinstance(settings, UploadSettings):
         edge = noise_std * math.sqrt(2.0 * study.n_features) if study.noise == "moment" else 0.0
         settings = replace(settings, shift=lambda sizes, steps: edge)
@@ -103,13 +100,16 @@ class _Pooled:
         self,
         spectrum: Array,
         study: Study,
+        *,
         noise_std: float,
+        silo_std: float,
         n_rows: int,
         rng: np.random.Generator,
     ) -> None:
         self._spectrum = spectrum
         self._study = study
         self._std = noise_std
+        self._silo_std = silo_std / math.sqrt(2.0) if study.noise == "moment" else silo_std
         self._rng = rng
         self.n_rows = n_rows
         self._noise: Array | None = None
@@ -123,13 +123,14 @@ class _Pooled:
 
     def steps(self, ask: AskSteps) -> LocalSteps:
         """Return local steps on the noised diagonal moment."""
-        return take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
+        outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
+        return replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
 
     def moment(self) -> PackedMoment:
         """Return the noised diagonal moment."""
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None
-        return packed(moment, mean, float(self._spectrum.sum()))
+        return packed(rounded(moment, self._silo_std), mean, float(self._spectrum.sum()))
 
     def _multiply(self, basis: Array) -> Array:
         product = self._spectrum[:, np.newaxis] * basis

@@ -5,11 +5,13 @@ answer is either what the study allows or a :class:`Refusal` in one sentence tha
 """
 
 import logging
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedpower.errors import FedpowerError
+from fedpower.errors import BudgetError, FedpowerError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
 from fedpower.protocol.messages import (
     Answer,
@@ -27,10 +29,15 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.study import Study
 
+Array = NDArray[np.float64]
+
 logger = logging.getLogger(__name__)
 
 MOST_LOCAL_STEPS = 10_000
 """A bound on the work one question can make a silo do."""
+
+
+NOT_YOURS = "the silo could not answer; its operator's log says why"
 
 
 class Releases(Protocol):
@@ -73,12 +80,15 @@ class Silo:
         """Return the answer to ``message``; never raises for anything a coordinator can send."""
         try:
             body = self._answer(message)
-        except FedpowerError as error:
+        except (ProtocolError, BudgetError) as error:
             body = Refusal(reason=str(error))
+        except FedpowerError as error:
+            # Rule 6: sentences about rows, files and ledgers are for the silo's operator.
+            logger.error("silo %r could not answer: %s", self.name, error)
+            body = Refusal(reason=NOT_YOURS)
         except Exception:
-            # Rule 6: the details stay with the silo's operator.
             logger.exception("silo %r could not answer round %s", self.name, message.round)
-            body = Refusal(reason="the silo could not answer; its operator's log says why")
+            body = Refusal(reason=NOT_YOURS)
         return Message(
             study=self._digest, run=message.run, round=message.round, silo=self.name, body=body
         )
@@ -87,7 +97,7 @@ class Silo:
         if message.study != self._digest:
             return Refusal(
                 reason=f"a question must belong to the study {self._digest[:12]} that this silo "
-                f"agreed to, got one of study {str(message.study)[:12]}; agree on one study first"
+                f"agreed to, got one of study {str(message.study)[:12]!a}; agree on one study first"
             )
         if message.silo != self.name:
             return Refusal(
@@ -118,6 +128,10 @@ class Silo:
         made for.
         """
         rows, most = self.study.n_features, self.study.iteration_rank
+        arrays = [array for array in (ask.basis, ask.center, ask.pooled) if array is not None]
+        if any(array.dtype != np.float64 for array in arrays):
+            # A complex Z may have ZᵀZ = I and any norm.
+            return "a basis and a centre must hold float64 numbers, got others; send those"
         shape = ask.basis.shape
         if ask.basis.ndim != 2 or shape[0] != rows or not 1 <= shape[1] <= most:
             return (
@@ -144,6 +158,22 @@ class Silo:
             return "a shift must be finite and not negative, got another; send 0 or more"
         if ask.align not in (None, "procrustes", "sign", "identity"):
             return "an alignment must be one of those of the paper, got another; choose one"
+        if ask.pooled is not None:
+            return self._problem_with_pooled(ask.pooled, shape)
+        return None
+
+    def _problem_with_pooled(self, pooled: Array, shape: tuple[int, ...]) -> str | None:
+        if self.study.noise in ("step", "paper"):
+            return (
+                "drift-corrected steps must be asked for in a study with noise='moment' or none, got "
+                f"one with noise={self.study.noise!r}, where the product they need would be one more "
+                "release; send no pooled product"
+            )
+        if pooled.shape != shape or not np.isfinite(pooled).all():
+            return (
+                f"a pooled product must be finite and have the basis's shape {shape}, got one of "
+                f"shape {pooled.shape}; send A·Z of the basis"
+            )
         return None
 
 
@@ -155,10 +185,4 @@ def _cleaned(ask: AskSteps) -> AskSteps:
     """
     if is_orthonormal(ask.basis, 1e-12):
         return ask
-    return AskSteps(
-        basis=read_only(orth(ask.basis)),
-        n_local_steps=ask.n_local_steps,
-        center=ask.center,
-        shift=ask.shift,
-        align=ask.align,
-    )
+    return replace(ask, basis=read_only(orth(ask.basis)))

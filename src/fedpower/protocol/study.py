@@ -1,10 +1,11 @@
 """What a consortium agrees on before anything is computed, and its hash."""
 
+import functools
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 from fedpower.errors import InputError
 
@@ -66,15 +67,25 @@ class Study:
     @property
     def digest(self) -> str:
         """SHA-256 of the terms; travels in every message."""
-        return _digest(asdict(self))
+        return _digest(self, tuple(field.name for field in fields(self)))
 
     @property
     def moment_terms(self) -> str:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
-        terms = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
-        return _digest({name: getattr(self, name) for name in terms})
+        return _digest(self, ("columns", "n_features", "center", "treatment", "epsilon", "delta"))
+
+    @property
+    def ledger_name(self) -> str:
+        """The name under which silos' ledgers book the releases of this study.
+
+        Noised moments are shared by all studies that depend on them alike, whatever their rank or solver:
+        later ones are free.
+        """
+        return self.moment_terms if self.noise == "moment" else self.digest
 
 
-def _digest(terms: dict[str, Any]) -> str:
+@functools.lru_cache(maxsize=256)
+def _digest(study: Study, names: tuple[str, ...]) -> str:
+    terms = {name: getattr(study, name) for name in names}
     canonical = json.dumps(terms, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -3,18 +3,21 @@
 import numpy as np
 
 from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
 from fedpower.protocol.solvers.solution import Solution
 from fedpower.protocol.solvers.upload import UploadSettings, upload
 
-SolverSettings = PowerSettings | UploadSettings
+SolverSettings = PowerSettings | KrylovSettings | UploadSettings
 
 __all__ = [
+    "KrylovSettings",
     "PowerSettings",
     "Solution",
     "SolverSettings",
     "UploadSettings",
     "fedpower",
+    "krylov",
     "start",
     "upload",
 ]
@@ -25,5 +28,7 @@ def start(settings: SolverSettings, rng: np.random.Generator) -> Exchange:
     match settings:
         case PowerSettings():
             return fedpower(settings, rng)
+        case KrylovSettings():
+            return krylov(settings, rng)
         case UploadSettings():
             return upload(settings, rng)

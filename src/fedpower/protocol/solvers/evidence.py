@@ -1,7 +1,11 @@
 """What the coordinator knows of one silo's moment, from its answers, and what it can infer."""
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 from numpy.typing import NDArray
+
+from fedpower.protocol.solvers.pooling import shares, weighted_sum
 
 Array = NDArray[np.float64]
 
@@ -61,3 +65,53 @@ class Evidence:
             kept = values > SINGULAR * max(float(values[-1]), 0.0)
             self._factor = product @ (vectors[:, kept] / np.sqrt(values[kept]))
         return self._factor
+
+
+def fill_in(
+    block: Array,
+    known: Mapping[str, Array],
+    missing: Collection[str],
+    evidence: Mapping[str, Evidence],
+    sizes: Mapping[str, int],
+) -> dict[str, tuple[Array, float]]:
+    """Return what missing silos are taken to say to a block, and how far from it silos usually are.
+
+    A silo of which something is known says what its model does, plus what those who answered had on
+    average beyond their own models; another says what they said on average.
+
+    Parameters
+    ----------
+    block
+        W.
+    known
+        A_iW of the silos that answered.
+    missing
+        Those that did not.
+    evidence, sizes
+        By silo.
+    """
+    if not missing:
+        return {}
+    plain = _usual(known, shares(known, sizes))
+    beyond = {
+        name: value - evidence[name].model(block)
+        for name, value in known.items()
+        if not evidence[name].empty
+    }
+    rest, spread = _usual(beyond, shares(beyond, sizes)) if beyond else plain
+    return {
+        name: plain if evidence[name].empty else (evidence[name].model(block) + rest, spread)
+        for name in missing
+    }
+
+
+def _usual(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> tuple[Array, float]:
+    """Return the weighted mean, and the root mean square distance from it in the spectral norm.
+
+    A single matrix has nothing to be compared with: it may be off by all of itself.
+    """
+    mean = weighted_sum(matrices, weights)
+    if len(matrices) == 1:
+        return mean, float(np.linalg.norm(mean, 2))
+    squares = [weights[n] * np.linalg.norm(each - mean, 2) ** 2 for n, each in matrices.items()]
+    return mean, float(np.sqrt(sum(squares) * len(matrices) / (len(matrices) - 1)))

@@ -1,6 +1,6 @@
 """Averages over silos: weighted sums, and bases rotated to one another first [FP Alg. 2, 11–12]."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,13 @@ from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.alignment import Alignment
 
 Array = NDArray[np.float64]
+
+
+def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return the weight s_i/Σs of each of ``names``; they add up to one."""
+    picked = {name: sizes[name] for name in names}
+    total = sum(picked.values())
+    return {name: size / total for name, size in picked.items()}
 
 
 def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:

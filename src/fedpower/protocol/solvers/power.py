@@ -16,13 +16,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg import misalignment, orth, ritz_pairs, rotation, sin_theta
+from fedpower.errors import InputError
+from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
+from fedpower.protocol.solvers.drift import DriftCorrected
 from fedpower.protocol.solvers.opening import enrol, pooled_mean
 from fedpower.protocol.solvers.participation import Participation, Turnout
+from fedpower.protocol.solvers.pooling import align, mean_trace, weighted_sum
 from fedpower.protocol.solvers.solution import Solution, rank_for
 
 Array = NDArray[np.float64]
@@ -52,6 +55,8 @@ class PowerSettings:
         Whether to centre on the pooled mean.
     shift
         Gives the c of A + cI; zero where products come from positive semi-definite moments.
+    corrected
+        Whether local steps are corrected for drift, see :mod:`fedpower.protocol.solvers.drift`.
     """
 
     n_features: int
@@ -67,12 +72,27 @@ class PowerSettings:
     participation: Participation = "sampled"
     center: bool = False
     shift: Shift | None = None
+    corrected: bool = False
+
+    def __post_init__(self) -> None:
+        if self.corrected and self.n_participants is not None:
+            raise InputError(
+                "drift-corrected steps must hear every silo, got "
+                f"n_participants={self.n_participants}; leave it out or use solver='krylov'"
+            )
+        if self.corrected and isinstance(self.rank, float):
+            raise InputError(
+                f"drift-corrected steps must know the number of components, got {self.rank}; give a "
+                "whole number or use solver='krylov'"
+            )
 
 
 def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
     sizes = yield from enrol(settings.n_features)
     center = (yield from pooled_mean(sizes)) if settings.center else None
+    if settings.corrected:
+        return (yield from _corrected(settings, rng, sizes, center))
     iteration = _Iteration(settings, rng, sizes, center)
     if not isinstance(settings.rank, float):
         start = orth(rng.standard_normal((settings.n_features, settings.iteration_rank)))
@@ -87,6 +107,29 @@ def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
         width = min(2 * width, settings.n_features)
         fresh = rng.standard_normal((settings.n_features, width - solution.basis.shape[1]))
         start = orth(np.hstack([solution.basis, fresh]))
+
+
+def _corrected(
+    settings: PowerSettings,
+    rng: np.random.Generator,
+    sizes: dict[str, int],
+    center: Array | None,
+) -> Exchange:
+    assert not isinstance(settings.rank, float)
+    shift = settings.shift
+    drift = DriftCorrected(
+        sizes,
+        rank=settings.rank,
+        local_steps=next(settings.schedule.steps()),
+        alignment=settings.alignment,
+        center=center,
+        shift=0.0 if shift is None else shift(sizes, 2),
+        tol=settings.tol,
+        n_steps=settings.n_steps,
+        max_rounds=settings.max_rounds,
+    )
+    start = orth(rng.standard_normal((settings.n_features, settings.iteration_rank)))
+    return (yield from drift.run(start))
 
 
 class _Iteration:
@@ -136,7 +179,7 @@ class _Iteration:
                 break
             if settings.max_rounds is not None and self.rounds >= settings.max_rounds:
                 break
-        total = self._total_variance()
+        total = mean_trace(self.traces, self.sizes)
         return Solution(
             basis=basis,
             values=values,
@@ -182,12 +225,12 @@ class _Iteration:
         for name, answer in answers.items():
             if answer.total_variance is not None:
                 self.traces.setdefault(name, []).append(answer.total_variance)
-        product = _weighted(products, weights)
+        product = weighted_sum(products, weights)
         if is_round:
             return product, product
         local = {name: orth(local_product) for name, local_product in products.items()}
         aligned, _ = self._align(broadcast, local, local)
-        return product, _weighted(aligned, weights)
+        return product, weighted_sum(aligned, weights)
 
     def _align(
         self, broadcast: Array, bases: dict[str, Array], matrices: dict[str, Array]
@@ -198,32 +241,11 @@ class _Iteration:
             reference = broadcast
         else:  # the first silo; any that answered where it did not
             reference = bases.get(first, next(iter(bases.values())))
-        turns = {
-            name: np.eye(basis.shape[1])
-            if basis is reference
-            else rotation(self.settings.alignment, basis, reference)
-            for name, basis in bases.items()
-        }
-        spread = misalignment([bases[name] @ turn for name, turn in turns.items()], reference)
-        return {name: matrices[name] @ turn for name, turn in turns.items()}, spread
+        return align(bases, matrices, reference=reference, alignment=self.settings.alignment)
 
     def _shift(self, n_local_steps: int) -> float:
         shift = self.settings.shift
         return 0.0 if shift is None else shift(self.sizes, n_local_steps)
-
-    def _total_variance(self) -> float:
-        """Return Σ w_i tr A_i over the silos that released it (each averaged over its rounds)."""
-        weight = sum(self.sizes[name] for name in self.traces)
-        if not weight:
-            return float("nan")
-        return sum(self.sizes[name] * float(np.mean(t)) for name, t in self.traces.items()) / weight
-
-
-def _weighted(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-    total = np.zeros_like(next(iter(matrices.values())))
-    for name, matrix in matrices.items():
-        total += weights[name] * matrix
-    return total
 
 
 def _significant(values: Array, rank: int) -> int:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from fedpower.linalg import orth
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.solvers.evidence import Evidence
+from fedpower.protocol.solvers.evidence import Evidence, fill_in
 from fedpower.protocol.solvers.participation import Turnout
-from fedpower.protocol.solvers.pooling import align, mean_trace, weighted_sum
+from fedpower.protocol.solvers.pooling import align, mean_trace, shares, weighted_sum
 
 Array = NDArray[np.float64]
 
@@ -25,9 +25,11 @@ class Product:
     value
         Σ w_i A_iW over the silos known so far.
     completeness
-        The share of that weight whose silos answered; the rest is filled in.
+        The share of the weight of the silos heard of so far that answered this block.
     doubt
         About how far, in the spectral norm, what was filled in may be off.
+    can_improve
+        Whether asking anew may leave less to be filled in: not where only absent silos are missing.
     closed
         The round that completed it.
     """
@@ -35,6 +37,7 @@ class Product:
     value: Array
     completeness: float
     doubt: float
+    can_improve: bool
     closed: Round
 
 
@@ -43,10 +46,11 @@ class Products:
 
     A silo gives the same question the same answer, so a block that only K of m silos answered is asked
     of the others again, at most ``max_reasks`` times. What is still missing is filled in: for a silo
-    that answered before, its model N_i·W (exact on its earlier answers and, by symmetry, on their
-    rows) plus what those who answered had on average beyond their own models; a silo never heard of is
-    left out, weights and all. A silo silent to the end of a block is not waited for in the next ones
-    until it answers again.
+    that answered before, by its model N_i·W (exact on its earlier answers and, by symmetry, on their
+    rows) plus what those who answered had on average beyond their own models; for one not heard of
+    yet, by the average of those who answered. A silo that lets every deadline of a block pass is not
+    waited for in the next ones until it answers again; if it never answered, it is left out of the run,
+    weights and all.
 
     Parameters
     ----------
@@ -55,12 +59,12 @@ class Products:
     center
         The mean row to subtract, or None.
     evidence
-        By silo; None keeps none, and a missing silo is then left out of the block's average.
+        By silo; None keeps none (noised products), and a missing silo is then left out of the average.
     lookahead
         Ask for two local steps instead of one. The answer (Y, Z) = (A_iZ, orth(A_iW)) gives A_iW back
         exactly, as Z(YᵀW), because A_i is symmetric: the second step A_iZ comes on top.
     max_reasks, max_rounds
-        See above; the most exchanges in all.
+        See above, None takes what it needs to hear everyone once; the most exchanges in all.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class Products:
         center: Array | None,
         evidence: Mapping[str, Evidence] | None,
         lookahead: bool,
-        max_reasks: int,
+        max_reasks: int | None,
         max_rounds: int | None,
     ) -> None:
         self.rounds = 0
@@ -79,10 +83,17 @@ class Products:
         self._turnout = turnout
         self._center = center
         self._lookahead = lookahead
-        self._max_reasks = max_reasks
+        self._max_reasks = self._usual_reasks() if max_reasks is None else max_reasks
         self._max_rounds = max_rounds
         self._traces: dict[str, list[float]] = {}
         self._absent: set[str] = set()
+        self._heard_of: set[str] = set()
+        self._left_out: set[str] = set()
+
+    @property
+    def n_silos(self) -> int:
+        """The number of silos."""
+        return len(self._turnout.sizes)
 
     @property
     def exhausted(self) -> bool:
@@ -100,71 +111,112 @@ class Products:
         self.step += n_steps
         known: dict[str, Array] = {}
         seconds: dict[str, tuple[Array, Array]] = {}
-        for attempt in range(1 + self._max_reasks):
-            silos = self._turnout.draw(None) if attempt == 0 else self._to_ask_again(known)
-            if not silos or (attempt > 0 and self.exhausted):
-                break
-            closed = yield self._ask(block, n_steps, silos, again=attempt > 0)
-            answers: dict[str, LocalSteps] = closed.answers
-            self._absent |= closed.refused.keys()
-            for name, answer in answers.items():
+        silos: tuple[str, ...] | None = self._turnout.draw(None)
+        reasks = self._max_reasks
+        while True:
+            closed: Round = yield from self._ask(block, n_steps, silos)
+            for name, answer in closed.answers.items():
                 if answer.basis is None:
                     known[name] = answer.product
                 else:
                     known[name] = answer.basis @ (answer.product.T @ block)
                     seconds[name] = (answer.basis, answer.product)
-        silent = {name for name in self._turnout.sizes if name not in known}
-        self._absent = (self._absent | silent) - known.keys()
+            silos = self._late(known)
+            if not silos or reasks == 0 or self.exhausted:
+                break
+            reasks -= 1
+        if self._turnout.n_participants is None:  # everyone was asked, and a deadline passed
+            self._absent |= self._turnout.sizes.keys() - known.keys()
+        self._left_out |= self._absent - self._heard_of
         product = self._pool(block, known, closed)
-        self._remember(block, known, seconds)
+        closed.notes["completeness"] = product.completeness
+        if self.evidence is not None:
+            for name, value in known.items():
+                self.evidence[name].add(block, value)
+            for name, (basis, value) in seconds.items():
+                self.evidence[name].add(basis, value)
         return product
 
     def warm(self, start: Array, n_steps: int, shift: float) -> Exchange:
-        """Return (bases, round): each silo's own leading directions after ``n_steps`` local steps."""
+        """Return each silo's own leading directions after ``n_steps`` local steps, by name."""
         self.step += n_steps
-        closed = yield self._ask(start, n_steps, self._turnout.draw(None), shift=shift)
-        answers: dict[str, LocalSteps] = closed.answers
+        closed: Round = yield from self._ask(start, n_steps, self._turnout.draw(None), shift)
         bases: dict[str, Array] = {}
-        for name, answer in answers.items():
+        for name, answer in closed.answers.items():
             basis = start if answer.basis is None else answer.basis
             bases[name] = orth(answer.product)
             if self.evidence is not None:
                 self.evidence[name].add(basis, answer.product - shift * basis)
         _, spread = align(bases, bases, reference=next(iter(bases.values())))
         closed.notes["misalignment"] = spread
-        return bases, closed
+        return bases
 
     def model(self, block: Array) -> Array:
         """Return Σ w_i (N_i − c_iI)·block over the silos of which something is known."""
-        assert self.evidence is not None
-        known = {name: each for name, each in self.evidence.items() if not each.empty}
-        return weighted_sum(
-            {name: each.model(block) for name, each in known.items()}, self._weights(known)
-        )
+        models = {
+            name: self._known_of(name).model(block)
+            for name in self._turnout.sizes
+            if not self._known_of(name).empty
+        }
+        return weighted_sum(models, shares(models, self._turnout.sizes))
 
     def _ask(
-        self,
-        block: Array,
-        n_steps: int,
-        silos: tuple[str, ...] | None,
-        *,
-        again: bool = False,
-        shift: float = 0.0,
+        self, block: Array, n_steps: int, silos: tuple[str, ...] | None, shift: float = 0.0
     ) -> Exchange:
+        everyone = tuple(self._turnout.sizes) if silos is None else silos
+        asked = tuple(name for name in everyone if name not in self._left_out)
         enough = self._turnout.enough
-        if enough is not None and silos is not None:
-            enough = min(enough, len(silos))
-        del again
-        closed = yield Ask(
+        closed: Round = yield Ask(
             body=AskSteps(
                 basis=read_only(block), n_local_steps=n_steps, center=self._center, shift=shift
             ),
-            silos=silos,
-            enough=enough,
+            silos=asked,
+            enough=None if enough is None else min(enough, len(asked)),
             step=self.step,
         )
         self.rounds += 1
-        for name, answer in closed.answers.items():
+        answers: dict[str, LocalSteps] = closed.answers
+        self._absent = (self._absent | closed.refused.keys()) - answers.keys()
+        self._heard_of |= answers.keys()
+        for name, answer in answers.items():
             if answer.total_variance is not None:
                 self._traces.setdefault(name, []).append(answer.total_variance)
         return closed
+
+    def _late(self, known: Mapping[str, Array]) -> tuple[str, ...]:
+        """Return whom to ask again; nobody where all who can be expected to have answered.
+
+        Where everyone was asked and a deadline passed, everyone is asked again: those who answered
+        give the same bytes, and a round of late silos alone could fall below the fewest allowed.
+        """
+        late = tuple(n for n in self._turnout.sizes if n not in known and n not in self._absent)
+        if self._turnout.n_participants is None:
+            return tuple(self._turnout.sizes) if late else ()
+        return late if self._turnout.enough else late[: self._turnout.n_participants]
+
+    def _pool(self, block: Array, known: Mapping[str, Array], closed: Round) -> Product:
+        """Return Σ w_i A_iW with what is missing filled in; summed in the order of the study."""
+        pool = [name for name in self._turnout.sizes if name not in self._left_out]
+        if self.evidence is None:
+            pool = [name for name in pool if name in known]
+        weights = shares(pool, self._turnout.sizes)
+        missing = [name for name in pool if name not in known]
+        filled = fill_in(block, known, missing, self.evidence or {}, self._turnout.sizes)
+        values = {**known, **{name: value for name, (value, _) in filled.items()}}
+        rows = {n: s for n, s in self._turnout.sizes.items() if n not in self._left_out}
+        return Product(
+            value=weighted_sum({name: values[name] for name in pool}, weights),
+            completeness=sum(rows[name] for name in known) / sum(rows.values()),
+            doubt=sum(weights[name] * spread for name, (_, spread) in filled.items()),
+            can_improve=not filled or any(name not in self._absent for name in filled),
+            closed=closed,
+        )
+
+    def _usual_reasks(self) -> int:
+        """Return how often to ask again: until K at a time are everyone; twice after a deadline."""
+        at_a_time = self._turnout.n_participants
+        return 2 if at_a_time is None else -(-self.n_silos // at_a_time)
+
+    def _known_of(self, name: str) -> Evidence:
+        assert self.evidence is not None
+        return self.evidence[name]

@@ -28,6 +28,9 @@ class Solution:
         s_i by silo.
     n_steps, change, converged
         Steps taken, the last round's sin θ, and whether it was within ``tol``.
+    completeness
+        The least share of the silos' weight that took part in a pooled product; below 1 where silos
+        were missing and the solver filled in what they would have said.
     """
 
     basis: Array
@@ -40,6 +43,7 @@ class Solution:
     n_steps: int
     change: float
     converged: bool
+    completeness: float = 1.0
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

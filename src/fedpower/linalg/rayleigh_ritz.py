@@ -1,0 +1,133 @@
+"""Rayleigh–Ritz on a basis and its exact product: Ritz pairs, their error, and where to look next."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+EPS = float(np.finfo(np.float64).eps)
+
+DEPENDENT = 1e-7
+"""Unit directions closer to the span of the others than this bring nothing new."""
+
+
+def rayleigh_ritz(basis: Array, product: Array) -> tuple[Array, Array]:
+    """Return (values, coefficients): Ritz values of A, largest first, and Ritz vectors V·coefficients.
+
+    The algebraically largest lead, so an indefinite A needs no shift [Parlett §11.4].
+
+    Parameters
+    ----------
+    basis
+        V, d×c with orthonormal columns.
+    product
+        AV; VᵀAV is symmetrised, which halves what rounding or surrogates did to it.
+    """
+    compressed = basis.T @ product
+    values, coefficients = np.linalg.eigh((compressed + compressed.T) / 2)
+    return values[::-1], np.ascontiguousarray(coefficients[:, ::-1])
+
+
+def rounding_level(values: Array, n_features: int) -> float:
+    """Return d·eps·max|θ|: a residual this small says that nothing is left to find."""
+    return n_features * EPS * float(np.abs(values).max(initial=0.0))
+
+
+def product_noise(basis: Array, product: Array) -> float:
+    """Return about how far, entry by entry, ``product`` is from A·``basis`` for a symmetric A.
+
+    Told by the product itself: v_aᵀAv_b − v_bᵀAv_a is zero, so what is there instead is the error of two
+    entries, of variance 2ν², whatever A is. Rounding of messages shows here, and noise. Zero for a
+    single column, which tells nothing.
+    """
+    inner = basis.T @ product
+    above = (inner - inner.T)[np.triu_indices(len(inner), 1)]
+    return float(np.sqrt(np.mean(above**2) / 2)) if above.size else 0.0
+
+
+def subspace_error(values: Array, residual_norm: float, rank: int, rounding: float) -> float:
+    """Return ‖R_k‖₂/(θ_k − θ_{k+1}), at most 1: an estimate of sin θ_k [Davis–Kahan 1970, sin θ].
+
+    The theorem has λ_{k+1} for θ_{k+1}: an estimate, then, and a bound once θ_{k+1} has settled. Where
+    there is no gap the leading k directions are not unique, and 1 is returned until the residual is
+    rounding. Where θ_{k+1} is not known yet (V has k columns), 1 as well.
+
+    Parameters
+    ----------
+    values
+        Ritz values, largest first.
+    residual_norm
+        ‖AX_k − X_kΘ_k‖₂ of the leading k Ritz vectors.
+    rank
+        k.
+    rounding
+        The least gap that is told from none.
+    """
+    if residual_norm == 0:
+        return 0.0
+    if values.size <= rank:
+        return 1.0
+    gap = max(float(values[rank - 1] - values[rank]), rounding)
+    return min(1.0, residual_norm / gap) if gap > 0 else 1.0
+
+
+def complement(candidates: Array, basis: Array, most: int, negligible: float) -> Array:
+    """Return an orthonormal block of at most ``most`` directions of ``candidates`` orthogonal to V.
+
+    Columns of norm up to ``negligible`` are left out, the first of the others are taken, and those
+    that depend on one another are merged: the block may be narrower, or empty.
+
+    Parameters
+    ----------
+    candidates
+        d×q.
+    basis
+        V, d×c with orthonormal columns.
+    most, negligible
+        See above.
+    """
+    outside = candidates - basis @ (basis.T @ candidates)
+    norms = np.linalg.norm(outside, axis=0)
+    picked = np.flatnonzero(norms > negligible)[: max(0, min(most, len(basis) - basis.shape[1]))]
+    if not picked.size:
+        return np.empty((len(basis), 0))
+    unit = outside[:, picked] / norms[picked]
+    for _ in range(2):  # twice is enough [Parlett §6.9]
+        unit = unit - basis @ (basis.T @ unit)
+    left, sizes, _ = np.linalg.svd(unit, full_matrices=False)
+    block = left[:, sizes > DEPENDENT]
+    for _ in range(2):
+        block = block - basis @ (basis.T @ block)
+        block = np.linalg.qr(block)[0]
+    return np.ascontiguousarray(block)
+
+
+def leading_pairs(
+    multiply: Callable[[Array], Array], start: Array, n_products: int
+) -> tuple[Array, Array]:
+    """Return nearly the leading eigenpairs of a symmetric operator: block Krylov from ``start``.
+
+    Parameters
+    ----------
+    multiply
+        X ↦ MX.
+    start
+        d×q with orthonormal columns; as many pairs are returned.
+    n_products
+        The most products to take.
+    """
+    basis, product, width = start, multiply(start), start.shape[1]
+    while True:
+        values, coefficients = rayleigh_ritz(basis, product)
+        leading = coefficients[:, :width]
+        vectors = basis @ leading
+        n_products -= 1
+        if n_products == 0:
+            return values[:width], vectors
+        residual = product @ leading - vectors * values[:width]
+        block = complement(residual, basis, width, rounding_level(values, len(start)))
+        if not block.shape[1]:
+            return values[:width], vectors
+        basis = np.hstack([basis, block])
+        product = np.hstack([product, multiply(block)])

@@ -1,0 +1,210 @@
+"""Drift-corrected local steps: no bias from heterogeneity, and a safeguard [FP §3.3, open question].
+
+A cycle is two rounds. The first asks for the exact product AZ; the second sends it along and the silos
+iterate A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ, whose fixed point is the pooled eigenspace whatever the silos'
+moments are. Corrected steps can overshoot where silos differ much and p is large, so every exact product
+is watched: a cycle that made the residual worse, without capturing more variance, is undone and p is
+halved; p = 1 is Algorithm 1. The run opens with plain local steps, which take one round a cycle, until
+their bias shows.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.linalg import orth, ritz_pairs, sin_theta
+from fedpower.linalg.alignment import Alignment
+from fedpower.linalg.rayleigh_ritz import rayleigh_ritz, rounding_level, subspace_error
+from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
+from fedpower.protocol.solvers.pooling import align, mean_trace, shares, weighted_sum
+from fedpower.protocol.solvers.solution import Solution
+
+Array = NDArray[np.float64]
+
+BIAS = 0.1
+"""Plain local steps end about BIAS·ρ² from the pooled eigenspace, ρ the misalignment of the silos'
+bases: what they lean to first order averages out. Once a round moves less, they have nothing to give."""
+
+PATIENCE = 5
+"""Plain local steps that move no less than so many rounds before never settle: silos differ too much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """A basis, its exact pooled product, and how far it is from invariant."""
+
+    basis: Array
+    product: Array
+    residual: float
+    captured: float
+    error: float
+    settled: bool
+
+
+class DriftCorrected:
+    """The loop and what it carries from round to round.
+
+    Parameters
+    ----------
+    sizes
+        s_i by silo.
+    rank, local_steps
+        k; p, the steps of a cycle at first.
+    alignment
+        How local bases are rotated before averaging.
+    center, shift
+        The mean row to subtract, or None; the c of A + cI.
+    tol, n_steps, max_rounds
+        Stop once the error estimate is at most ``tol`` (0: never), after T steps or so many rounds.
+    """
+
+    def __init__(
+        self,
+        sizes: dict[str, int],
+        *,
+        rank: int,
+        local_steps: int,
+        alignment: Alignment = "procrustes",
+        center: Array | None = None,
+        shift: float = 0.0,
+        tol: float = 0.0,
+        n_steps: int | None = None,
+        max_rounds: int | None = None,
+    ) -> None:
+        self.sizes = sizes
+        self.rank = rank
+        self.local_steps = local_steps
+        self.alignment = alignment
+        self.center = center
+        self.shift = shift
+        self.tol = tol
+        self.n_steps = n_steps
+        self.max_rounds = max_rounds
+        self.rounds = 0
+        self.step = 0
+        self.traces: dict[str, list[float]] = {}
+
+    def run(self, start: Array) -> Exchange:
+        """Return the :class:`Solution`."""
+        product, moved = yield from self._open(start)
+        if self._rounds_left <= 0:
+            basis = orth(product)
+            return self._solution(*ritz_pairs(basis, product, self.shift), change=moved)
+        best: _Point = yield from self._exact(orth(product))
+        while not self._over(best):
+            if self.local_steps == 1 or self._rounds_left == 1:
+                best = yield from self._exact(orth(best.product + self.shift * best.basis))
+                continue
+            product, _ = yield from self._local(best.basis, pooled=best.product)
+            here: _Point = yield from self._exact(orth(product))
+            # On the way from one eigenvector to a larger one the residual grows, and so does tr ZᵀAZ.
+            if here.residual <= best.residual or here.captured > best.captured * (1 + 1e-12):
+                best = here
+            else:
+                self.local_steps //= 2
+        values, coefficients = rayleigh_ritz(best.basis, best.product)
+        # As in the paper, the output is one step further than the last basis asked about.
+        vectors = orth((best.product + self.shift * best.basis) @ coefficients)
+        return self._solution(values, vectors, change=best.error, converged=best.settled)
+
+    def _solution(
+        self, values: Array, vectors: Array, *, change: float, converged: bool = False
+    ) -> Solution:
+        return Solution(
+            basis=vectors,
+            values=values,
+            vectors=vectors,
+            rank=self.rank,
+            total_variance=mean_trace(self.traces, self.sizes),
+            center=self.center,
+            sizes=self.sizes,
+            n_steps=self.step,
+            change=change,
+            converged=converged,
+        )
+
+    def _over(self, best: _Point) -> bool:
+        return (best.settled and self.tol > 0) or self._steps_gone or self._rounds_left <= 0
+
+    @property
+    def _steps_gone(self) -> bool:
+        return self.n_steps is not None and self.step >= self.n_steps
+
+    @property
+    def _rounds_left(self) -> float:
+        return float("inf") if self.max_rounds is None else self.max_rounds - self.rounds
+
+    def _open(self, start: Array) -> Exchange:
+        """Return (product, change) of plain local steps, as long as these move more than their bias."""
+        product, moves = start, [float("nan")]
+        while self.local_steps > 1 and self._rounds_left > 0 and not self._steps_gone:
+            before = orth(product)
+            product, spread = yield from self._local(before, pooled=None)
+            moves.append(sin_theta(before, orth(product)[:, : self.rank]))
+            settled = moves[-1] <= max(BIAS * spread**2, self.tol, 1e-12)
+            if settled or (len(moves) > PATIENCE and moves[-1] > 0.9 * moves[-1 - PATIENCE]):
+                break
+        return product, moves[-1]
+
+    def _exact(self, basis: Array) -> Exchange:
+        """Return the :class:`_Point` of a basis: one round, one step."""
+        closed: Round = yield from self._ask(AskSteps(basis=read_only(basis), n_local_steps=1))
+        answers: dict[str, LocalSteps] = closed.answers
+        product = weighted_sum(
+            {n: a.product for n, a in answers.items()}, shares(answers, self.sizes)
+        )
+        values, coefficients = rayleigh_ritz(basis, product)
+        leading = coefficients[:, : self.rank]
+        residual = product @ leading - (basis @ leading) * values[: self.rank]
+        size = float(np.linalg.norm(residual, 2))
+        rounding = rounding_level(values, len(basis))
+        if values.size > self.rank:
+            error = subspace_error(values, size, self.rank, rounding)
+        else:  # no θ_{k+1} in sight: how far one more step moves the subspace
+            error = sin_theta(basis, orth(product + self.shift * basis))
+        closed.notes["change"] = error
+        scale = max(float(values[self.rank - 1]) + self.shift, rounding)
+        return _Point(
+            basis=basis,
+            product=product,
+            residual=size / scale if scale > 0 else 0.0,
+            captured=float(values[: self.rank].sum()),
+            error=error,
+            settled=error <= self.tol or size <= rounding,
+        )
+
+    def _local(self, basis: Array, pooled: Array | None) -> Exchange:
+        """Return (average of the silos' products after p local steps, ρ), plain or corrected."""
+        closed: Round = yield from self._ask(
+            AskSteps(
+                basis=read_only(basis),
+                n_local_steps=self.local_steps,
+                shift=self.shift,
+                pooled=None if pooled is None else read_only(pooled),
+            )
+        )
+        answers: dict[str, LocalSteps] = closed.answers
+        bases = {name: basis if a.basis is None else a.basis for name, a in answers.items()}
+        products, spread = align(
+            bases,
+            {name: answer.product for name, answer in answers.items()},
+            reference=next(iter(bases.values())),
+            alignment=self.alignment,
+        )
+        product = weighted_sum(products, shares(answers, self.sizes))
+        closed.notes["misalignment"] = spread
+        closed.notes["change"] = sin_theta(basis, orth(product)[:, : self.rank])
+        return product, spread
+
+    def _ask(self, body: AskSteps) -> Exchange:
+        self.step += body.n_local_steps
+        if self.center is not None:
+            body = replace(body, center=self.center)
+        closed: Round = yield Ask(body=body, silos=tuple(self.sizes), step=self.step)
+        self.rounds += 1
+        for name, answer in closed.answers.items():
+            if answer.total_variance is not None:
+                self.traces.setdefault(name, []).append(answer.total_variance)
+        return closed

@@ -1,0 +1,94 @@
+"""Rayleigh–Ritz: identities first."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpower.linalg import is_orthonormal, orth, sin_theta
+from fedpower.linalg.rayleigh_ritz import (
+    complement,
+    leading_pairs,
+    product_noise,
+    rayleigh_ritz,
+    rounding_level,
+    subspace_error,
+)
+from problems import Array
+
+D = 9
+
+
+def symmetric(seed: int, d: int = D) -> Array:
+    drawn = np.random.default_rng(seed).standard_normal((d, d))
+    return (drawn + drawn.T) / 2
+
+
+@given(seed=st.integers(0, 100))
+def test_a_basis_of_the_whole_space_gives_all_eigenpairs(seed: int) -> None:
+    matrix, basis = symmetric(seed), orth(symmetric(seed + 1))
+    values, coefficients = rayleigh_ritz(basis, matrix @ basis)
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(matrix)[::-1], atol=1e-12)
+    vectors = basis @ coefficients
+    np.testing.assert_allclose(matrix @ vectors, vectors * values, atol=1e-12)
+
+
+@given(seed=st.integers(0, 100))
+def test_the_error_estimate_bounds_the_angle_once_the_next_value_is_known(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = orth(rng.standard_normal((D, D)))
+    spectrum = np.array([5.0, 4.0, 3.0, 1.0, 0.9, 0.5, 0.2, 0.1, 0.0])
+    matrix = (vectors * spectrum) @ vectors.T
+    basis = orth(vectors[:, :5] + 1e-3 * rng.standard_normal((D, 5)))
+    values, coefficients = rayleigh_ritz(basis, matrix @ basis)
+    found = basis @ coefficients[:, :3]
+    residual = float(np.linalg.norm(matrix @ found - found * values[:3], 2))
+    error = subspace_error(values, residual, 3, rounding_level(values, D))
+    assert sin_theta(found, vectors[:, :3]) <= 1.01 * error < 1e-2
+
+
+def test_the_error_estimate_is_one_where_nothing_can_be_said() -> None:
+    assert subspace_error(np.array([2.0, 1.0]), 0.1, 2, 1e-15) == 1
+    assert subspace_error(np.array([2.0, 2.0]), 0.1, 1, 1e-15) == 1
+    assert subspace_error(np.zeros(3), 0.1, 1, 0.0) == 1
+    assert subspace_error(np.zeros(3), 0.0, 1, 0.0) == 0
+
+
+@given(seed=st.integers(0, 100), kept=st.integers(1, 8), scale=st.floats(1e-9, 1.0))
+def test_a_complement_is_orthonormal_and_orthogonal_however_small_the_candidates(
+    seed: int, kept: int, scale: float
+) -> None:
+    basis = orth(symmetric(seed))[:, :kept]
+    drawn = np.random.default_rng(seed).standard_normal((D, 3))
+    block = complement(basis @ drawn[:kept] + scale * drawn, basis, 2, 1e-14)
+    assert block.shape[1] == min(2, D - kept)
+    assert is_orthonormal(np.hstack([basis, block]), 1e-13)
+
+
+def test_a_complement_leaves_out_what_is_negligible_or_depends_on_the_rest() -> None:
+    basis = np.eye(D)[:, :2]
+    candidates = np.eye(D)[:, [2, 2, 3, 0, 4]] * [1, 1e-3, 1e-15, 1, 1]
+    block = complement(candidates, basis, 5, 1e-14)
+    assert block.shape[1] == 2
+    assert sin_theta(block, np.eye(D)[:, [2, 4]]) < 1e-14
+    assert complement(basis, basis, 2, 1e-14).shape == (D, 0)
+
+
+@pytest.mark.parametrize("n_products", [4, 40])
+def test_leading_pairs_are_those_of_an_indefinite_operator(n_products: int) -> None:
+    matrix = symmetric(3)
+    start = orth(symmetric(4))[:, :3]
+    values, vectors = leading_pairs(lambda block: matrix @ block, start, n_products)
+    expected, truth = np.linalg.eigh(matrix)
+    np.testing.assert_allclose(values, expected[::-1][:3], atol=1e-12)
+    assert sin_theta(vectors, truth[:, -3:]) < 1e-12
+
+
+def test_the_error_of_a_product_is_told_by_its_asymmetry() -> None:
+    matrix, basis = symmetric(5, 60), orth(symmetric(6, 60))[:, :20]
+    exact = matrix @ basis
+    off = 1e-6 * np.random.default_rng(7).standard_normal(exact.shape)
+    assert product_noise(basis, exact) < 1e-14
+    # 190 pairs: within 30 per cent but for a probability of about 1e-8.
+    assert product_noise(basis, exact + off) == pytest.approx(1e-6, rel=0.3)
+    assert product_noise(basis[:, :1], exact[:, :1]) == 0

@@ -1,0 +1,388 @@
+"""Block Krylov: the pooled eigenspace from few exchanges, whoever is late."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from fedpower.linalg import is_orthonormal, orth, sin_theta
+from fedpower.protocol import Coordinator, Silo
+from fedpower.protocol.local_steps import take_local_steps
+from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
+from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.solvers import KrylovSettings, PowerSettings, Solution, UploadSettings, start
+from fedpower.protocol.solvers.averaged import averaged_product
+from fedpower.protocol.solvers.evidence import Evidence
+from problems import Array, ArrayMoment, spiked_rows, split
+from runs import make_silos
+
+D = 30
+VARIANTS = [{"warm": warm, "lookahead": ahead} for warm in (True, False) for ahead in (True, False)]
+
+
+def rotated(seed: int, n_silos: int = 5, n_rows: int = 80, d: int = D) -> list[Array]:
+    """Return silos whose rows have different leading directions: local steps are biased here."""
+    rng = np.random.default_rng(seed)
+    scales = 1.0 / np.arange(1, d + 1) ** 0.7
+    turns = [orth(np.eye(d) + 0.15 * rng.standard_normal((d, d))) for _ in range(n_silos)]
+    return [rng.standard_normal((n_rows, d)) * scales @ turn for turn in turns]
+
+
+def pooled(parts: Sequence[Array], center: bool = False) -> Array:
+    rows = np.vstack(parts)
+    rows = rows - rows.mean(axis=0) if center else rows
+    return rows.T @ rows / len(rows)
+
+
+def leading(matrix: Array, rank: int) -> Array:
+    return np.linalg.eigh(matrix)[1][:, ::-1][:, :rank]
+
+
+def run(
+    parts: Sequence[Array],
+    *,
+    rank: int | float = 3,
+    width: int = 4,
+    seed: int = 0,
+    late: bool = False,
+    dead_from: dict[str, int] | None = None,
+    min_silos: int | None = None,
+    **options: Any,
+) -> tuple[Solution, Coordinator]:
+    """Return the solution; ``late`` shuffles arrivals, ``dead_from`` silences silos from a round on."""
+    d = parts[0].shape[1]
+    study_rank = d if isinstance(rank, float) else width
+    silos = make_silos(parts, study_rank, center=bool(options.get("center", False)))
+    settings = KrylovSettings(n_features=d, rank=rank, iteration_rank=study_rank, **options)
+    return drive(settings, silos, seed=seed, late=late, dead_from=dead_from, min_silos=min_silos)
+
+
+def drive(
+    settings: Any,
+    silos: dict[str, Silo],
+    *,
+    seed: int = 0,
+    late: bool = False,
+    dead_from: dict[str, int] | None = None,
+    min_silos: int | None = None,
+) -> tuple[Solution, Coordinator]:
+    coordinator = Coordinator(
+        start(settings, np.random.default_rng(seed)),
+        list(silos),
+        study=next(iter(silos.values())).study.digest,
+        run="test",
+        min_silos=min_silos,
+    )
+    order = np.random.default_rng(seed + 1)
+    dead_from = dead_from or {}
+    while not coordinator.done:
+        number = coordinator.history[-1].number
+        questions = list(coordinator.next())
+        if late:
+            questions = [questions[place] for place in order.permutation(len(questions))]
+        for question in questions:
+            if coordinator.done or coordinator.history[-1].number != number:
+                break
+            if number < dead_from.get(question.silo, 10_000):
+                coordinator.receive(silos[question.silo].answer(question))
+        if not coordinator.done and coordinator.history[-1].number == number:
+            coordinator.deadline()
+    return coordinator.outcome, coordinator
+
+
+def n_rounds(coordinator: Coordinator) -> int:
+    return sum(each.kind == "steps" for each in coordinator.history)
+
+
+@hypothesis_settings(max_examples=15)
+@given(seed=st.integers(0, 1000), n_silos=st.integers(1, 6), variant=st.sampled_from(VARIANTS))
+def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(
+    seed: int, n_silos: int, variant: dict[str, bool]
+) -> None:
+    parts = rotated(seed, n_silos)
+    solution, _ = run(parts, seed=seed, tol=1e-9, **variant)
+    values, vectors = np.linalg.eigh(pooled(parts))
+    assert solution.converged
+    assert sin_theta(solution.vectors[:, :3], vectors[:, -3:]) < 1e-8
+    np.testing.assert_allclose(solution.values[:3], values[::-1][:3], rtol=1e-9)
+    assert solution.total_variance == pytest.approx(values.sum())
+    assert is_orthonormal(solution.basis, 1e-12)
+    assert solution.completeness == 1
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
+def test_stopping_by_tol_means_an_error_of_at_most_tol(
+    variant: dict[str, bool], tol: float
+) -> None:
+    for seed in range(3):
+        parts = rotated(seed)
+        solution, _ = run(parts, seed=seed, tol=tol, **variant)
+        assert solution.converged
+        assert solution.change <= tol
+        assert sin_theta(solution.basis, leading(pooled(parts), 3)) <= tol
+
+
+def test_lookahead_takes_fewer_rounds_and_every_variant_takes_fewer_than_algorithm_1() -> None:
+    taken = []
+    for variant in VARIANTS:
+        rounds = [n_rounds(run(rotated(s), seed=s, tol=1e-6, **variant)[1]) for s in range(5)]
+        taken.append(np.median(rounds))
+    plain = PowerSettings(n_features=D, rank=3, iteration_rank=4, tol=1e-6, max_rounds=60)
+    power = [n_rounds(drive(plain, make_silos(rotated(s), 4), seed=s)[1]) for s in range(3)]
+    warm_ahead, warm, ahead, neither = taken
+    assert ahead < neither < np.median(power) / 2
+    assert warm_ahead < warm <= neither
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_two_local_steps_tell_the_first_product_exactly(rows: int) -> None:
+    part = spiked_rows(n_rows=rows, n_features=12)
+    moment = part.T @ part / rows
+    block = orth(np.random.default_rng(0).standard_normal((12, 4)))
+    ask = AskSteps(basis=read_only(block), n_local_steps=2)
+    answer = take_local_steps(lambda basis: moment @ basis, ask)
+    assert answer.basis is not None
+    recovered = answer.basis @ (answer.product.T @ block)
+    np.testing.assert_allclose(recovered, moment @ block, atol=1e-13 * np.trace(moment))
+
+
+@given(seed=st.integers(0, 200), columns=st.integers(1, 10), shift=st.sampled_from([0.0, 0.5]))
+def test_a_silos_model_is_exact_where_it_answered_and_never_above_its_moment(
+    seed: int, columns: int, shift: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((8, 10))
+    moment = rows.T @ rows / 8 - 0.9 * shift * np.eye(10)
+    asked = orth(rng.standard_normal((10, columns)))
+    evidence = Evidence(10, shift=shift, most=40)
+    evidence.add(asked, moment @ asked)
+    modelled = evidence.model(np.eye(10))
+    np.testing.assert_allclose(modelled, modelled.T, atol=1e-12)
+    np.testing.assert_allclose(modelled @ asked, moment @ asked, atol=1e-7)
+    assert np.linalg.eigvalsh(moment - modelled)[0] > -1e-7
+
+
+def test_a_cold_run_without_lookahead_sees_the_sum_of_the_moments_alone() -> None:
+    rows = np.vstack(rotated(1))
+    together, _ = run([rows], warm=False, lookahead=False, max_rounds=4)
+    apart, coordinator = run(split(rows, [50, 350]), warm=False, lookahead=False, max_rounds=4)
+    np.testing.assert_allclose(apart.basis, together.basis, atol=1e-10)
+    steps = [each.step for each in coordinator.history if each.kind == "steps"]
+    assert steps == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(variant: dict[str, bool]) -> None:
+    parts = rotated(2, d=60)
+    solution, coordinator = run(parts, tol=1e-9, max_basis=12, max_rounds=100, **variant)
+    assert n_rounds(coordinator) > 3  # beyond what twelve columns hold
+    assert solution.converged
+    assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("rows", "rank", "width"),
+    [
+        (spiked_rows(n_rows=20, n_features=4), 4, 4),  # k = d
+        (spiked_rows(n_rows=20, n_features=5), 4, 5),  # k close to d, one block is everything
+        (spiked_rows(n_rows=20, n_features=5), 2, 3),  # two blocks are more than d
+        (spiked_rows(n_rows=2, n_features=12), 4, 5),  # fewer rows than components
+        (np.arange(6.0)[:, np.newaxis], 1, 1),
+        (np.zeros((6, 8)), 2, 3),
+        (np.ones((6, 8)), 2, 3),
+        (np.repeat(np.eye(8), 2, axis=0), 3, 4),  # no gap anywhere
+    ],
+)
+def test_breakdown_and_small_dimensions_end_well(
+    rows: Array, rank: int, width: int, variant: dict[str, bool]
+) -> None:
+    for parts in ([rows], [rows[:1], rows[1:]]):
+        solution, _ = run(parts, rank=rank, width=width, max_rounds=30, **variant)
+        values = np.linalg.eigvalsh(pooled(parts))[::-1]
+        assert solution.converged
+        assert solution.vectors.shape == (rows.shape[1], width)
+        assert is_orthonormal(solution.vectors, 1e-10)
+        np.testing.assert_allclose(solution.values[:rank], values[:rank], atol=1e-9)
+
+
+def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment() -> None:
+    parts = rotated(3)
+    for fraction in (0.3, 0.8, 0.99):
+        solution, _ = run(parts, rank=fraction, tol=1e-8)
+        upload = UploadSettings(n_features=D, rank=fraction, iteration_rank=D)
+        expected, _ = drive(upload, make_silos(parts, D))
+        assert solution.rank == expected.rank
+        truth = leading(pooled(parts), expected.rank)
+        assert sin_theta(solution.vectors[:, : solution.rank], truth) < 1e-7
+
+
+def test_centring_is_that_of_the_pooled_rows() -> None:
+    parts = [part + 3 * place for place, part in enumerate(rotated(4))]
+    solution, _ = run(parts, center=True)
+    assert sin_theta(solution.basis, leading(pooled(parts, center=True), 3)) < 1e-9
+    np.testing.assert_allclose(solution.center, np.vstack(parts).mean(axis=0))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("participation", ["first", "sampled"])
+def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing_is_lost(
+    participation: str, variant: dict[str, bool]
+) -> None:
+    for seed in range(3):
+        parts = rotated(seed)
+        turnout = {"n_participants": 2, "participation": participation, "late": True}
+        solution, coordinator = run(parts, seed=seed, max_rounds=200, **turnout, **variant)
+        assert solution.converged
+        assert solution.completeness == pytest.approx(1)
+        assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9
+        assert all(len(each.answers) <= 2 for each in coordinator.history[1:])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(
+    variant: dict[str, bool],
+) -> None:
+    late = {"n_participants": 2, "participation": "first", "late": True, "max_reasks": 0}
+    for seed in range(3):
+        parts = rotated(seed)
+        filled, _ = run(parts, seed=seed, max_rounds=8, tol=1e-6, **late, **variant)
+        assert filled.completeness == pytest.approx(2 / 5)
+        assert not filled.converged
+        assert sin_theta(filled.basis, leading(pooled(parts), 3)) <= filled.change
+
+
+def test_silos_that_are_never_asked_again_slow_a_run_and_do_not_stop_it() -> None:
+    late = {"n_participants": 2, "participation": "first", "late": True, "max_reasks": 0}
+    for seed in range(3):
+        parts = rotated(seed)
+        errors = [
+            sin_theta(
+                run(parts, seed=seed, max_rounds=most, tol=0.0, **late)[0].basis,
+                leading(pooled(parts), 3),
+            )
+            for most in (4, 60)
+        ]
+        assert errors[1] < 1e-4 < errors[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str, bool]) -> None:
+    class Rounding(ExactReleases):
+        def steps(self, ask: AskSteps) -> LocalSteps:
+            answer = super().steps(ask)
+            coarse = answer.product.astype(np.float32).astype(np.float64)
+            return replace(answer, product=read_only(coarse))
+
+    for seed in range(3):
+        parts = rotated(seed)
+        silos = make_silos(parts, 4)
+        for silo, part in zip(silos.values(), parts, strict=True):
+            silo._releases = Rounding(ArrayMoment(part))
+        settings = KrylovSettings(
+            n_features=D, rank=3, iteration_rank=4, tol=1e-12, max_rounds=40, **variant
+        )
+        solution, coordinator = drive(settings, silos, seed=seed)
+        assert solution.converged
+        assert n_rounds(coordinator) < 20
+        assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-5
+
+
+def test_max_rounds_counts_every_exchange() -> None:
+    for most in range(1, 9):
+        late = {"n_participants": 2, "participation": "first", "late": True}
+        _, coordinator = run(rotated(0), max_rounds=most, tol=0.0, **late)
+        assert n_rounds(coordinator) == most
+
+
+def test_a_silo_that_dies_is_asked_again_for_one_block_and_then_filled_in() -> None:
+    parts = rotated(5)
+    solution, coordinator = run(parts, dead_from={"silo-2": 4}, min_silos=3, max_rounds=12, tol=0.0)
+    repeated = [each for each in coordinator.history if each.step == coordinator.history[4].step]
+    assert len(repeated) == 3
+    steps = [each.step for each in coordinator.history[7:]]
+    assert steps == sorted(set(steps))
+    assert solution.completeness == pytest.approx(4 / 5)
+    assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 0.05
+
+
+def test_a_silo_never_heard_of_is_left_out() -> None:
+    parts = rotated(6)
+    solution, _ = run(parts, dead_from={"silo-4": 1}, min_silos=3, max_rounds=20)
+    assert sin_theta(solution.basis, leading(pooled(parts[:4]), 3)) < 1e-9
+
+
+def test_noised_products_are_asked_for_exactly_as_often_as_was_paid_for() -> None:
+    for extra in ({}, {"n_participants": 2, "participation": "first", "late": True}):
+        _, coordinator = run(rotated(0), n_steps=6, **extra)
+        asked = [each for each in coordinator.history if each.kind == "steps"]
+        assert [each.step for each in asked] == sorted(each.step for each in asked)
+        assert asked[-1].step == 6
+        answers = [name for each in asked for name in each.answers]
+        assert all(answers.count(name) == 6 for name in set(answers))
+
+
+def test_averaging_products_is_better_than_forgetting_them() -> None:
+    errors: dict[str, list[float]] = {"power": [], "averaged": []}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        vectors = orth(rng.standard_normal((50, 50)))
+        spectrum = np.concatenate([[1.0, 0.9, 0.8], np.full(47, 0.2)])
+        matrix = (vectors * spectrum) @ vectors.T
+        first = orth(rng.standard_normal((50, 4)))
+        for name, found in errors.items():
+            basis, blocks, products = first, [], []
+            for _ in range(10):
+                blocks.append(basis)
+                products.append(matrix @ basis + 5e-3 * rng.standard_normal((50, 4)))
+                latest = products[-1]
+                if name == "averaged":
+                    latest = averaged_product(np.hstack(blocks), np.hstack(products), 3, 4)
+                basis = orth(latest)
+            found.append(sin_theta(basis, vectors[:, :3]))
+    # √10 would be 3.2; fails with probability below 1e-6 (twenty ratios, each within 30 per cent).
+    assert np.median(errors["averaged"]) < np.median(errors["power"]) / 1.8
+
+
+def test_without_noise_averaged_products_do_no_worse_than_algorithm_1() -> None:
+    for seed in range(3):
+        parts = rotated(seed)
+        truth = leading(pooled(parts), 3)
+        ours, _ = run(parts, seed=seed, n_steps=8)
+        plain = PowerSettings(n_features=D, rank=3, iteration_rank=4, n_steps=8)
+        theirs, _ = drive(plain, make_silos(parts, 4), seed=seed)
+        assert sin_theta(ours.basis, truth) <= sin_theta(theirs.basis, truth) * 1.01
+
+
+def test_the_algebraically_largest_lead_where_a_moment_is_indefinite() -> None:
+    class Indefinite:
+        def __init__(self, matrix: Array) -> None:
+            self.matrix, self.n_rows = matrix, 1
+
+        def product(self, basis: Array, center: Array | None = None) -> Array:
+            del center
+            return self.matrix @ basis
+
+        def trace(self, center: Array | None = None) -> float:
+            del center
+            return float(np.trace(self.matrix))
+
+    rng = np.random.default_rng(0)
+    vectors = orth(rng.standard_normal((D, D)))
+    matrix = (vectors * np.linspace(1.0, -3.0, D)) @ vectors.T
+    for variant in VARIANTS:
+        silos = make_silos([np.zeros((1, D))] * 2, 4)
+        apart = 0.1 * np.diag(rng.standard_normal(D))
+        for silo, side in zip(silos.values(), (1, -1), strict=True):
+            silo._releases = ExactReleases(Indefinite(matrix + side * apart))  # type: ignore[arg-type]
+        settings = KrylovSettings(
+            n_features=D, rank=3, iteration_rank=4, shift=lambda *_: 3.5, **variant
+        )
+        solution, _ = drive(replace(settings, max_rounds=60), silos)
+        assert sin_theta(solution.basis, vectors[:, :3]) < 1e-9
