@@ -236,7 +236,8 @@ def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
         plain = ask(silo, WHOLE)
     c = np.asarray(center)
     expected = S - np.outer(c, m) - np.outer(m, c) + np.outer(c, c)
-    np.testing.assert_allclose(about.product, expected, atol=1e-14)
+    # answers are rounded to float32, far below the noise
+    np.testing.assert_allclose(about.product, expected, rtol=1e-6, atol=1e-6)
     assert about.total_variance - plain.total_variance == pytest.approx(c @ c - 2 * c @ m)
     assert len(noised) == 1
 

@@ -19,6 +19,7 @@ PASSED_ON = (
     "normalize",
     "iteration_rank",
     "schedule",
+    "one_shot_start",
     "local_steps",
     "drift_correction",
     "n_steps",
@@ -121,6 +122,11 @@ OPTIONS = (
         callback=values.schedule,
         metavar="every|decaying|halving|STEPS",
         help="At which steps a round happens, e.g. 2,4,5.",
+    ),
+    click.option(
+        "--one-shot-start/--no-one-shot-start",
+        default=None,
+        help="Whether krylov opens with local steps at the silos.",
     ),
     click.option("--local-steps", type=int, help="Power steps between two rounds."),
     click.option(

@@ -14,7 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedpower.data import RowSource, RowTreatment, match_columns, open_source
 from fedpower.engines.embedded import LedgerPaths, Outcome, federate, read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.terms import agree, check_parameters, named_sources, treatment_of
+from fedpower.estimator.parameters import check_parameters
+from fedpower.estimator.silos import named_sources
+from fedpower.estimator.terms import agree, centers, public_treatment, treatment_of
 from fedpower.linalg import fix_signs
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Round
@@ -55,6 +57,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Centre on the pooled mean (which the silos release), not at all, or on a public mean.
     scale : array-like of shape (n_features,), default=None
         Public divisors of the columns.
+    one_shot_start : bool, default=None
+        Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
+        the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
+        smaller ε, which holds only for what depends on the sum of the silos' moments. Plays no part
+        where every product is noised.
     iteration_rank : int, default=None
         r, columns of the iterated basis; None takes min(k + 10, n_features).
     schedule : {"every", "decaying", "halving"}, Schedule or iterable of int, default="every"
@@ -132,6 +139,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         normalize: bool = False,
         center: bool | ArrayLike = True,
         scale: ArrayLike | None = None,
+        one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
         local_steps: int = 1,
@@ -158,6 +166,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.normalize = normalize
         self.center = center
         self.scale = scale
+        self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule
         self.local_steps = local_steps
@@ -195,7 +204,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         del y
         check_parameters(self)
         rows = validate_data(
-            self, X, accept_sparse="csr", dtype=np.float64, ensure_min_samples=1 + self._centers()
+            self, X, accept_sparse="csr", dtype=np.float64, ensure_min_samples=1 + centers(self)
         )
         if groups is None:
             parts = {"silo-1": rows}
@@ -271,7 +280,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         if self.normalize:
-            rows, _ = self._public_treatment().apply(rows)
+            rows, _ = public_treatment(self).apply(rows)
             axes = self.components_.T
         else:
             axes = self.components_.T / self._column_scale()[:, np.newaxis]
@@ -368,7 +377,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.n_steps_ = solution.n_steps
         bound = treatment.row_norm or 1.0
         values = np.maximum(solution.values[: solution.rank], 0.0)
-        divisor = self.n_samples_ - 1 if self._centers() else self.n_samples_
+        divisor = self.n_samples_ - 1 if centers(self) else self.n_samples_
         self.singular_values_ = np.sqrt(values * self.n_samples_) * bound
         self.explained_variance_ = values * bound**2 * (self.n_samples_ / divisor)
         # Noise can make the parts add up to more than the total that was noised beside them.
@@ -387,15 +396,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.study_ = outcome.study
         self.kernels_ = outcome.kernels
 
-    def _centers(self) -> bool:
-        return isinstance(self.center, bool | np.bool_) and bool(self.center)
-
     def _column_scale(self) -> Array:
         if self.scale is None:
             return np.ones(self.n_features_in_)
         return np.asarray(self.scale, dtype=np.float64)
-
-    def _public_treatment(self) -> RowTreatment:
-        center: Any = None if isinstance(self.center, bool | np.bool_) else self.center
-        scale: Any = self.scale
-        return RowTreatment(center=center, scale=scale, normalize=bool(self.normalize))

@@ -12,7 +12,8 @@ from sklearn.base import clone
 from fedpower.data import RowTreatment
 from fedpower.errors import InputError
 from fedpower.estimator.fedpca import FedPCA
-from fedpower.estimator.terms import agree, check_parameters
+from fedpower.estimator.parameters import check_parameters
+from fedpower.estimator.terms import agree
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse
@@ -21,6 +22,8 @@ from fedpower.protocol.study import Study
 Array = NDArray[np.float64]
 
 N_REHEARSALS = 5
+"""Of columns up to 200; 3 up to 500 and 1 beyond, where one takes seconds and varies less."""
+
 MOST_COLUMNS = 2048
 """The widest spectrum that is rehearsed in ``moment`` mode, whose noise is a d×d matrix."""
 
@@ -82,7 +85,7 @@ def plan(
     sizes: Mapping[str, int] | Sequence[int],
     n_features: int,
     spectrum: ArrayLike | None = None,
-    n_rehearsals: int = N_REHEARSALS,
+    n_rehearsals: int | None = None,
 ) -> Plan:
     """Return what a fit of ``model`` would cost and give, in every way it could be done.
 
@@ -102,9 +105,11 @@ def plan(
         Leading eigenvalues of the moment of the bounded rows (norm at most 1), largest first; the last is
         repeated for those not given.
     n_rehearsals
-        Over how many the median is taken.
+        Over how many the median is taken; None lets the number of columns decide.
     """
     check_parameters(model)
+    if n_rehearsals is None:
+        n_rehearsals = N_REHEARSALS if n_features <= 200 else 3 if n_features <= 500 else 1
     named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
     values = None if spectrum is None else full_spectrum(spectrum, n_features)
     facts: dict[str, Any] = {

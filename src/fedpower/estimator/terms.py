@@ -2,21 +2,18 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fedpower.data import RowSource, RowTreatment, largest_row_norm, open_source
+from fedpower.data import RowSource, RowTreatment, largest_row_norm
 from fedpower.errors import InputError
-from fedpower.linalg import ALIGNMENTS
+from fedpower.estimator.parameters import schedule_of
 from fedpower.privacy.calibration import default_delta
-from fedpower.protocol.choice import SOLVERS, SolverChoice, choose_solver
+from fedpower.protocol.choice import SolverChoice, choose_solver
 from fedpower.protocol.private_study import budget_of, pooled_std
-from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,
@@ -37,13 +34,6 @@ MOST_COLUMNS_FOR_MOMENT = 4096
 PRIVATE_STEPS = 10
 """T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
 
-DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
-    "every": "constant",
-    "decaying": "linear",
-    "halving": "halving",
-}
-
-
 PAPER_ONLY: dict[str, object] = {
     "schedule": "every",
     "local_steps": 1,
@@ -60,37 +50,20 @@ class PrivacyLeakWarning(RuntimeWarning):
     """Something was read from the rows that should have been given as a public fact."""
 
 
-def check_parameters(model: "FedPCA") -> None:
-    """Refuse in one sentence any parameter that cannot be, whatever the data."""
-    _one_of("noise", model.noise, ("auto", "moment", "step", "paper"))
-    _one_of("solver", model.solver, ("auto", *SOLVERS))
-    _one_of("alignment", model.alignment, tuple(ALIGNMENTS))
-    _one_of("reference", model.reference, ("first", "active", "broadcast"))
-    _one_of("participation", model.participation, ("sampled", "first"))
-    _one_of("extra_columns", model.extra_columns, ("refuse", "drop"))
-    for name in ("iteration_rank", "n_steps", "n_participants", "min_silos", "n_jobs"):
-        _whole(name, getattr(model, name), optional=True)
-    for name in ("local_steps", "max_rounds"):
-        _whole(name, getattr(model, name))
-    if not isinstance(model.epsilon, Real) or not model.epsilon > 0:
-        raise InputError(
-            f"epsilon must be above 0, got {model.epsilon!r}; 1 is usual, and float('inf') means "
-            "no privacy"
-        )
-    if model.delta is not None and not (
-        isinstance(model.delta, Real) and 0 < float(model.delta) < 1
-    ):
-        raise InputError(f"delta must lie between 0 and 1, got {model.delta!r}; 1e-6 is usual")
-    if not isinstance(model.tol, Real) or not 0 <= float(model.tol) < 1:
-        raise InputError(f"tol must lie in [0, 1), got {model.tol!r}; 0 never stops early")
-    if model.deadline is not None and not (
-        isinstance(model.deadline, Real) and float(model.deadline) > 0
-    ):
-        raise InputError(
-            f"deadline must be a positive number of seconds, got {model.deadline!r}; "
-            "None waits for every silo"
-        )
-    schedule_of(model)
+def centers(model: "FedPCA") -> bool:
+    """Return whether rows are centred on the pooled mean."""
+    return isinstance(model.center, bool | np.bool_) and bool(model.center)
+
+
+def public_treatment(model: "FedPCA") -> RowTreatment:
+    """Return what the parameters say is done to each row."""
+    public_center = None if isinstance(model.center, bool | np.bool_) else model.center
+    return RowTreatment(
+        center=cast("Any", public_center),
+        scale=cast("Any", model.scale),
+        row_norm=model.row_norm,
+        normalize=bool(model.normalize),
+    )
 
 
 def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> RowTreatment:
@@ -99,13 +72,7 @@ def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> RowTreatment:
     Without one the largest norm is read from the rows: the result then depends on a single row in a
     way that no noise covers, which is warned of.
     """
-    public_center = None if isinstance(model.center, bool | np.bool_) else model.center
-    treatment = RowTreatment(
-        center=cast("Any", public_center),
-        scale=cast("Any", model.scale),
-        row_norm=model.row_norm,
-        normalize=bool(model.normalize),
-    )
+    treatment = public_treatment(model)
     if math.isinf(model.epsilon) or treatment.bounded:
         return treatment
     bound = max(largest_row_norm(source, treatment) for source in sources)
@@ -118,27 +85,6 @@ def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> RowTreatment:
     return RowTreatment(
         center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0
     )
-
-
-def schedule_of(model: "FedPCA") -> Schedule:
-    """Return the schedule of rounds."""
-    schedule = model.schedule
-    if isinstance(schedule, Schedule):
-        return schedule
-    if isinstance(schedule, str):
-        _one_of("schedule", schedule, tuple(DECAYS))
-        return Schedule(local_steps=model.local_steps, decay=DECAYS[schedule])
-    try:
-        if isinstance(schedule, Iterator):
-            raise TypeError("an iterator is used up by the first look at it")
-        return explicit(schedule)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"schedule must be 'every', 'decaying', 'halving' or whole steps, got {schedule!r}; "
-            "give e.g. [2, 4, 5]"
-        ) from error
 
 
 def rank_of(model: "FedPCA", n_rows: int, n_features: int) -> int | float:
@@ -172,7 +118,7 @@ def agree(
 ) -> tuple[Study, SolverSettings, SolverChoice]:
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
     n_rows = sum(sizes.values())
-    center = isinstance(model.center, bool | np.bool_) and bool(model.center)
+    center = centers(model)
     if center and n_rows < 2:
         raise InputError(
             f"centring must have 2 rows at least, got n_samples = {n_rows}; "
@@ -272,7 +218,12 @@ def settings_of(
             n_features=study.n_features, rank=rank, iteration_rank=study.iteration_rank
         )
     if choice.solver == "krylov":
+        opens_locally = model.one_shot_start
+        if opens_locally is None:
+            opens_locally = study.noise == "none"
         return KrylovSettings(
+            warm=bool(opens_locally),
+            lookahead=bool(opens_locally),
             n_features=study.n_features,
             rank=rank,
             iteration_rank=study.iteration_rank,
@@ -309,56 +260,5 @@ def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
     return "moment" if n_features <= MOST_COLUMNS_FOR_MOMENT else "step"
 
 
-def named_sources(silos: Any) -> dict[str, RowSource]:
-    """Return the silos' sources by name: given names, or a file's, or its number."""
-    if isinstance(silos, Mapping):
-        items = [(str(name), silo) for name, silo in silos.items()]
-    elif isinstance(silos, str | PathLike) or not isinstance(silos, Iterable):
-        raise InputError(
-            f"silos must be a list or a mapping of data, got {type(silos).__name__}; "
-            "put a single silo into a list"
-        )
-    else:
-        items = [(_name(silo, place), silo) for place, silo in enumerate(silos, start=1)]
-    if not items:
-        raise InputError("silos must hold at least one silo, got none; give the data of each")
-    names = [name for name, _ in items]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(
-            f"silos must have different names, got {twice[0]!r} more than once; "
-            "pass a mapping from names to data"
-        )
-    return {
-        name: open_source(silo, name=None if _names_itself(silo) else f"silo {name!r}")
-        for name, silo in items
-    }
-
-
-def _name(silo: Any, place: int) -> str:
-    return Path(silo).name.split(".")[0] if _is_path(silo) else f"silo-{place}"
-
-
-def _names_itself(silo: Any) -> bool:
-    return _is_path(silo) or callable(getattr(silo, "blocks", None))
-
-
-def _is_path(silo: Any) -> bool:
-    return isinstance(silo, str | PathLike)
-
-
 def _delta(model: "FedPCA", n_rows: int) -> float:
     return default_delta(n_rows) if model.delta is None else float(model.delta)
-
-
-def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in options:
-        listed = ", ".join(repr(option) for option in options)
-        raise InputError(f"{name} must be one of {listed}, got {value!r}; choose one")
-
-
-def _whole(name: str, value: object, *, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; give one")

@@ -135,7 +135,7 @@ class Expansion:
         if self.doubt.any():  # then asymmetry shows what was filled in
             return level
         noise = product_noise(self.basis, self.product)
-        return max(level, 4 * noise * (np.sqrt(d) + np.sqrt(columns)))
+        return max(level, 4 * noise * float(np.sqrt(d) + np.sqrt(columns)))
 
     def _doubt_of(self, coefficients: Array) -> float:
         """Return about how far A·(V·coefficients) is off because silos were missing."""

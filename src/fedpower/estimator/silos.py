@@ -1,0 +1,47 @@
+"""From what a user calls silos to named sources of rows."""
+
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fedpower.data import RowSource, open_source
+from fedpower.errors import InputError
+
+
+def named_sources(silos: Any) -> dict[str, RowSource]:
+    """Return the silos' sources by name: given names, or a file's, or its number."""
+    if isinstance(silos, Mapping):
+        items = [(str(name), silo) for name, silo in silos.items()]
+    elif isinstance(silos, str | PathLike) or not isinstance(silos, Iterable):
+        raise InputError(
+            f"silos must be a list or a mapping of data, got {type(silos).__name__}; "
+            "put a single silo into a list"
+        )
+    else:
+        items = [(_name(silo, place), silo) for place, silo in enumerate(silos, start=1)]
+    if not items:
+        raise InputError("silos must hold at least one silo, got none; give the data of each")
+    names = [name for name, _ in items]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"silos must have different names, got {twice[0]!r} more than once; "
+            "pass a mapping from names to data"
+        )
+    return {
+        name: open_source(silo, name=None if _names_itself(silo) else f"silo {name!r}")
+        for name, silo in items
+    }
+
+
+def _name(silo: Any, place: int) -> str:
+    return Path(silo).name.split(".")[0] if _is_path(silo) else f"silo-{place}"
+
+
+def _names_itself(silo: Any) -> bool:
+    return _is_path(silo) or callable(getattr(silo, "blocks", None))
+
+
+def _is_path(silo: Any) -> bool:
+    return isinstance(silo, str | PathLike)
