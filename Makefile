@@ -41,6 +41,7 @@ bench: setup  ## every benchmark, results and README tables made anew (about an 
 	$(BIN)/python -m benchmarks.a9a_localpower --json benchmarks/results/a9a_localpower.json
 	$(BIN)/python -m benchmarks.memory --json benchmarks/results/memory.json
 	$(BIN)/python -m benchmarks.parallel_silos --json benchmarks/results/parallel_silos.json
+	$(BIN)/python -m benchmarks.predictions --json benchmarks/results/predictions.json
 	$(BIN)/python -m benchmarks.render
 	$(BIN)/python -m benchmarks.picture
 

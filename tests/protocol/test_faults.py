@@ -8,7 +8,7 @@ import pytest
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Receipt, Silo, decode, encode, every
 from fedpower.protocol.messages import LocalSteps, Message, Refusal
-from fedpower.protocol.solvers import PowerSettings
+from fedpower.protocol.solvers import KrylovSettings, PowerSettings, fedpower, krylov
 from problems import Array, spiked_rows, split
 from runs import drive, make_coordinator, make_silos
 
@@ -152,3 +152,33 @@ def test_non_finite_answers_are_malformed_and_the_silo_is_asked_again() -> None:
 def test_silos_with_the_same_name_are_refused() -> None:
     with pytest.raises(ProtocolError, match="different names"):
         Coordinator(iter(()), ["a", "a"], study="s", run="r")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("solver", [fedpower, krylov])
+def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(solver: object) -> None:
+    """Rows about a centre that leaves them out would add a direction of their own."""
+    parts = [*split(spiked_rows(), SIZES)[:3], spiked_rows(n_rows=200, seed=9) + 5.0]
+    silos = make_silos(parts, 3, center=True)
+    settings = {
+        fedpower: PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=60, center=True),
+        krylov: KrylovSettings(n_features=12, rank=3, iteration_rank=3, center=True),
+    }[solver]
+    coordinator = Coordinator(
+        solver(settings, np.random.default_rng(0)),  # type: ignore[operator]
+        list(silos),
+        study=silos["silo-0"].study.digest,
+        run="test",
+        min_silos=3,
+    )
+    while not coordinator.done:
+        number = coordinator.history[-1].number
+        for question in coordinator.next():
+            if question.silo != "silo-3" or question.round != 1:
+                coordinator.receive(silos[question.silo].answer(question))
+        if not coordinator.done and coordinator.history[-1].number == number:
+            coordinator.deadline()
+    solution = coordinator.outcome
+    assert list(solution.sizes) == ["silo-0", "silo-1", "silo-2"]
+    rest = np.vstack(parts[:3])
+    values = np.linalg.eigvalsh(np.cov(rest.T, bias=True))[::-1]
+    np.testing.assert_allclose(solution.values[:3], values[:3], rtol=1e-6)

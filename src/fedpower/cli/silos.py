@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedpower.data import RowSource, match_columns, open_source, split_by_group
 from fedpower.data.source import Extra
 from fedpower.errors import InputError
-from fedpower.privacy.ledger import Ledger
 
 Silos = dict[str, Path | RowSource]
 
@@ -78,12 +77,6 @@ def find_ledgers(
                 f"silo {name!r} must have a ledger, got none at {path}; create it with "
                 f"`fedpower budget init {path} --epsilon E --delta D`"
             )
-        with Ledger.open(path) as ledger:
-            if ledger.silo not in (None, name):
-                raise InputError(
-                    f"ledger {path} must belong to silo {name!r}, got that of {ledger.silo!r}; "
-                    f"write --ledger {name}=PATH, or name the data {ledger.silo}=PATH"
-                )
     return ledgers
 
 

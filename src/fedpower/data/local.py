@@ -99,6 +99,7 @@ def local_moment(
     *,
     rank: int,
     steps: int,
+    density: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
@@ -108,6 +109,7 @@ def local_moment(
     source : the rows.
     treatment : what is done to each row; nothing by default.
     rank, steps : columns of the basis and number of products to come.
+    density : share of entries that are not zero, for the choice; the source's own by default.
     memory_limit : bytes that d×d arrays may take.
     """
     treatment = RowTreatment() if treatment is None else treatment
@@ -116,7 +118,7 @@ def local_moment(
         n_features=source.n_features,
         rank=rank,
         steps=steps,
-        density=source.density,
+        density=source.density if density is None else density,
         memory_limit=memory_limit,
     )
     return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit)

@@ -61,15 +61,24 @@ def read_silos(
     rank: int,
     steps: int,
     n_jobs: int | None = None,
+    public_facts_only: bool = False,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
-    Data that cannot be used are refused here, before a study exists or a budget is touched.
+    Data that cannot be used are refused here, before a study exists or a budget is touched. With
+    ``public_facts_only`` the kernel and its reason, which go into results, are chosen without a look at
+    how sparse the rows are.
     """
     cores = available_cores()
     workers = max(1, min(n_jobs or cores, len(sources)))
     moments = {
-        name: local_moment(source, treatment, rank=rank, steps=steps)
+        name: local_moment(
+            source,
+            treatment,
+            rank=rank,
+            steps=steps,
+            density=1.0 if public_facts_only else source.density,
+        )
         for name, source in sources.items()
     }
     with (
@@ -112,12 +121,14 @@ def federate(
         See :class:`Coordinator` and :func:`run_in_process`.
     """
     budget = budget_of(study)
+    private: dict[str, MomentReleases | StepReleases] = {}
     with ExitStack() as stack:
         if budget is None:
             releases: dict[str, Releases] = {
                 name: ExactReleases(moment, center=study.center) for name, moment in moments.items()
             }
         else:
+            _check_bounded(moments, study)
             kind = MomentReleases if budget.mode == "moment" else StepReleases
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack)
             private = {
@@ -154,7 +165,14 @@ def federate(
         solution=solution,
         rounds=rounds,
         study=study,
-        privacy=state_privacy(study, budget, solution.sizes, rounds),
+        privacy=state_privacy(
+            study,
+            budget,
+            solution.sizes,
+            rounds,
+            summed_once=getattr(settings, "n_participants", None) is None
+            and not any(each.reused for each in private.values()),
+        ),
         kernels={name: moment.choice.reason for name, moment in moments.items()},
     )
 
@@ -168,7 +186,7 @@ def _open_ledgers(
             f"a ledger must belong to a silo of this fit, got one for {unknown[0]!r}; "
             f"the silos are {', '.join(silos)}"
         )
-    return {
+    opened = {
         name: stack.enter_context(
             Ledger.open(Path(paths[name]))
             if name in paths
@@ -176,3 +194,21 @@ def _open_ledgers(
         )
         for name in silos
     }
+    for name, ledger in opened.items():
+        if ledger.silo not in (None, name):
+            raise InputError(
+                f"ledger {paths[name]} must belong to silo {name!r}, got that of {ledger.silo!r}; "
+                "give each silo its own, or name the silo as its ledger does"
+            )
+    return opened
+
+
+def _check_bounded(moments: Mapping[str, LocalMoment], study: Study) -> None:
+    """Refuse rows that are not bounded as the study says: the noise is made for norm 1."""
+    for name, moment in moments.items():
+        rule = moment.treatment
+        if not rule.bounded or rule.digest() != study.treatment:
+            raise InputError(
+                f"the rows of silo {name!r} must be treated as the private study says and bounded, got "
+                "another treatment; give row_norm or normalize, the same for all"
+            )

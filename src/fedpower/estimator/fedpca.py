@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -326,13 +327,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         on_round: Callable[[Round], None] | None = None,
         on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
-        treatment = treatment_of(self, sources.values())
+        treatment, leak = treatment_of(self, sources.values())
         moments = read_silos(
             sources,
             treatment,
             rank=self.iteration_rank or 16,
             steps=self.n_steps or 20,
             n_jobs=self.n_jobs,
+            public_facts_only=not np.isinf(self.epsilon),
         )
         if on_clipped is not None and treatment.row_norm is not None:
             on_clipped({name: moment.n_clipped for name, moment in moments.items()})
@@ -363,6 +365,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 stacklevel=3,
             )
         self._keep(outcome, treatment)
+        self.privacy_ = replace(outcome.privacy, leak=leak)
         self.solver_ = choice
         return self
 
@@ -392,7 +395,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             middle = public + middle * bound * self._column_scale()
         self.mean_ = middle
         self.history_ = [each.as_row() for each in outcome.rounds]
-        self.privacy_ = outcome.privacy
         self.study_ = outcome.study
         self.kernels_ = outcome.kernels
 

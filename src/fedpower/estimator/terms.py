@@ -66,15 +66,19 @@ def public_treatment(model: "FedPCA") -> RowTreatment:
     )
 
 
-def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> RowTreatment:
-    """Return what is done to each row before it counts; a private fit needs a bound on its norm.
+BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
 
-    Without one the largest norm is read from the rows: the result then depends on a single row in a
-    way that no noise covers, which is warned of.
+
+def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> tuple[RowTreatment, str | None]:
+    """Return what is done to each row before it counts, and what leaked in finding it, or None.
+
+    A private fit needs a bound on the norm of a row. Without one the largest norm is read from the rows:
+    the result then depends on a single row in a way that no noise covers. That is warned of, and the
+    privacy statement promises nothing.
     """
     treatment = public_treatment(model)
     if math.isinf(model.epsilon) or treatment.bounded:
-        return treatment
+        return treatment, None
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warnings.warn(
         "row_norm was not given, so the largest norm was read from the rows themselves: that is "
@@ -82,9 +86,10 @@ def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> RowTreatment:
         PrivacyLeakWarning,
         stacklevel=4,
     )
-    return RowTreatment(
+    found = RowTreatment(
         center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0
     )
+    return found, BOUND_READ
 
 
 def rank_of(model: "FedPCA", n_rows: int, n_features: int) -> int | float:

@@ -43,7 +43,8 @@ def product_noise(basis: Array, product: Array) -> float:
     """
     inner = basis.T @ product
     above = (inner - inner.T)[np.triu_indices(len(inner), 1)]
-    return float(np.sqrt(np.mean(above**2) / 2)) if above.size else 0.0
+    peak = float(np.abs(above).max(initial=0.0))  # squares of large numbers overflow
+    return peak * float(np.sqrt(np.mean((above / peak) ** 2) / 2)) if peak > 0 else 0.0
 
 
 def subspace_error(values: Array, residual_norm: float, rank: int, rounding: float) -> float:
@@ -88,7 +89,8 @@ def complement(candidates: Array, basis: Array, most: int, negligible: float) ->
         See above.
     """
     outside = candidates - basis @ (basis.T @ candidates)
-    norms = np.linalg.norm(outside, axis=0)
+    peaks = np.maximum(np.abs(outside).max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
+    norms = peaks * np.linalg.norm(outside / peaks, axis=0)
     picked = np.flatnonzero(norms > negligible)[: max(0, min(most, len(basis) - basis.shape[1]))]
     if not picked.size:
         return np.empty((len(basis), 0))

@@ -23,6 +23,7 @@ from typing import Any, Self
 from fedpower.errors import BudgetError, LedgerError
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.ledger_account import (
+    ROUNDING,
     Account,
     CapChange,
     Entry,
@@ -94,6 +95,7 @@ class Ledger:
         study: str,
         mu: float,
         slack_delta: float = 0.0,
+        study_mu: float | None = None,
         payload: Callable[[], bytes],
     ) -> bytes:
         """Return the bytes that may leave: noised and charged now, or those kept for this key.
@@ -109,6 +111,9 @@ class Ledger:
             Gaussian-DP parameter of the release, 1/(noise multiplier): finite and positive.
         slack_delta : float
             Probability that the release is not μ-GDP.
+        study_mu : float, optional
+            What all releases of this study may cost together; a coordinator that asks for more than
+            was agreed is refused, whatever the cap would allow.
         payload : callable
             Draws the noise and returns the noised bytes. Called at most once, after the cap allows
             it and inside the transaction, so prepare what is slow beforehand. If it raises, nothing
@@ -131,6 +136,7 @@ class Ledger:
             account = self._account()
             if not account.charged(mu, slack_delta).holds:
                 raise BudgetError(overspending(account, self.silo, mu, slack_delta))
+            self._check_study(study, mu, study_mu)
             sent = payload()
             if not isinstance(sent, bytes):
                 raise TypeError(f"a payload must return bytes, got {type(sent).__name__}")
@@ -230,6 +236,18 @@ class Ledger:
             "entries": [jsonable(asdict(entry)) for entry in entries],
             "seal": {"seq": seq, "sha256": seal},
         }
+
+    def _check_study(self, study: str, mu: float, most: float | None) -> None:
+        """Refuse a release beyond what its study agreed on."""
+        if most is None:
+            return
+        spent = self._store.query("SELECT mu FROM release WHERE study = ?", study)
+        if math.hypot(mu, *(each for (each,) in spent)) > most * (1 + ROUNDING):
+            raise BudgetError(
+                f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more "
+                f"than its {len(spent)} releases; ask the same questions again, which is free, or "
+                "agree on a new study"
+            )
 
     def _account(self) -> Account:
         """Return the present cap and all charges; call it inside a transaction."""

@@ -38,6 +38,8 @@ class PrivacyStatement:
         One per observer.
     public
         What everybody may know.
+    leak
+        What was read from the rows without noise, which voids the promise; None where nothing was.
     """
 
     mode: str
@@ -45,11 +47,12 @@ class PrivacyStatement:
     delta: float
     protections: tuple[Protection, ...]
     public: tuple[str, ...]
+    leak: str | None = None
 
     @property
     def is_private(self) -> bool:
         """Whether anything is promised at all."""
-        return self.mode != "none"
+        return self.mode != "none" and self.leak is None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the statement for ``run.json``; an infinite number is written as None."""
@@ -67,6 +70,11 @@ class PrivacyStatement:
         }
 
     def __str__(self) -> str:
+        if self.leak is not None:
+            return (
+                f"NOT PRIVATE although epsilon={self.asked_epsilon:g} was asked for: {self.leak}; "
+                "noise was added, and nothing is promised."
+            )
         if not self.is_private:
             return (
                 "NOT PRIVATE (epsilon = inf): exact quantities left every silo, and whoever reads "

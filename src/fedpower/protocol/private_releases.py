@@ -72,6 +72,8 @@ class _PrivateReleases:
         self._ledger = ledger
         self._source = source
         self._fingerprint = fingerprint
+        self.reused = False
+        """Whether an earlier release was given again, as a later analysis of a noised moment does."""
         self._digest = study.digest
 
     @property
@@ -84,7 +86,12 @@ class _PrivateReleases:
         budget = self._budget
         mu = study_mu(budget, self.n_rows)
         slack = budget.slack_delta * budget.n_releases
-        self._ledger.check_affordable(study=self._study.ledger_name, mu=mu, slack_delta=slack)
+        self._ledger.check_affordable(study=self._booked_as, mu=mu, slack_delta=slack)
+
+    @property
+    def _booked_as(self) -> str:
+        """The ledger's name for this study on these rows: other rows are other releases."""
+        return f"{self._study.ledger_name}/{self._fingerprint[:16] or 'this fit'}"
 
     def _key(self, kind: str, *parts: bytes) -> str:
         """Return the identity of a question: equal questions get the stored answer."""
@@ -190,9 +197,10 @@ class StepReleases(_PrivateReleases):
         return self._ledger.release(
             key=self._key(purpose, *question),
             purpose=f"{count} noised {purpose} ({budget.mode})",
-            study=self._study.ledger_name,
+            study=self._booked_as,
             mu=mu * math.sqrt(count),
             slack_delta=budget.slack_delta * count,
+            study_mu=study_mu(budget, self.n_rows),
             payload=payload,
         )
 
@@ -259,7 +267,10 @@ class MomentReleases(_PrivateReleases):
             self._moment.trace(),
         )
 
+        self.reused = True
+
         def payload() -> bytes:
+            self.reused = False
             noised = perturb(
                 exact,
                 sensitivity=budget.sensitivity(self.n_rows),
@@ -271,7 +282,7 @@ class MomentReleases(_PrivateReleases):
         raw = self._ledger.release(
             key=self._key("moment", self._study.moment_terms.encode()),
             purpose="moment, mean and trace" if with_mean else "moment and trace",
-            study=self._study.ledger_name,
+            study=self._booked_as,
             mu=budget.mu,
             slack_delta=budget.slack_delta,
             payload=payload,

@@ -57,9 +57,19 @@ def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
 
 
 def state_privacy(
-    study: Study, budget: Budget | None, sizes: Mapping[str, int], rounds: Sequence[Round]
+    study: Study,
+    budget: Budget | None,
+    sizes: Mapping[str, int],
+    rounds: Sequence[Round],
+    *,
+    summed_once: bool = True,
 ) -> PrivacyStatement:
-    """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
+    """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows.
+
+    ``summed_once``: the silos' noised moments are weighed by their sizes in every round, and these very
+    releases were in no other result before. Else two published sums with the same noise could tell a
+    single silo's moment by their difference, and the public gets no smaller ε than the coordinator.
+    """
     public = [
         f"the study's terms and hash {study.digest[:12]}",
         "the number of rows of each silo",
@@ -81,10 +91,10 @@ def state_privacy(
         )
     ]
     sees, outside = "the published components and eigenvalues", mu
-    if _is_linear(budget, sizes, rounds):
+    if summed_once and _is_linear(budget, sizes, rounds):
         # Of the sum of real numbers: what float64 rounds away is a function of single summands.
         outside = min(mu, _public_mu(budget, sizes))
-        sees += ", rounding errors aside"
+        sees += " of this fit and of no other from the same releases, rounding errors aside"
     rows.append(
         Protection(
             observer="the public",

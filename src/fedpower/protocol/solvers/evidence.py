@@ -1,5 +1,6 @@
 """What the coordinator knows of one silo's moment, from its answers, and what it can infer."""
 
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -113,5 +114,8 @@ def _usual(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> tuple
     mean = weighted_sum(matrices, weights)
     if len(matrices) == 1:
         return mean, float(np.linalg.norm(mean, 2))
-    squares = [weights[n] * np.linalg.norm(each - mean, 2) ** 2 for n, each in matrices.items()]
-    return mean, float(np.sqrt(sum(squares) * len(matrices) / (len(matrices) - 1)))
+    distances = {name: float(np.linalg.norm(each - mean, 2)) for name, each in matrices.items()}
+    widened = np.sqrt(len(matrices) / (len(matrices) - 1))
+    return mean, float(
+        widened * math.hypot(*(math.sqrt(weights[n]) * each for n, each in distances.items()))
+    )

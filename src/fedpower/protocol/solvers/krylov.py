@@ -34,6 +34,9 @@ Array = NDArray[np.float64]
 FRACTION_BLOCK = 16
 """Columns of a block where the number of components is to be found."""
 
+RANDOM_COLUMNS = 2
+"""Columns of a warm start that stay random."""
+
 MOST_BYTES = 2**30
 """What the coordinator keeps of all silos' answers, where the choice is left to it."""
 
@@ -93,7 +96,9 @@ class KrylovSettings:
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
     sizes = yield from enrol(settings.n_features)
-    center = (yield from pooled_mean(sizes)) if settings.center else None
+    center = None
+    if settings.center:
+        center, sizes = yield from pooled_mean(sizes)
     turnout = Turnout(
         sizes=sizes,
         rng=rng,
@@ -119,7 +124,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         outcome = yield from averaged(products, start, settings.rank, settings.n_steps)
     else:
         if settings.warm and settings.max_rounds != 1:
-            start = yield from _warm_start(products, start, settings.warm_steps, shift)
+            start = yield from _warm_start(products, start, settings, shift)
         expansion = Expansion(
             products,
             rank=settings.rank,
@@ -132,15 +137,27 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     return Solution(**outcome, total_variance=products.total_variance, center=center, sizes=sizes)
 
 
-def _warm_start(products: Products, start: Array, n_steps: int, shift: float) -> Exchange:
+def _warm_start(
+    products: Products, start: Array, settings: KrylovSettings, shift: float
+) -> Exchange:
     """Return the leading directions of Σ w_i N_i, each N_i from the silo's own leading directions.
 
     Deviation: [FP]'s one-shot averages the rotated bases themselves; weighing them by what the silos
     say of their variance is better the more the silos differ (benchmarks/rounds.py).
+
+    Columns beyond k stay random, two at most, and where there are none all are moved a little: local
+    steps damp a direction that all silos share below rounding where each has stronger ones of its own,
+    and what no block holds Krylov never finds.
     """
-    bases: dict[str, Array] = yield from products.warm(start, n_steps, shift)
+    bases: dict[str, Array] = yield from products.warm(start, settings.warm_steps, shift)
     first = next(iter(bases.values()))
-    return leading_pairs(products.model, first, 2 * MODEL_PRODUCTS)[1]
+    leading: Array = leading_pairs(products.model, first, 2 * MODEL_PRODUCTS)[1]
+    width = leading.shape[1]
+    trusted = width // 2 if isinstance(settings.rank, float) else settings.rank
+    kept = min(RANDOM_COLUMNS, max(width - trusted, 0))
+    if not kept:
+        return orth(leading + 1e-3 * start[:, :width])
+    return orth(np.hstack([leading[:, : width - kept], start[:, :kept]]))
 
 
 def _block_width(settings: KrylovSettings) -> int:

@@ -26,8 +26,13 @@ def enrol(n_features: int) -> Exchange:
 
 
 def pooled_mean(sizes: dict[str, int]) -> Exchange:
-    """Return the mean row of all silos' rows, Σ s_i μ_i / Σ s_i."""
+    """Return (the mean row Σ s_i μ_i / Σ s_i, the sizes of the silos whose rows are in it).
+
+    A silo whose mean did not come in time is left out of the run: rows about a centre that leaves them
+    out would add a direction of their own to the covariance.
+    """
     opened = yield Ask(body=AskMean(), silos=tuple(sizes))
     weights = np.array([sizes[name] for name in opened.answers], dtype=np.float64)
     means = np.array([answer.mean for answer in opened.answers.values()])
-    return read_only(weights @ means / weights.sum())
+    center = read_only(weights @ means / weights.sum())
+    return center, {name: sizes[name] for name in opened.answers}

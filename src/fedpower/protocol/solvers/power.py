@@ -90,7 +90,9 @@ class PowerSettings:
 def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
     sizes = yield from enrol(settings.n_features)
-    center = (yield from pooled_mean(sizes)) if settings.center else None
+    center = None
+    if settings.center:
+        center, sizes = yield from pooled_mean(sizes)
     if settings.corrected:
         return (yield from _corrected(settings, rng, sizes, center))
     iteration = _Iteration(settings, rng, sizes, center)
@@ -152,6 +154,7 @@ class _Iteration:
             participation=settings.participation,
         )
         self.rounds = 0
+        self.completeness = 1.0
         self.traces: dict[str, list[float]] = {}
 
     def run(self, start: Array, rank: int, fraction: float | None = None) -> Exchange:
@@ -191,6 +194,7 @@ class _Iteration:
             n_steps=step,
             change=change,
             converged=converged,
+            completeness=self.completeness,
         )
 
     def _ask(self, basis: Array, n_local_steps: int, step: int, shift: float, draw: bool) -> Ask:
@@ -218,6 +222,10 @@ class _Iteration:
         """
         answers: dict[str, LocalSteps] = opened.answers
         weights = self.turnout.weights(answers)
+        asked = sum(self.sizes[name] for name in opened.asked)
+        heard = sum(self.sizes[name] for name in answers)
+        if self.turnout.enough is None:
+            self.completeness = min(self.completeness, heard / asked)
         bases = {name: broadcast if a.basis is None else a.basis for name, a in answers.items()}
         products, spread = self._align(broadcast, bases, {n: a.product for n, a in answers.items()})
         told = [a.misalignment for a in answers.values() if a.misalignment is not None]

@@ -48,5 +48,6 @@ class Solution:
 
 def rank_for(fraction: float, values: Array, total: float) -> int:
     """Return the least k whose leading values exceed ``fraction`` of the total variance."""
-    cumulative = np.cumsum(values) / total if total > 0 else np.ones_like(values)
-    return int(np.searchsorted(cumulative, fraction, side="right")) + 1
+    kept = np.maximum(values, 0.0)
+    cumulative = np.cumsum(kept) / total if total > 0 else np.ones_like(kept)
+    return min(int(np.searchsorted(cumulative, fraction, side="right")) + 1, kept.size)

@@ -1,0 +1,147 @@
+"""What a private fit states and enforces, seen from the estimator with real ledgers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpower import FedPCA
+from fedpower.data import RowTreatment, open_source
+from fedpower.engines.embedded import federate, read_silos
+from fedpower.errors import FedpowerError, InputError
+from fedpower.estimator import PrivacyLeakWarning
+from fedpower.estimator.terms import agree
+from fedpower.privacy import Ledger
+from problems import Array, spiked_rows
+
+OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0}
+
+
+def ledgers(folder: Path, *names: str, epsilon: float = 8.0) -> dict[str, Path]:
+    paths = {name: folder / f"{name}.ledger" for name in names}
+    for name, path in paths.items():
+        Ledger.create(path, epsilon=epsilon, delta=1e-6, silo=name).close()
+    return paths
+
+
+def epsilons(model: FedPCA) -> tuple[float, float]:
+    coordinator, public = model.privacy_.protections
+    return coordinator.epsilon, public.epsilon
+
+
+@pytest.fixture
+def parts() -> dict[str, Array]:
+    rows = spiked_rows(n_rows=3000)
+    return {"north": rows[:1000], "south": rows[1000:1800], "east": rows[1800:]}
+
+
+class TestThePublic:
+    """The smaller ε holds for one sum of all silos, weighed by their sizes, and nothing else."""
+
+    def test_one_fit_over_everyone_gives_the_public_less(self, parts: dict[str, Array]) -> None:
+        for solver in ("moment", "krylov"):
+            coordinator, public = epsilons(FedPCA(2, solver=solver, **OPTIONS).fit_silos(parts))
+            assert public < 0.8 * coordinator
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"n_participants": 1, "n_steps": 1},
+            {"n_participants": 3, "n_steps": 4},
+            {"solver": "krylov", "one_shot_start": True},
+            {"local_steps": 2},
+            {"local_steps": 2, "drift_correction": True},
+        ],
+    )
+    def test_what_shows_single_silos_gives_the_public_the_coordinator_s(
+        self, parts: dict[str, Array], changed: dict[str, object]
+    ) -> None:
+        model = FedPCA(2, random_state=0, **{**OPTIONS, "noise": "moment", **changed})
+        coordinator, public = epsilons(model.fit_silos(parts))
+        assert public == coordinator
+
+    def test_a_second_result_from_the_same_releases_says_so(
+        self, parts: dict[str, Array], tmp_path: Path
+    ) -> None:
+        paths = ledgers(tmp_path, *parts)
+        coordinator, public = epsilons(FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths))
+        assert public < coordinator
+        again = FedPCA(3, **OPTIONS).fit_silos(parts, ledgers=paths)
+        assert epsilons(again)[0] == epsilons(again)[1]
+        with Ledger.open(paths["north"]) as ledger:
+            assert ledger.spent().n_releases == 1
+
+
+def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(
+    parts: dict[str, Array], tmp_path: Path
+) -> None:
+    """The cap would allow it; the study's own ε does not. The same questions are free."""
+    paths = ledgers(tmp_path, *parts)
+    model = FedPCA(2, noise="step", n_steps=4, random_state=0, **OPTIONS)
+    first = model.fit_silos(parts, ledgers=paths).components_
+    with Ledger.open(paths["north"]) as ledger:
+        spent = ledger.spent()
+    np.testing.assert_array_equal(model.fit_silos(parts, ledgers=paths).components_, first)
+    with pytest.raises(FedpowerError, match="must keep to the epsilon it agreed on"):
+        model.set_params(random_state=1).fit_silos(parts, ledgers=paths)
+    with Ledger.open(paths["north"]) as ledger:
+        assert ledger.spent() == spent
+        assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_bound_read_from_the_rows_voids_the_promise(parts: dict[str, Array]) -> None:
+    with pytest.warns(PrivacyLeakWarning):
+        model = FedPCA(2, epsilon=1.0).fit_silos(parts)
+    assert not model.privacy_.is_private
+    assert str(model.privacy_).startswith("NOT PRIVATE although epsilon=1")
+    assert "read from the rows" in model.privacy_.as_dict()["leak"]
+
+
+def test_how_sparse_the_rows_are_is_told_in_no_private_result() -> None:
+    rows = np.zeros((400, 300))
+    rows[:, :3] = 1.0
+    other = rows.copy()
+    other[7] = 1.0
+    told = [
+        FedPCA(2, epsilon=1.0, normalize=True).fit_silos([sparse.csr_array(each)]).kernels_
+        for each in (rows, other)
+    ]
+    assert told[0] == told[1]
+
+
+def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str, Array]) -> None:
+    model = FedPCA(2, **OPTIONS)
+    sources = {name: open_source(part) for name, part in parts.items()}
+    unbounded = read_silos(sources, RowTreatment(), rank=2, steps=2)
+    study, settings, _ = agree(
+        model,
+        sizes={name: len(part) for name, part in parts.items()},
+        n_features=12,
+        treatment=RowTreatment(row_norm=12.0),
+    )
+    for terms in (study, replace(study, treatment=RowTreatment().digest())):
+        with pytest.raises(InputError, match="must be treated as the private study says"):
+            federate(unbounded, study=terms, settings=settings, rng=np.random.default_rng(0))
+
+
+def test_a_ledger_of_another_silo_is_refused_and_untouched(
+    parts: dict[str, Array], tmp_path: Path
+) -> None:
+    paths = ledgers(tmp_path, "north")
+    before = paths["north"].read_bytes()
+    with pytest.raises(InputError, match="must belong to silo 'south'"):
+        FedPCA(2, **OPTIONS).fit_silos(parts, ledgers={"south": paths["north"]})
+    assert paths["north"].read_bytes() == before
+
+
+def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(
+    parts: dict[str, Array], tmp_path: Path
+) -> None:
+    paths = ledgers(tmp_path, "north", "south")
+    paths |= ledgers(tmp_path, "east", epsilon=0.1)
+    with pytest.raises(FedpowerError, match=r"'east' has 0\.\d+ left"):
+        FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
+    with Ledger.open(paths["north"]) as ledger:
+        assert ledger.spent().n_releases == 0
