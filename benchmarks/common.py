@@ -45,6 +45,7 @@ def report(
     rows: Sequence[Row],
     raw: Any,
     notes: Sequence[str] = (),
+    more: Sequence[tuple[str, Row, Sequence[Row]]] = (),
 ) -> None:
     """Print the table and, where asked, keep everything that was measured.
 
@@ -62,9 +63,13 @@ def report(
         Every single measurement, for whoever wants another summary.
     notes
         Sentences to read beside the table.
+    more
+        Further tables: a title, the columns and the rows of each.
     """
     table = markdown(columns, rows)
     print(table)
+    for title, names, lines in more:
+        print(f"\n{title}\n\n{markdown(names, lines)}")
     for note in notes:
         print(f"\n{note}")
     if options.json is not None:
@@ -74,6 +79,10 @@ def report(
             "settings": settings,
             "table": {"columns": list(columns), "rows": [list(row) for row in rows]},
             "notes": list(notes),
+            "more": [
+                {"title": title, "columns": list(names), "rows": [list(line) for line in lines]}
+                for title, names, lines in more
+            ],
             "measured": raw,
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)

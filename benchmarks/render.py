@@ -32,7 +32,11 @@ def section(name: str) -> str:
     settings = ", ".join(f"{key}: {_short(value)}" for key, value in found["settings"].items())
     machine = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
     notes = "".join(f"{note}\n\n" for note in found["notes"])
-    return f"\n{table}\n\n{notes}<sub>{settings}. {machine}.</sub>\n\n"
+    more = "".join(
+        f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}\n\n"
+        for each in found.get("more", ())
+    )
+    return f"\n{table}\n\n{notes}{more}<sub>{settings}. {machine}.</sub>\n\n"
 
 
 def _short(value: object) -> str:

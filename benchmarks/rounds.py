@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import markdown, parser, report
+from benchmarks.common import parser, report
 from benchmarks.rounds_private import private_tables
 from benchmarks.rounds_problems import Problem, bytes_by_round, drive, family
 from fedpower.engines.inprocess import blas_threads
@@ -75,9 +75,7 @@ def main() -> None:
                 found[f"{ratio}/{eta}"] = measure(ratio, eta, options.seeds)
                 print(f"ratio {ratio}, η ≈ {eta} done", flush=True)
         private = private_tables(options.seeds)
-    for title, columns, rows in private["tables"]:
-        print(f"\n{title}\n\n{markdown(columns, rows)}")
-    print()
+        tables = private.pop("tables")
     report(
         options,
         name="rounds",
@@ -98,6 +96,7 @@ def main() -> None:
         ],
         rows=[row for key, methods in found.items() for row in table(key, methods)],
         raw={"families": found, "private": private},
+        more=tables,
         notes=[
             f"Medians over {options.seeds} seeds; MB up and down, all silos; – where the median run "
             "does not get there; floor: the median least error within the rounds allowed.",
