@@ -11,7 +11,7 @@ from fedpower.cli.plan import plan_command
 from fedpower.errors import FedpowerError
 from fedpower.privacy import Ledger
 
-FACTS = ["--columns", "30", "--silos", "4x5000", "-k", "3", "--epsilon", "1"]
+FACTS = ["--features", "30", "--silos", "4x5000", "-k", "3", "--epsilon", "1"]
 
 
 def invoke(*words: str) -> str:
@@ -66,7 +66,7 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path: Path) -> None:
         ([*FACTS, "--gap", "0.9"], "an eigengap must lie"),
         ([*FACTS, "--spectrum", "a,b"], "--spectrum must be"),
         (
-            ["--columns", "3", "--silos", "0", "-k", "1", "--epsilon", "1"],
+            ["--features", "3", "--silos", "0", "-k", "1", "--epsilon", "1"],
             "--silos must be numbers of rows",
         ),
         (["x.npy", *FACTS], "FILES must stand alone"),

@@ -145,3 +145,14 @@ def test_a_split_needs_a_table_and_one_of_its_columns(tmp_path: Path) -> None:
         split_by_group(PATIENTS[["site"]], "site")
     with pytest.raises(InputError, match="more than 10000 distinct values"):
         split_by_group(frame(a=np.arange(10_001), b=np.ones(10_001)), "a")
+
+
+def test_dropping_keeps_the_columns_that_every_silo_has_whichever_comes_first() -> None:
+    wide = pd.DataFrame({"id": [1.0], "a": [2.0], "b": [3.0]})
+    narrow = pd.DataFrame({"b": [3.0], "a": [2.0]})
+    for silos in ([wide, narrow], [narrow, wide]):
+        columns, matched = match_columns([open_source(each) for each in silos], extra="drop")
+        assert sorted(columns or ()) == ["a", "b"]
+        assert all(source.columns == columns for source in matched)
+    with pytest.raises(InputError, match="must share a column at least"):
+        match_columns([open_source(wide[["id"]]), open_source(narrow)], extra="drop")

@@ -129,11 +129,30 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str
 def test_a_ledger_of_another_silo_is_refused_and_untouched(
     parts: dict[str, Array], tmp_path: Path
 ) -> None:
-    paths = ledgers(tmp_path, "north")
-    before = paths["north"].read_bytes()
-    with pytest.raises(InputError, match="must belong to silo 'south'"):
-        FedPCA(2, **OPTIONS).fit_silos(parts, ledgers={"south": paths["north"]})
-    assert paths["north"].read_bytes() == before
+    paths = ledgers(tmp_path, *parts)
+    before = {name: path.read_bytes() for name, path in paths.items()}
+    swapped = {**paths, "north": paths["south"], "south": paths["north"]}
+    some = {"north": paths["north"]}
+    for wrong, sentence in (
+        (swapped, "must belong to silo 'north', got that of 'south'"),
+        (some, "every silo must have a ledger or none, got none for 'south'"),
+        (str(tmp_path), "ledgers must be a mapping"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=wrong)
+    assert {name: path.read_bytes() for name, path in paths.items()} == before
+
+
+def test_the_noise_edge_tells_noise_from_signal() -> None:
+    """Isotropic rows show nothing but noise; a strong direction stands far above it."""
+    rng = np.random.default_rng(0)
+    flat = rng.standard_normal((3000, 30)) / 10
+    strong = flat.copy()
+    strong[:, 0] *= 10
+    model = FedPCA(2, epsilon=1.0, row_norm=2.0, center=False)
+    assert model.fit(flat).explained_variance_[1] < 2 * model.noise_edge_
+    assert model.fit(strong).explained_variance_[0] > 2 * model.noise_edge_
+    assert FedPCA(2, epsilon=float("inf")).fit(flat).noise_edge_ == 0.0
 
 
 def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(

@@ -133,8 +133,15 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
     ):
         together += ratio
         shares = [f"{x:.2%}" if math.isfinite(x) else "–" for x in (ratio, together)]
-        shown.add_row(f"pc{number}", f"{variance:.6g}", *shares)
+        mark = " (noise)" if variance <= model.noise_edge_ else ""
+        shown.add_row(f"pc{number}{mark}", f"{variance:.6g}", *shares)
     out.print(shown)
+    if model.noise_edge_ > 0:
+        out.print(
+            f"Privacy noise alone would show a variance of about {model.noise_edge_:.3g}: components "
+            "that are not well above it are noise.",
+            soft_wrap=True,
+        )
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
     lines = (
         f"Silos: {sizes}; {model.n_samples_} rows of {_columns(model)} in all.",

@@ -23,7 +23,7 @@ PATH = click.Path(path_type=Path)
 
 @click.command(
     name="plan",
-    epilog="Example: fedpower plan --columns 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
+    epilog="Example: fedpower plan --features 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]")
 @click.option("-k", "n_components", type=click.IntRange(min=1), required=True, metavar="K",
@@ -31,8 +31,16 @@ PATH = click.Path(path_type=Path)
 @click.option("--epsilon", callback=values.epsilon, required=True, metavar="NUMBER|inf",
               help="Each silo's budget for the fit.")  # fmt: skip
 @click.option("--delta", type=float, help="The δ of (ε, δ); by default from the number of rows.")
-@click.option("--columns", "n_features", type=click.IntRange(min=1),
-              help="Number of columns; read off FILES where they are given.")  # fmt: skip
+@click.option("--features", "n_features", type=click.IntRange(min=1),
+              help="Number of columns, where no FILES are given.")  # fmt: skip
+@click.option(
+    "--groups", metavar="COLUMN", help="Let each value of this column of one file be a silo."
+)
+@click.option("--columns", callback=values.names, metavar="NAME,NAME,...",
+              help="Use these columns of FILES and no others.")  # fmt: skip
+@click.option("--drop", multiple=True, metavar="NAME", help="Leave out a column; repeatable.")
+@click.option("--extra", type=click.Choice(["refuse", "drop"]), default="refuse",
+              help="What to do with columns that not every silo has.")  # fmt: skip
 @click.option("--silos", metavar="ROWS,ROWS,...|MxROWS",
               help="Rows of each silo, for instance 5000,8000 or 20x100000.")  # fmt: skip
 @click.option("--center/--no-center", default=True, help="Centre on the pooled mean.")
@@ -79,11 +87,17 @@ def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
     if options["files"]:
         if options["silos"] or options["n_features"]:
             raise InputError(
-                "FILES must stand alone or --columns and --silos without them, got both; "
+                "FILES must stand alone or --features and --silos without them, got both; "
                 "leave one out"
             )
-        opened = {name: open_source(silo) for name, silo in open_silos(options["files"]).items()}
-        _, matched = match_columns(list(opened.values()))
+        silos = open_silos(
+            options["files"],
+            groups=options["groups"],
+            columns=options["columns"],
+            drop=options["drop"],
+        )
+        opened = {name: open_source(silo) for name, silo in silos.items()}
+        _, matched = match_columns(list(opened.values()), extra=options["extra"])
         sizes = {
             name: source.n_rows or sum(int(block.shape[0]) for block in source.blocks(65536))
             for name, source in zip(opened, matched, strict=True)
@@ -91,8 +105,8 @@ def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
         return sizes, matched[0].n_features
     if not options["silos"] or not options["n_features"]:
         raise InputError(
-            "a plan must know the silos' sizes and columns, got neither files nor both --columns and "
-            "--silos; give for instance --columns 100 --silos 20x100000"
+            "a plan must know the silos' sizes and columns, got neither files nor both --features "
+            "and --silos; give for instance --features 100 --silos 20x100000"
         )
     return _sizes(options["silos"]), options["n_features"]
 
@@ -150,10 +164,9 @@ def _print(
         if math.isfinite(made.epsilon)
         else "NOT PRIVATE (epsilon = inf)"
     )
-    out.print(
-        f"{len(sizes)} silos, {sum(sizes.values()):,} rows of {n_features} columns; {promise}.",
-        soft_wrap=True,
-    )
+    silos = f"{len(sizes)} silo{'s' if len(sizes) > 1 else ''}"
+    rows = f"{sum(sizes.values()):,} rows of {n_features} columns"
+    out.print(f"{silos}, {rows}; {promise}.", soft_wrap=True)
     numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
     shown = table(None, "", "solver", "noise mode", *numbers, numbers=numbers)
     for way in made.ways:
@@ -170,7 +183,10 @@ def _print(
     out.print(shown)
     out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
     if any(way.error is None for way in made.ways):
-        out.print("Give --gap or --spectrum to have the error predicted.", soft_wrap=True)
+        out.print(
+            "Give --gap or --spectrum to have rounds, bytes and the error predicted.",
+            soft_wrap=True,
+        )
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
         out.print(f"{path}: epsilon={after['left']:.4g} {verdict}.", soft_wrap=True)

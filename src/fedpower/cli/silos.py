@@ -40,8 +40,20 @@ def open_silos(
     if groups is None:
         if columns is None and not drop and n_features is None:
             return dict(named)
+        present = {name: set(open_source(path).columns or ()) for name, path in named.items()}
         return {
-            name: open_source(path, columns=columns, drop=drop, extra="drop", n_features=n_features)
+            name: open_source(
+                path,
+                columns=columns,
+                # a column is dropped where it is; one that is nowhere is refused as a slip
+                drop=tuple(
+                    word
+                    for word in drop
+                    if word in present[name] or not any(word in each for each in present.values())
+                ),
+                extra="drop",
+                n_features=n_features,
+            )
             for name, path in named.items()
         }
     if len(named) > 1:

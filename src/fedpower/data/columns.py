@@ -48,8 +48,8 @@ def match_columns(
     Parameters
     ----------
     sources : the silos' rows. Named sources are matched by name, unnamed ones by position.
-    columns : the agreed columns; those of the first source by default. For unnamed sources only
-        their number counts.
+    columns : the agreed columns; by default those of the first source, or, where ``extra`` drops,
+        those of it that every source has. For unnamed sources only their number counts.
     extra : ``"refuse"`` or ``"drop"`` columns beyond the agreed ones.
     """
     if not sources:
@@ -63,6 +63,16 @@ def match_columns(
             f"in {unnamed[0].name}; open {unnamed[0].name} with columns=[...] to name its columns"
         )
     agreed = sources[0].columns if columns is None else tuple(columns)
+    if columns is None and extra == "drop" and agreed is not None and not unnamed:
+        shared = tuple(
+            name for name in agreed if all(name in s.columns for s in named if s.columns)
+        )
+        if not shared:
+            raise InputError(
+                f"the silos must share a column at least, got none in common with {sources[0].name}; "
+                "check that the files hold the same table"
+            )
+        agreed = shared
     if unnamed:
         _require_equal_width(unnamed, agreed)
         return agreed, list(unnamed)

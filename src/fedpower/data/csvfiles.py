@@ -74,8 +74,10 @@ class CsvTable:
             return "error"
 
         try:
-            with pa.input_stream(str(self.path), compression="detect") as text:
-                yield csv.open_csv(
+            with (
+                pa.input_stream(str(self.path), compression="detect") as text,
+                # left open, its thread may outlive the interpreter
+                csv.open_csv(
                     text,
                     read_options=csv.ReadOptions(use_threads=False, block_size=self.block_bytes),
                     parse_options=csv.ParseOptions(
@@ -87,17 +89,19 @@ class CsvTable:
                     convert_options=csv.ConvertOptions(
                         column_types=types, include_columns=list(types) if types else None
                     ),
-                )
+                ) as reader,
+            ):
+                yield reader
         except pa.ArrowInvalid:
             if not ragged:
                 raise
             row, expected, got = ragged[0]
             raise InputError(
                 f"every row of {self.name} must have {expected} cells like its first line, got "
-                f"{got} at "
-                f"row {row}; repair that row"
+                f"{got} at row {row}; repair that row"
+                + (f", or separate cells by {self.delimiter!r}" if expected == 1 else "")
             ) from None
-        except (OSError, EOFError):
+        except (OSError, EOFError, UnicodeDecodeError):
             raise _unreadable(self.name) from None
 
     def _refuse_text(self, columns: tuple[str, ...]) -> None:
@@ -159,7 +163,8 @@ def csv_reader(path: Path, name: str, *, delimiter: str = ",") -> CsvTable:
     try:
         with probe._open(None) as reader:
             schema = reader.schema
-    except pa.ArrowException:
+            schema.names  # noqa: B018  (decodes them: Arrow does not check that they are UTF-8)
+    except (pa.ArrowException, UnicodeDecodeError):
         raise _unreadable(name) from None
     _require_header(name, schema.names, delimiter)
     if all(pa.types.is_null(kind) for kind in schema.types):

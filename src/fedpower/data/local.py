@@ -1,5 +1,7 @@
 """`LocalMoment`: what a silo asks of its own rows, whichever kernel answers."""
 
+import numpy as np
+
 from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, choose_kernel, moment_bytes
 from fedpower.data.moment import Moments, accumulate_moment
 from fedpower.data.product import RowProduct, RowSummary, require_basis
@@ -40,7 +42,13 @@ class LocalMoment:
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
-        self._summary()
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = self.trace()
+        if not np.isfinite(total):
+            raise InputError(
+                f"the squares of the values of {self.source.name} must stay within float64, got larger "
+                "ones; give the columns in other units"
+            )
 
     @property
     def n_rows(self) -> int:

@@ -110,6 +110,8 @@ def existing(path: str | os.PathLike[str]) -> Path:
         raise InputError(f"{found} must be a file, got a folder; name one file per silo")
     if not found.is_file():
         raise InputError(f"{found} must be a file that exists, got none there; check the path")
+    if not os.access(found, os.R_OK):
+        raise InputError(f"{found} must be readable, got no permission; ask its owner for it")
     return found
 
 

@@ -180,16 +180,27 @@ def federate(
 def _open_ledgers(
     silos: list[str], budget: Budget, paths: LedgerPaths, stack: ExitStack
 ) -> dict[str, Ledger]:
+    if not isinstance(paths, Mapping):
+        raise InputError(
+            f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}; "
+            "give {'north': 'north.ledger', ...}"
+        )
     unknown = [name for name in paths if name not in silos]
     if unknown:
         raise InputError(
             f"a ledger must belong to a silo of this fit, got one for {unknown[0]!r}; "
             f"the silos are {', '.join(silos)}"
         )
+    without = [name for name in silos if name not in paths]
+    if paths and without:
+        raise InputError(
+            f"every silo must have a ledger or none, got none for {without[0]!r}; what it releases would "
+            "be on no record"
+        )
     opened = {
         name: stack.enter_context(
             Ledger.open(Path(paths[name]))
-            if name in paths
+            if paths
             else Ledger.in_memory(budget.epsilon, budget.delta, silo=name)
         )
         for name in silos

@@ -21,6 +21,7 @@ from fedpower.estimator.terms import agree, centers, public_treatment, treatment
 from fedpower.linalg import fix_signs
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.private_study import noise_edge
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
@@ -105,6 +106,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     explained_variance_, explained_variance_ratio_, singular_values_ : ndarray
         As in :class:`sklearn.decomposition.PCA`; the variance's divisor is n − 1 when centred on the
         pooled mean, else n. The ratio is NaN where the total was not released.
+    noise_edge_ : float
+        About the largest variance that the privacy noise alone would show, known from public facts: a
+        component whose ``explained_variance_`` does not stand well above it is noise. 0 without noise.
     mean_ : ndarray of shape (n_features_in_,)
         What is subtracted from rows; zero for ``center=False``.
     n_components_, n_features_in_, feature_names_in_, n_samples_
@@ -394,6 +398,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             public = np.zeros(width) if treatment.center is None else treatment.center
             middle = public + middle * bound * self._column_scale()
         self.mean_ = middle
+        norm = 0.0 if solution.center is None else float(np.linalg.norm(solution.center))
+        edge = noise_edge(outcome.study, solution.sizes, norm)
+        self.noise_edge_ = edge * bound**2 * (self.n_samples_ / divisor)
         self.history_ = [each.as_row() for each in outcome.rounds]
         self.study_ = outcome.study
         self.kernels_ = outcome.kernels

@@ -56,6 +56,22 @@ def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
     return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
 
 
+def noise_edge(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> float:
+    """Return about the largest eigenvalue that the pooled noise alone would show; 0 without noise.
+
+    Symmetric noise of a moment has its edge at τ√(2d), and errors of the mean add twice its norm times
+    as much; a noised product is about ν(√d + √r) off in the spectral norm.
+    """
+    budget = budget_of(study)
+    if budget is None:
+        return 0.0
+    std = pooled_std(budget, sizes)
+    if budget.mode == "moment":
+        return std * math.sqrt(2.0 * study.n_features) * (1.0 + 2.0 * center_norm)
+    width = math.sqrt(study.n_features) + math.sqrt(study.iteration_rank)
+    return std * width * (1.0 + center_norm) ** 2
+
+
 def state_privacy(
     study: Study,
     budget: Budget | None,
@@ -71,7 +87,8 @@ def state_privacy(
     single silo's moment by their difference, and the public gets no smaller ε than the coordinator.
     """
     public = [
-        f"the study's terms and hash {study.digest[:12]}",
+        f"the study's terms, hash {study.digest[:12]}"
+        + (f", booked in ledgers as {study.ledger_name[:12]}" if budget else ""),
         "the number of rows of each silo",
         "the columns, the row bound and any scales given",
     ]

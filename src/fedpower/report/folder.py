@@ -20,13 +20,14 @@ from fedpower.report.result import Result
 if TYPE_CHECKING:  # reading a result takes no estimator with it
     from fedpower.estimator import FedPCA
 
-ARRAYS, COMPONENTS, EIGENVALUES, RUN = (
+ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY = (
     "components.npz",
     "components.csv",
     "eigenvalues.csv",
     "run.json",
+    "privacy.txt",
 )
-FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, "report.html")
+FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, "report.html")
 """All that a result folder holds; the last is written by the report."""
 
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError)
@@ -97,6 +98,7 @@ def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[st
     )
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
     (place / RUN).write_text(text + "\n", encoding="utf-8")
+    (place / PRIVACY).write_text(f"{model.privacy_}\n", encoding="utf-8")
     return record
 
 

@@ -60,6 +60,7 @@ def run_record(
         "n_features": model.n_features_in_,
         "n_samples": model.n_samples_,
         "n_steps": model.n_steps_,
+        "noise_edge": plain(model.noise_edge_),
         "silos": [
             {
                 "name": name,
