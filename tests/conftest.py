@@ -1,5 +1,10 @@
 """Shared fixtures and the hypothesis profile."""
 
+import os
+
+# Before SciPy is imported: else scikit-learn skips its check of array API input.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
 import pytest
 from hypothesis import settings
 

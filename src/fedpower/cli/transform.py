@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from fedpower.cli.console import note
 from fedpower.data import open_source
 from fedpower.report import read_result
 from fedpower.report.atomic import new_file
@@ -28,7 +29,10 @@ def transform(model: Path, file: Path, output: Path | None, force: bool) -> None
     """
     result = read_result(model)
     write = None if output is None else writer_for(output)
-    blocks = result.score_blocks(result.select(open_source(file)))
+    source = open_source(file)
+    if result.feature_names is not None and source.columns is None:
+        note(f"{file} has no column names, so its columns are taken in the order of the model's")
+    blocks = result.score_blocks(result.select(source))
     if output is None or write is None:
         write_csv(sys.stdout, blocks, result.score_names)
         return
