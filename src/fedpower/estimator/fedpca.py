@@ -12,16 +12,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedpower.data import RowSource, RowTreatment, match_columns, open_source
-from fedpower.engines.embedded import LedgerPaths, Outcome, federate, read_silos
+from fedpower.data import RowSource, match_columns, open_source
+from fedpower.engines.embedded import LedgerPaths, federate, read_silos
 from fedpower.errors import InputError
+from fedpower.estimator.fitted import column_scale, fitted_attributes
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import agree, centers, public_treatment, treatment_of
-from fedpower.linalg import fix_signs
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import noise_edge
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
@@ -288,7 +287,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             rows, _ = public_treatment(self).apply(rows)
             axes = self.components_.T
         else:
-            axes = self.components_.T / self._column_scale()[:, np.newaxis]
+            axes = self.components_.T / column_scale(self)[:, np.newaxis]
         offset = self.mean_ @ axes
         scores = rows @ axes - offset
         return np.asarray(scores)
@@ -310,7 +309,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         scores = np.asarray(X, dtype=np.float64)
         rows = scores @ self.components_
         if not self.normalize:
-            rows = rows * self._column_scale()
+            rows = rows * column_scale(self)
         return np.asarray(rows + self.mean_)
 
     @property
@@ -368,44 +367,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self._keep(outcome, treatment)
+        for name, value in fitted_attributes(self, outcome, treatment).items():
+            setattr(self, name, value)
         self.privacy_ = replace(outcome.privacy, leak=leak)
         self.solver_ = choice
         return self
-
-    def _keep(self, outcome: Outcome, treatment: RowTreatment) -> None:
-        """Set the fitted attributes, in the units of the rows."""
-        solution = outcome.solution
-        self.silo_sizes_ = dict(solution.sizes)
-        self.n_samples_ = sum(solution.sizes.values())
-        self.n_components_ = solution.rank
-        self.components_ = fix_signs(solution.vectors[:, : solution.rank]).T.copy()
-        self.basis_ = solution.basis
-        self.n_steps_ = solution.n_steps
-        bound = treatment.row_norm or 1.0
-        values = np.maximum(solution.values[: solution.rank], 0.0)
-        divisor = self.n_samples_ - 1 if centers(self) else self.n_samples_
-        self.singular_values_ = np.sqrt(values * self.n_samples_) * bound
-        self.explained_variance_ = values * bound**2 * (self.n_samples_ / divisor)
-        # Noise can make the parts add up to more than the total that was noised beside them.
-        total = max(solution.total_variance, float(values.sum()))
-        self.explained_variance_ratio_ = (
-            values / total if total > 0 else np.full_like(values, np.nan)
-        )
-        width = self.n_features_in_
-        middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
-        if not self.normalize:
-            public = np.zeros(width) if treatment.center is None else treatment.center
-            middle = public + middle * bound * self._column_scale()
-        self.mean_ = middle
-        norm = 0.0 if solution.center is None else float(np.linalg.norm(solution.center))
-        edge = noise_edge(outcome.study, solution.sizes, norm)
-        self.noise_edge_ = edge * bound**2 * (self.n_samples_ / divisor)
-        self.history_ = [each.as_row() for each in outcome.rounds]
-        self.study_ = outcome.study
-        self.kernels_ = outcome.kernels
-
-    def _column_scale(self) -> Array:
-        if self.scale is None:
-            return np.ones(self.n_features_in_)
-        return np.asarray(self.scale, dtype=np.float64)

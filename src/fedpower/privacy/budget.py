@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from fedpower.errors import InputError
-from fedpower.privacy.accounting import mu_of
+from fedpower.privacy.accounting import delta_with_distance, mu_of
 from fedpower.privacy.calibration import NoiseMode, noise_multiplier
 from fedpower.privacy.lattice import BITS
 from fedpower.privacy.noise import TV_PER_INTEGER
@@ -65,7 +65,7 @@ class Budget:
                 f"epsilon must be above 0 and at most {LARGEST_EPSILON:g}, or inf for no privacy, "
                 f"got {self.epsilon}; a larger one promises nothing"
             )
-        slack = (1.0 + math.exp(self.epsilon)) * self.size * TV_PER_INTEGER
+        slack = delta_with_distance(0.0, self.epsilon, self.size * TV_PER_INTEGER)
         left = self.delta - self.n_releases * slack
         if self.delta > 0 >= left:
             raise InputError(

@@ -1,10 +1,10 @@
 """One round as a solver sees it: what it asks, whom, and what came back."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpower.protocol.messages import Answer, Question
+from fedpower.protocol.messages import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,5 +75,3 @@ class Round:
 
 Exchange = Generator[Ask, Round, Any]
 """A solver or a part of one: yields questions, is sent closed rounds, returns its outcome."""
-
-Answers = Mapping[str, Answer]

@@ -1,0 +1,60 @@
+"""From the outcome of a federation to the fitted attributes, in the units of the rows."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data import RowTreatment
+from fedpower.engines.embedded import Outcome
+from fedpower.estimator.terms import centers
+from fedpower.linalg import fix_signs
+from fedpower.protocol.private_study import noise_edge
+
+if TYPE_CHECKING:
+    from fedpower.estimator.fedpca import FedPCA
+
+Array = NDArray[np.float64]
+
+
+def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment) -> dict[str, Any]:
+    """Return the attributes of a fitted model by name.
+
+    Rows were divided by their bound B and by the scales: variances are multiplied by B², means by both.
+    Where rows were normalised there is no way back, and all is in units of unit rows.
+    """
+    solution, width = outcome.solution, model.n_features_in_
+    n_samples = sum(solution.sizes.values())
+    bound = treatment.row_norm or 1.0
+    values = np.maximum(solution.values[: solution.rank], 0.0)
+    to_variance = bound**2 * n_samples / (n_samples - 1 if centers(model) else n_samples)
+    # Noise can make the parts add up to more than the total that was noised beside them.
+    total = max(solution.total_variance, float(values.sum()))
+    middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
+    norm = float(np.linalg.norm(middle))
+    if not model.normalize:
+        public = np.zeros(width) if treatment.center is None else treatment.center
+        middle = public + middle * bound * column_scale(model)
+    return {
+        "components_": fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
+        "explained_variance_": values * to_variance,
+        "explained_variance_ratio_": values / total if total > 0 else np.full_like(values, np.nan),
+        "singular_values_": np.sqrt(values * n_samples) * bound,
+        "mean_": middle,
+        "noise_edge_": noise_edge(outcome.study, solution.sizes, norm) * to_variance,
+        "n_components_": solution.rank,
+        "n_samples_": n_samples,
+        "silo_sizes_": dict(solution.sizes),
+        "basis_": solution.basis,
+        "n_steps_": solution.n_steps,
+        "history_": [each.as_row() for each in outcome.rounds],
+        "study_": outcome.study,
+        "kernels_": outcome.kernels,
+    }
+
+
+def column_scale(model: "FedPCA") -> Array:
+    """Return the divisors of the columns; ones where none were given."""
+    if model.scale is None:
+        return np.ones(model.n_features_in_)
+    return np.asarray(model.scale, dtype=np.float64)
