@@ -49,7 +49,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
             FedPCA(**{**model.get_params(), "solver": way.solver, "noise": way.noise}).fit_silos(
                 parts
             )
-            for _ in range(9 if way.solver == "moment" or way.noise != "moment" else 3)
+            for _ in range(9)
         ]
         error = float(np.median([sin_theta(fit.components_.T, truth) for fit in fits]))
         assert way.error is not None

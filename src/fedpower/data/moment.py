@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas
 
 from fedpower.data.blocks import full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT
@@ -89,7 +88,7 @@ def accumulate_moment(
     """Return the moments of a source's treated rows from one pass.
 
     Each block is taken about the first one's mean, centred, and merged into the total
-    [CGL83 eq. 2.1]: rows far from the origin cost no digits and no second pass. Two d×d arrays are
+    [CGL83 eq. 2.1]: rows far from the origin cost no digits and no second pass. Three d×d arrays are
     the most it holds beside a block.
 
     Parameters
@@ -119,7 +118,7 @@ def accumulate_moment(
         step = block_mean - drift
         if total:
             weight = total * count / (total + count)
-            scatter = blas.dsyr(weight, step, lower=1, a=scatter, overwrite_a=1)
+            scatter += np.outer(weight * step, step).T
         total += count
         n_clipped += clipped
         drift += step * (count / total)
@@ -147,10 +146,20 @@ def _add_scatter(scatter: Any, rows: Block, mean: Vector) -> Any:
             return _add_sparse(scatter, rows, mean)
         limit = usual_rows(width)
         for start in range(0, size, limit):
-            centred = rows[start : start + limit].toarray() - mean
-            scatter = blas.dsyrk(1.0, centred.T, beta=1.0, c=scatter, lower=1, overwrite_c=1)
+            _add_gram(scatter, rows[start : start + limit].toarray() - mean)
         return scatter
-    return blas.dsyrk(1.0, (np.asarray(rows) - mean).T, beta=1.0, c=scatter, lower=1, overwrite_c=1)
+    _add_gram(scatter, np.asarray(rows) - mean)
+    return scatter
+
+
+def _add_gram(scatter: Any, centred: Matrix) -> None:
+    """Add centredᵀ·centred to ``scatter``, which is in Fortran order.
+
+    NumPy's product of a matrix with its own transpose is BLAS's symmetric rank-k update and lets other
+    threads run meanwhile; SciPy's wrapper of that update would hold them up. SciPy brings a BLAS of its
+    own, too, whose idle threads would spin on the cores that NumPy's need.
+    """
+    scatter += (centred.T @ centred).T
 
 
 def _add_sparse(scatter: Any, rows: SparseBlock, mean: Vector) -> Any:
@@ -160,7 +169,8 @@ def _add_sparse(scatter: Any, rows: SparseBlock, mean: Vector) -> Any:
     """
     gram: Any = (rows.T @ rows).tocoo()
     scatter[gram.row, gram.col] += gram.data
-    return blas.dsyr(-float(rows.shape[0]), mean, lower=1, a=scatter, overwrite_a=1)
+    scatter -= np.outer(float(rows.shape[0]) * mean, mean).T
+    return scatter
 
 
 def _mirror(matrix: Any) -> None:
