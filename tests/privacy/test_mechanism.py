@@ -60,7 +60,7 @@ def test_a_release_is_read_only_and_never_the_value_itself():
 
 
 def test_no_low_bit_of_a_release_is_the_values_own():
-    """Every released number is a multiple of the spacing [DESIGN §4, rule 5]."""
+    """Every released number is a multiple of the spacing [docs/privacy.md, rule 5]."""
     A = np.random.default_rng(0).random((5, 5)) / 9
     noised = perturb(A, sensitivity=0.01, source=SystemNoise(), multiplier=1.0)
     steps = noised.value / noised.spacing

@@ -1,4 +1,4 @@
-"""Rules 4 and 6 of DESIGN §4 from the outside: no seed reaches the noise, no diagnostics get out.
+"""Rules 4 and 6 of docs/privacy.md from the outside: no seed reaches the noise, no diagnostics get out.
 
 `docs/privacy.md` names the test of each rule; the others are in `tests/protocol`.
 """

@@ -1,4 +1,4 @@
-"""The ledger of one silo: the only door anything leaves by (DESIGN §4, rules 1 and 2).
+"""The ledger of one silo: the only door anything leaves by (docs/privacy.md, rules 1 and 2).
 
 A release is charged and its bytes are kept in **one** durable transaction before they are handed
 over. Killed before the commit, nothing was charged and nothing left; killed after it, the same key

@@ -33,7 +33,7 @@ def summary_sensitivity(n_rows: int, *, with_mean: bool) -> float:
     −ab, and F = 2(a + b)²[(a − b)² + c²], increasing in a: so a = 1, b < c², and
     F/2 = (1 − b²)² + c²(1 + b)² ≤ 1 + c²(1 + c²)² ≤ (1 + c²)², the last because c² + c⁴ ≤ 1. ∎
 
-    The pair (S, √2·c·μ) is the augmented moment of the rows (x, c)/√(1 + c²) of DESIGN §4, scaled by
+    The pair (S, √2·c·μ) is the augmented moment of the rows (x, c)/√(1 + c²), scaled by
     1 + c² and without its constant corner. Those rows have norm at most 1, so that moment has
     sensitivity √2/s by `moment_sensitivity`, which scaled by 1 + c² is the bound above: the two ways
     to centre cost the same, and this one has the trace besides.

@@ -70,7 +70,7 @@ class AskSteps:
         None sends the last basis along and leaves the alignment to the coordinator.
     pooled
         A·Z_τ of the pooled moment, without the shift: steps then use A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ, which
-        has the pooled eigenspace for its fixed point [DESIGN §5]; None takes plain steps.
+        has the pooled eigenspace for its fixed point; None takes plain steps.
     """
 
     kind: ClassVar[str] = "ask-steps"

@@ -1,7 +1,7 @@
 """What a silo lets out of a private study: noised once, charged before it leaves, the same for ever.
 
-Every number that leaves goes through :meth:`Ledger.release` [DESIGN §4, rules 1 and 2]: it is charged
-and stored in one durable transaction, and the same question gets the stored bytes again.
+Every number that leaves goes through :meth:`Ledger.release` [docs/privacy.md, rules 1 and 2]: it is
+charged and stored in one durable transaction, and the same question gets the stored bytes again.
 """
 
 import hashlib

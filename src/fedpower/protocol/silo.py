@@ -122,7 +122,7 @@ class Silo:
                 return Refusal(reason="a silo must be sent a question, got something else; ask one")
 
     def _problem_with(self, ask: AskSteps) -> str | None:
-        """Return why a question must be refused, or None [DESIGN §4 rule 3].
+        """Return why a question must be refused, or None [docs/privacy.md, rule 3].
 
         An inflated or skewed basis would make the product more sensitive to a row than the noise is
         made for.
