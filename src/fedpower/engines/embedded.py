@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpower.data import LocalMoment, RowSource, RowTreatment, fingerprint, local_moment
-from fedpower.engines.inprocess import available_cores, blas_threads, run_in_process
+from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
@@ -69,8 +69,7 @@ def read_silos(
     ``public_facts_only`` the kernel and its reason, which go into results, are chosen without a look at
     how sparse the rows are.
     """
-    cores = available_cores()
-    workers = max(1, min(n_jobs or cores, len(sources)))
+    workers, threads = share_cores(len(sources), n_jobs)
     moments = {
         name: local_moment(
             source,
@@ -82,7 +81,7 @@ def read_silos(
         for name, source in sources.items()
     }
     with (
-        blas_threads(max(1, cores // workers)),
+        blas_threads(threads),
         ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo") as pool,
     ):
         list(pool.map(lambda moment: moment.prepare(), moments.values()))

@@ -45,17 +45,23 @@ def run_in_process(
         How many silos work at once; the number of cores unless given. The cores are shared out: each
         silo's BLAS gets cores // n_jobs threads, so that together they use every core once.
     """
-    cores = available_cores()
-    busy = max(1, min(n_jobs or cores, len(silos)))
+    busy, threads = share_cores(len(silos), n_jobs)
     # With a deadline every silo has a thread of its own: one that sleeps must not hold up others.
     workers = busy if deadline is None else len(silos)
-    with blas_threads(max(1, cores // busy)):
+    with blas_threads(threads):
         pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo")
         try:
             while not coordinator.done:
                 _run_round(coordinator, silos, pool, deadline)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
+    """Return how many silos work at once and how many BLAS threads each of them gets."""
+    cores = available_cores()
+    busy = max(1, min(n_jobs or cores, n_silos))
+    return busy, max(1, cores // busy)
 
 
 def available_cores() -> int:

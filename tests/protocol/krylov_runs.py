@@ -1,0 +1,89 @@
+"""Silos that differ, and a network in a test's hand that is late or loses some of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpower.linalg import orth
+from fedpower.protocol import Coordinator, Silo
+from fedpower.protocol.solvers import KrylovSettings, Solution, start
+from problems import Array
+from runs import make_silos
+
+D = 30
+VARIANTS = [{"warm": warm, "lookahead": ahead} for warm in (True, False) for ahead in (True, False)]
+
+
+def rotated(seed: int, n_silos: int = 5, n_rows: int = 80, d: int = D) -> list[Array]:
+    """Return silos whose rows have different leading directions: local steps are biased here."""
+    rng = np.random.default_rng(seed)
+    scales = 1.0 / np.arange(1, d + 1) ** 0.7
+    turns = [orth(np.eye(d) + 0.15 * rng.standard_normal((d, d))) for _ in range(n_silos)]
+    return [rng.standard_normal((n_rows, d)) * scales @ turn for turn in turns]
+
+
+def pooled(parts: Sequence[Array], center: bool = False) -> Array:
+    rows = np.vstack(parts)
+    rows = rows - rows.mean(axis=0) if center else rows
+    return rows.T @ rows / len(rows)
+
+
+def leading(matrix: Array, rank: int) -> Array:
+    return np.linalg.eigh(matrix)[1][:, ::-1][:, :rank]
+
+
+def run(
+    parts: Sequence[Array],
+    *,
+    rank: int | float = 3,
+    width: int = 4,
+    seed: int = 0,
+    late: bool = False,
+    dead_from: dict[str, int] | None = None,
+    min_silos: int | None = None,
+    **options: Any,
+) -> tuple[Solution, Coordinator]:
+    """Return the solution; ``late`` shuffles arrivals, ``dead_from`` silences silos from a round on."""
+    d = parts[0].shape[1]
+    study_rank = d if isinstance(rank, float) else width
+    silos = make_silos(parts, study_rank, center=bool(options.get("center", False)))
+    settings = KrylovSettings(n_features=d, rank=rank, iteration_rank=study_rank, **options)
+    return drive(settings, silos, seed=seed, late=late, dead_from=dead_from, min_silos=min_silos)
+
+
+def drive(
+    settings: Any,
+    silos: dict[str, Silo],
+    *,
+    seed: int = 0,
+    late: bool = False,
+    dead_from: dict[str, int] | None = None,
+    min_silos: int | None = None,
+) -> tuple[Solution, Coordinator]:
+    coordinator = Coordinator(
+        start(settings, np.random.default_rng(seed)),
+        list(silos),
+        study=next(iter(silos.values())).study.digest,
+        run="test",
+        min_silos=min_silos,
+    )
+    order = np.random.default_rng(seed + 1)
+    dead_from = dead_from or {}
+    while not coordinator.done:
+        number = coordinator.history[-1].number
+        questions = list(coordinator.next())
+        if late:
+            questions = [questions[place] for place in order.permutation(len(questions))]
+        for question in questions:
+            if coordinator.done or coordinator.history[-1].number != number:
+                break
+            if number < dead_from.get(question.silo, 10_000):
+                coordinator.receive(silos[question.silo].answer(question))
+        if not coordinator.done and coordinator.history[-1].number == number:
+            coordinator.deadline()
+    return coordinator.outcome, coordinator
+
+
+def n_rounds(coordinator: Coordinator) -> int:
+    return sum(each.kind == "steps" for each in coordinator.history)
