@@ -343,7 +343,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_clipped({name: moment.n_clipped for name, moment in moments.items()})
         study, settings, choice = agree(
             self,
-            sizes={name: moment.n_rows for name, moment in moments.items()},
+            n_rows=sum(moment.n_rows for moment in moments.values()),
             n_features=self.n_features_in_,
             treatment=treatment,
             columns=columns,

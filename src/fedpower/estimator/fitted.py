@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data import RowTreatment
-from fedpower.engines.embedded import Outcome
 from fedpower.estimator.terms import centers
 from fedpower.linalg import fix_signs
+from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import noise_edge
 
 if TYPE_CHECKING:
