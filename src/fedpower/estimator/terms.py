@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from fedpower.data import RowSource, RowTreatment, largest_row_norm
 from fedpower.errors import InputError
@@ -246,6 +247,11 @@ def settings_of(
         center=study.center,
         corrected=bool(model.drift_correction),
     )
+
+
+def public_rng(model: "FedPCA") -> np.random.Generator:
+    """Return the public randomness of a fit: start basis and sampling of silos, never noise."""
+    return np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
 
 
 def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
