@@ -1,0 +1,215 @@
+"""A federation of four silos on this machine, for tests: started once, held up and killed at will."""
+
+import hashlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from federation_apps import ByRound, NoiseByRound
+
+from fedpower.engines.inprocess import run_in_process
+from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.kits import COORDINATOR
+from fedpower.federation.local import LocalFederation
+from fedpower.federation.runner import Runner
+from fedpower.federation.silo_file import read_silo
+from fedpower.federation.silo_node import open_silo
+from fedpower.federation.study_file import read_study
+
+SILOS = ("north", "south", "east", "west")
+COLUMNS = ("a", "b", "c", "d", "e", "f")
+WAIT_S = 120.0
+STUDY = """
+name = "faults"
+[columns]
+names = ["a", "b", "c", "d", "e", "f"]
+[rows]
+row_norm = 8.0
+center = false
+[components]
+n_components = 2
+iteration_rank = 3
+[privacy]
+epsilon = 2.0
+delta = 1e-6
+noise = "step"
+[solver]
+solver = "fedpower"
+n_steps = 4
+[rounds]
+min_silos = {min_silos}
+deadline = {deadline}
+{grace}
+[silos]
+names = ["north", "south", "east", "west"]
+[coordinator]
+host = "localhost"
+port = 1
+"""
+
+
+def study_text(*, min_silos: int = 4, deadline: float = 60.0, grace: float | None = None) -> str:
+    line = "" if grace is None else f"grace = {grace}"
+    return STUDY.format(min_silos=min_silos, deadline=deadline, grace=line)
+
+
+def write_rows(folder: Path) -> dict[str, Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {}
+    for place, name in enumerate(SILOS):
+        rows = np.random.default_rng(place).normal(size=(400 + 50 * place, 6)) * [
+            3,
+            2,
+            1,
+            1,
+            0.5,
+            0.5,
+        ]
+        paths[name] = folder / f"{name}.csv"
+        np.savetxt(paths[name], rows, delimiter=",", header=",".join(COLUMNS), comments="")
+    return paths
+
+
+class Ground(LocalFederation):
+    """A local federation whose parties can be held up and killed."""
+
+    def __init__(self, folder: Path, **terms) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "agreed.toml"
+        path.write_text(study_text(**terms))
+        super().__init__(read_study(path), folder / "ground", write_rows(folder / "rows"))
+        self.sentences: list[str] = []
+        self.rounds: list[dict] = []
+
+    def place(self, party: str) -> Path:
+        return self.kits / party
+
+    def fresh(self) -> None:
+        """Forget earlier charges, runs and flags; the processes stay."""
+        for party in (COORDINATOR, *SILOS):
+            for flag in (
+                "before-*",
+                "after-*",
+                "between-*",
+                "reached-*",
+                "full",
+                "sent",
+                "junk*",
+                "replay*",
+            ):
+                for path in self.place(party).glob(flag):
+                    path.unlink()
+        for name in SILOS:
+            self.ledger(name).unlink(missing_ok=True)
+        self.sentences, self.rounds = [], []
+
+    def hold(self, party: str, what: str) -> None:
+        (self.place(party) / what).touch()
+
+    def release(self, party: str, what: str) -> None:
+        (self.place(party) / what).unlink()
+
+    def reached(self, party: str, what: str) -> None:
+        """Wait until a party is held up."""
+        wait_for((self.place(party) / f"reached-{what}").exists, f"{party} at {what}")
+
+    def kill(self, party: str) -> None:
+        """Kill -9 a party: its process and its jobs' processes."""
+        child = self.processes.pop(party)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+    def charges(self, name: str) -> list[tuple]:
+        """Return every release in a silo's ledger, in order."""
+        if not self.ledger(name).exists():
+            return []
+        with sqlite3.connect(self.ledger(name)) as database:
+            return database.execute(
+                "SELECT key, purpose, mu, sha256 FROM release ORDER BY seq"
+            ).fetchall()
+
+    def run(self, name: str, *, resume: bool = False, patience: float = 90.0) -> "Running":
+        return Running(self, self.folder / name, resume=resume, patience=patience)
+
+
+class Running:
+    """A run in a thread of the test."""
+
+    def __init__(self, ground: Ground, folder: Path, *, resume: bool, patience: float) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.error: BaseException | None = None
+        runner = Runner(
+            kit=ground.runner,
+            patience=patience,
+            say=ground.sentences.append,
+            on_round=ground.rounds.append,
+        )
+
+        def go() -> None:
+            try:
+                runner.run(folder, resume=resume)
+            except BaseException as error:  # told to the test's thread
+                self.error = error
+
+        self._thread = threading.Thread(target=go, daemon=True)
+        self._thread.start()
+
+    def result(self) -> dict[str, np.ndarray]:
+        self._thread.join(WAIT_S * 2)
+        assert not self._thread.is_alive(), "the run hangs"
+        if self.error is not None:
+            raise self.error
+        with np.load(self.folder / "components.npz") as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+
+def wait_for(condition, what: str) -> None:
+    ends = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends, f"waited {WAIT_S:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str, list]]:
+    """Run the same study over the same rows and noise in this process; return it and its ledgers."""
+    folder.mkdir()
+    charges = {}
+    with ExitStack() as stack:
+        silos = {}
+        for name in SILOS:
+            text = (ground.place(name) / "silo.toml").read_text()
+            path = folder / f"{name}.toml"
+            path.write_text(text)
+            noise = NoiseByRound(name)
+            node = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
+            silos[name] = ByRound(node.silo, noise)
+        made = CoordinatorNode(ground.study, run="0" * 16, checkpoint=folder / "rounds.journal")
+        run_in_process(made.coordinator, silos)
+    for name in SILOS:
+        with sqlite3.connect(folder / f"{name}.ledger") as database:
+            charges[name] = database.execute(
+                "SELECT key, purpose, mu, sha256 FROM release ORDER BY seq"
+            ).fetchall()
+    return made, charges
+
+
+def fedpower(*words: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "fedpower", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
