@@ -6,7 +6,7 @@ A URL that cannot be used is never quoted: a password may stand in it where none
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from fedpower.errors import InputError
 
@@ -19,7 +19,7 @@ SETTINGS = frozenset({
 })  # fmt: skip
 """Parameters of libpq that a URL may set after its question mark."""
 
-_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(?::(?P<port>\d*))?")
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]#@]*)(?::(?P<port>\d*))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,11 @@ def _sqlite(rest: str) -> SqliteFile:
 
 def _postgres(rest: str) -> PostgresServer:
     """Return libpq's settings of ``postgresql://user@host:port/name?sslmode=…``."""
-    parts = urlsplit(f"postgresql://{rest}")
-    person, _, hosts = parts.netloc.rpartition("@")
+    head, _, query = rest.partition("?")
+    netloc, _, name = head.partition("/")
+    person, _, hosts = netloc.rpartition("@")
     try:
-        given = dict(
-            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        )
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
         raise _unusable() from None
     if ":" in person or SECRETS & {key.lower() for key in given}:
@@ -88,15 +87,12 @@ def _postgres(rest: str) -> PostgresServer:
             "database must not carry a password, got a URL with one; take it out and name the "
             "variable or the file that holds it with password_env or password_file"
         )
-    if "@" in parts.path + parts.query or parts.fragment or not given.keys() <= SETTINGS:
+    if set("@/#") & set(name) or set("@#") & set(query) or not given.keys() <= SETTINGS:
         raise _unusable()
     found: dict[str, str] = {}
     if hosts:
         found["host"], found["port"] = _hosts(hosts)
-    name = unquote(parts.path.removeprefix("/"))
-    if "/" in parts.path.removeprefix("/"):
-        raise _unusable()
-    found |= {"dbname": name, "user": unquote(person), **given}
+    found |= {"dbname": unquote(name), "user": unquote(person), **given}
     return PostgresServer(settings=tuple((key, value) for key, value in found.items() if value))
 
 

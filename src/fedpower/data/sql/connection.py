@@ -77,8 +77,8 @@ def preparing(name: str) -> Iterator[None]:
         raise
     except failures() as error:
         raise InputError(
-            f"{name} must be a query that its database can run, got: {_prepare_message(error)}; "
-            "correct the query"
+            f"{name} must be a query that its database can run, got the error "
+            f"'{_prepare_message(error)}'; correct the query or the database"
         ) from None
 
 

@@ -68,8 +68,9 @@ class QuerySource(TableSource):
     """The rows of a query, the same in every pass or refused.
 
     Each pass is one statement, so its rows are those of one moment. The digest of the first complete pass
-    is kept, and a later pass over other rows is refused at its end, before anything is made of it: so no
-    release is computed on rows other than those its ledger entry names.
+    is kept, and a later pass over other rows, or over another number of them than was counted, is refused
+    at its end, before anything is made of it: so no release is computed on rows other than those that its
+    ledger entry names, or for another number of rows.
 
     Parameters
     ----------
@@ -86,7 +87,8 @@ class QuerySource(TableSource):
             yield block
             del block
         found = tally.digest()
-        if self.passes.setdefault((self.columns, self.group), found) != found:
+        first = self.passes.setdefault((self.columns, self.group), found)
+        if found != first or self.n_rows not in (None, tally.n_rows):
             raise InputError(
                 f"{self.name} must give the same rows in every pass, got other rows than before; "
                 "select rows that no longer change, by a date for instance, and start again"

@@ -25,7 +25,7 @@ class RowTally:
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._columns = columns
-        self._count = 0
+        self.n_rows = 0
         self._sum = np.zeros(LANES, dtype=np.uint64)
 
     def add(self, block: Matrix) -> None:
@@ -36,12 +36,12 @@ class RowTally:
             [hashlib.blake2b(data[at : at + width]).digest() for at in range(0, len(data), width)]
         )
         self._sum += np.frombuffer(digests, dtype="<u8").reshape(-1, LANES).sum(axis=0, dtype="<u8")
-        self._count += int(block.shape[0])
+        self.n_rows += int(block.shape[0])
 
     def digest(self) -> str:
         """Return the SHA-256 of columns, number of rows and sum."""
         head = json.dumps(["fedpower.rows in any order/1", self._columns], ensure_ascii=False)
         state = hashlib.sha256(head.encode())
-        state.update(self._count.to_bytes(8, "little"))
+        state.update(self.n_rows.to_bytes(8, "little"))
         state.update(self._sum.astype("<u8").tobytes())
         return state.hexdigest()
