@@ -1,0 +1,142 @@
+"""Rows a second and peak memory of a pass over the same rows from Parquet, SQLite and PostgreSQL.
+
+Every pass is a process of its own, the three kinds in turn, and speed is told as a ratio to Parquet in the
+same run. The PostgreSQL server is a private one on the loopback (`postgres_server`), made and removed here.
+"""
+
+import argparse
+import json
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from benchmarks.common import parser, report
+from benchmarks.postgres_server import PostgresServer, private_server
+
+PASSWORD = "benchmark"  # noqa: S105  (of a server that lives as long as this run)
+BLOCK = 50_000
+
+
+def main() -> None:
+    """Write the rows three times, read them in turn, and report."""
+    options = _options()
+    found: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="fedpower-sql-") as name,
+        private_server(PASSWORD) as server,
+    ):
+        folder, version = Path(name), server.version
+        places = _write(folder, server, options.rows, options.features)
+        for turn in range(options.repeats):
+            for kind, place in places.items():
+                measured = _child(kind, place, server)
+                found.append({"kind": kind, "turn": turn, **measured})
+                print(f"{kind}: {measured['rows'] / measured['seconds']:,.0f} rows/s", flush=True)
+    best = {
+        kind: {
+            part: min(each[part] for each in found if each["kind"] == kind)
+            for part in ("seconds", "undigested", "rise_mb", "peak_mb")
+        }
+        for kind in places
+    }
+    ratios = {kind: _ratios(found, kind) for kind in places}
+    report(
+        options,
+        name="sql",
+        settings={
+            "rows": options.rows,
+            "columns": options.features,
+            "repeats": options.repeats,
+            "pass": "accumulate_moment(open_source(...), RowTreatment(row_norm=5.0))",
+            "postgresql": version,
+        },
+        columns=["rows from", "rows/s", "rows/s without the digest", "time / Parquet's",
+                 "MB for the pass", "peak MB of the process"],
+        rows=[
+            [
+                kind,
+                f"{options.rows / each['seconds']:,.0f}",
+                f"{options.rows / each['undigested']:,.0f}",
+                f"{statistics.median(ratios[kind]):.1f}",
+                f"{each['rise_mb']:.0f}",
+                f"{each['peak_mb']:.0f}",
+            ]
+            for kind, each in best.items()
+        ],
+        raw=found,
+        notes=[
+            f"The best of {options.repeats} passes; ratios are medians over turns. A query's pass digests "
+            "every row so that a changed table is noticed; files are not digested as they are read. The "
+            f"rows are {8e-6 * options.rows * options.features:.0f} MB as float64; a pass's memory is what "
+            "the peak rises above that of a pass over a tenth of the rows.",
+        ],
+    )  # fmt: skip
+
+
+def _ratios(found: list[dict[str, Any]], kind: str) -> list[float]:
+    seconds = {(each["kind"], each["turn"]): each["seconds"] for each in found}
+    return [
+        value / seconds["Parquet", turn] for (name, turn), value in seconds.items() if name == kind
+    ]
+
+
+def _write(folder: Path, server: PostgresServer, n_rows: int, width: int) -> dict[str, str]:
+    """Write the same rows as a Parquet file, a SQLite file and a table of the server."""
+    names = [f"x{place}" for place in range(width)]
+    schema = pa.schema([(name, pa.float64()) for name in names])
+    parquet, database = folder / "rows.parquet", folder / "rows.db"
+    columns = ", ".join(f"{name} double precision" for name in names)
+    server.sql(f"CREATE TABLE visits ({columns})")
+    connection = sqlite3.connect(database)
+    connection.execute(f"CREATE TABLE visits ({columns})")
+    rng = np.random.default_rng(0)
+    with pyarrow.parquet.ParquetWriter(parquet, schema, use_dictionary=False) as writer:
+        for start in range(0, n_rows, BLOCK):
+            rows = rng.standard_normal((min(BLOCK, n_rows - start), width))
+            writer.write_table(pa.table(list(rows.T), schema=schema))
+            marks = ", ".join("?" * width)
+            connection.executemany(f"INSERT INTO visits VALUES ({marks})", rows.tolist())  # noqa: S608
+            server.sql("COPY visits FROM STDIN", rows=_text(rows))
+    connection.commit()
+    connection.close()
+    server.sql("VACUUM ANALYZE visits")
+    return {"Parquet": str(parquet), "SQLite": f"sqlite:///{database}", "PostgreSQL": server.url}
+
+
+def _text(rows: NDArray[np.float64]) -> str:
+    return "".join("\t".join(map(repr, row)) + "\n" for row in rows.tolist())
+
+
+def _child(kind: str, place: str, server: PostgresServer) -> dict[str, Any]:
+    """Return what a process of its own measured."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.sql_task", kind, place],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BENCHMARK_PASSWORD": server.password},
+    )
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+def _options() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument("--rows", type=int, default=1_000_000)
+    made.add_argument("--features", type=int, default=20)
+    made.add_argument("--repeats", type=int, default=3)
+    return made.parse_args()
+
+
+if __name__ == "__main__":
+    main()
