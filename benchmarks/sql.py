@@ -1,7 +1,8 @@
 """Rows a second and peak memory of a pass over the same rows from Parquet, SQLite and PostgreSQL.
 
-Every pass is a process of its own, the three kinds in turn, and speed is told as a ratio to Parquet in the
-same run. The PostgreSQL server is a private one on the loopback (`postgres_server`), made and removed here.
+Every pass is a process of its own, the three kinds in turn, and speed is told as a ratio to Parquet in
+the same run. The PostgreSQL server is a private one on the loopback (`postgres_server`), made and removed
+here.
 """
 
 import argparse
@@ -75,10 +76,10 @@ def main() -> None:
         ],
         raw=found,
         notes=[
-            f"The best of {options.repeats} passes; ratios are medians over turns. A query's pass digests "
-            "every row so that a changed table is noticed; files are not digested as they are read. The "
-            f"rows are {8e-6 * options.rows * options.features:.0f} MB as float64; a pass's memory is what "
-            "the peak rises above that of a pass over a tenth of the rows.",
+            f"The best of {options.repeats} passes; ratios are medians over turns. A query's pass "
+            "digests every row so that a changed table is noticed; a file's does not. The rows are "
+            f"{8e-6 * options.rows * options.features:.0f} MB as float64; the memory of a pass is what "
+            "the peak rises above that of a pass over 100,000 rows.",
         ],
     )  # fmt: skip
 

@@ -52,7 +52,7 @@ def opened(kind: str, place: str, *, limit: int | None = None) -> RowSource:
     if kind == "Parquet":
         return open_source(place if limit is None else next(_batches(place, limit)))
     password = "BENCHMARK_PASSWORD" if kind == "PostgreSQL" else None
-    query = "SELECT * FROM visits" + ("" if limit is None else f" LIMIT {limit}")
+    query = "SELECT * FROM visits" + ("" if limit is None else f" LIMIT {limit}")  # noqa: S608
     return open_source(SqlQuery(query, place, password_env=password))
 
 

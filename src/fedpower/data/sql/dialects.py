@@ -56,7 +56,8 @@ class Sqlite:
     def statement(self, query: str, features: Sequence[int], key: int | None) -> str:
         """Return a query of REAL columns, and of the key as text."""
         cells = [
-            f"CASE WHEN typeof(c{place}) IN ('integer', 'real') THEN CAST(c{place} AS REAL) END"
+            f"CASE typeof(c{place}) WHEN 'real' THEN c{place} "
+            f"WHEN 'integer' THEN CAST(c{place} AS REAL) END"
             for place in features
         ]
         return self._around(query, cells + ([] if key is None else [f"CAST(c{key} AS TEXT)"]))
