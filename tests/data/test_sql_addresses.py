@@ -1,5 +1,7 @@
 """Database URLs, the places of passwords, and that no sentence ever quotes one."""
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from test_bad_data import refusal
 
 from fedpower.data import SqlQuery, open_query, open_source
+from fedpower.data.sql import query_of
 from fedpower.data.sql.address import PostgresServer, SqliteFile, parse_address
 from fedpower.data.sql.connection import _conninfo
 from fedpower.errors import InputError
@@ -158,3 +161,12 @@ def test_a_file_must_have_a_table_of_data(tmp_path: Path, text: str, words: str)
     assert words in message
     assert str(path) in message
     assert SECRET not in message
+
+
+def test_the_examples_in_the_documentation_describe_queries() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        query = query_of(tomllib.loads(example)["data"], name="the example", folder=Path("/srv"))
+        assert query.text.split()[0] == "SELECT"

@@ -28,6 +28,7 @@ from test_sources import (  # noqa: F401  (the contract, run here over the fixtu
 
 from fedpower.cli import main
 from fedpower.data import RowSource, SqlQuery, fingerprint, open_source, split_by_group
+from fedpower.data.sql import query_table
 from fedpower.data.sql.connection import connected
 
 pytestmark = pytest.mark.federation
@@ -375,6 +376,17 @@ def test_ten_times_the_rows_take_no_more_memory(server: PostgresServer, large: s
     print(f"{n_rows} rows: {rise} MiB more than a tenth of them")
     assert int(n_rows) == N_ROWS
     assert float(rise) < 16  # one batch; the table is 153 MiB
+
+
+def test_the_driver_s_batches_follow_the_size_asked_for(
+    ask: Callable[..., SqlQuery], large: str
+) -> None:
+    table = query_table(ask(large), "the query")
+    statement = table.dialect.statement(large, range(N_FEATURES), None)
+    for max_rows in (1_000, 20_000):
+        options = table.dialect.options(N_FEATURES, max_rows)
+        sizes = {batch.num_rows for batch in table._run(statement, options)}
+        assert max_rows / 2 < max(sizes) <= max_rows
 
 
 def test_a_server_that_goes_away_on_the_way_is_one_sentence(

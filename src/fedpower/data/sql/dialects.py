@@ -6,14 +6,17 @@ makes anything but one query a syntax error. (The rule about SQL made of strings
 query is the operator's own, and runs with no rights but his.)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from fedpower.data.checks import not_a_number
 from fedpower.data.sql.address import SqliteFile
 from fedpower.data.sql.connection import preparing
 from fedpower.data.sql.query import SqlQuery
+
+Run: TypeAlias = Callable[[str, dict[str, str]], Iterator[Any]]
+"""What yields the batches of a statement under options of the driver."""
 
 MIN_HINT, MAX_HINT = 2**16, 16 * 2**20
 EXACT = ("numeric", "money")
@@ -37,7 +40,7 @@ class Dialect(Protocol):
         ...
 
     def check(
-        self, batch: Any, *, run: Any, name: str, query: str, features: Sequence[int]
+        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
     ) -> None:
         """Refuse a batch with text where a number must be; nulls are refused later."""
         ...
@@ -67,7 +70,7 @@ class Sqlite:
         return {"adbc.sqlite.query.batch_rows": str(max_rows)}
 
     def check(
-        self, batch: Any, *, run: Any, name: str, query: str, features: Sequence[int]
+        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
     ) -> None:
         """Find out whether the first null is a null or text, by a second pass over the types."""
         if not any(batch.column(place).null_count for place in range(len(features))):
@@ -113,7 +116,7 @@ class Postgres:
         return {"adbc.postgresql.batch_size_hint_bytes": str(size)}
 
     def check(
-        self, batch: Any, *, run: Any, name: str, query: str, features: Sequence[int]
+        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
     ) -> None:
         """Nothing to refuse: a column of text has a type of its own here."""
 
