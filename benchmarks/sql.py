@@ -78,7 +78,7 @@ def main() -> None:
         ],
         raw=found,
         notes=[
-            f"The least time and the most memory of {options.repeats} passes of each kind, taken in turn. "
+            f"The least time and the most memory of {options.repeats} passes of each kind, in turn. "
             "A query's pass digests every row so that a changed table is noticed; a file's does not. "
             "The reader's CPU time leaves out the server's. The rows are "
             f"{8e-6 * options.rows * options.features:.0f} MB as float64; the memory of a pass is what "
