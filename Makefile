@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit bench bench-rounds clean
+.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,11 +36,16 @@ contracts: setup  ## arrows between modules point down only
 unit: setup  ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none
+	scripts/install-postgres
+	$(BIN)/python -m pytest -m federation tests/federation
+
 bench: setup  ## every benchmark, results and README tables made anew (about an hour)
 	$(BIN)/python -m benchmarks.model1_modes --json benchmarks/results/model1_modes.json
 	$(BIN)/python -m benchmarks.a9a_localpower --json benchmarks/results/a9a_localpower.json
 	$(BIN)/python -m benchmarks.memory --json benchmarks/results/memory.json
 	$(BIN)/python -m benchmarks.parallel_silos --json benchmarks/results/parallel_silos.json
+	$(BIN)/python -m benchmarks.sql --json benchmarks/results/sql.json
 	$(BIN)/python -m benchmarks.predictions --json benchmarks/results/predictions.json
 	$(BIN)/python -m benchmarks.render
 	$(BIN)/python -m benchmarks.picture

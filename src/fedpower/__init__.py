@@ -1,13 +1,15 @@
 """PCA across organisations that cannot pool their rows.
 
-``FedPCA`` is the estimator; ``fedpower.privacy``, ``fedpower.protocol`` and ``fedpower.linalg`` are the
-parts it is made of. Everything is imported when first used.
+``FedPCA`` is the estimator and ``SqlQuery`` a silo's data in a database; ``fedpower.privacy``,
+``fedpower.protocol`` and ``fedpower.linalg`` are the parts it is made of. Everything is imported when
+first used.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpower.data.sql import SqlQuery as SqlQuery
     from fedpower.estimator import FedPCA as FedPCA
     from fedpower.protocol.schedule import decaying as decaying
     from fedpower.protocol.schedule import every as every
@@ -18,12 +20,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "FedPCA": "fedpower.estimator",
+    "SqlQuery": "fedpower.data.sql",
     "decaying": "fedpower.protocol.schedule",
     "every": "fedpower.protocol.schedule",
     "explicit": "fedpower.protocol.schedule",
     "halving": "fedpower.protocol.schedule",
 }
-__all__ = ["FedPCA", "__version__", "decaying", "every", "explicit", "halving"]
+__all__ = ["FedPCA", "SqlQuery", "__version__", "decaying", "every", "explicit", "halving"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """The same rows in every form that a source can take."""
 
 import gzip
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.data import RowSource, open_source
+from fedpower.data import RowSource, SqlQuery, open_source
 
 N_ROWS, N_FEATURES = 53, 5
 NAMES = ("age", "dose", "t 1", "x.y", "ß")
@@ -118,6 +119,29 @@ def _svmlight_gz(rows: Any, folder: Path) -> Path:
     return folder / "r.libsvm.gz"
 
 
+def write_sqlite(rows: Any, path: Path, names: tuple[str, ...] = NAMES) -> str:
+    """Write rows as the table `visits` of a SQLite file and return its URL."""
+    columns = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    marks = ", ".join("?" * len(names))
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"CREATE TABLE visits ({columns})")
+        connection.executemany(f"INSERT INTO visits VALUES ({marks})", rows.tolist())
+    connection.close()
+    return f"sqlite:///{path}"
+
+
+def _sqlite(rows: Any, folder: Path) -> SqlQuery:
+    return SqlQuery("SELECT * FROM visits", write_sqlite(rows, folder / "r.db"))
+
+
+def _sqlite_toml(rows: Any, folder: Path) -> Path:
+    write_sqlite(rows, folder / "s.db")
+    (folder / "r.toml").write_text(
+        '[data]\nquery = "SELECT * FROM visits;"\ndatabase = "sqlite:///s.db"\n'
+    )
+    return folder / "r.toml"
+
+
 def _pandas_mixed(rows: Any, folder: Path) -> Any:
     frame = pd.DataFrame(rows, columns=NAMES)
     frame["ß"] = frame["ß"].astype("Int64")
@@ -166,6 +190,8 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "arrow stream": _arrow_stream,
     "svmlight": _svmlight,
     "svmlight.gz": _svmlight_gz,
+    "sqlite": _sqlite,
+    "sqlite toml": _sqlite_toml,
     "source": lambda rows, folder: open_source(rows),
 }
 

@@ -30,7 +30,8 @@ MOST_NAMES = 12
 def fit(ctx: click.Context, /, **options: Any) -> None:
     """Compute the principal components of FILES, each a silo whose rows are not pooled.
 
-    A silo is called by its file's name up to the first dot; write NAME=PATH to call it otherwise.
+    A silo is called by its file's name up to the first dot; write NAME=PATH to call it otherwise. A
+    .toml file names a query on a database (docs/data.md).
     --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
     A finite one needs --row-norm or --normalize.
     """

@@ -7,10 +7,11 @@ from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel
 from fedpower.data.local import LocalMoment, local_moment
 from fedpower.data.moment import Moments, accumulate_moment
 from fedpower.data.norms import largest_row_norm
-from fedpower.data.opening import open_source
+from fedpower.data.opening import open_query, open_source
 from fedpower.data.product import RowProduct
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Block, RowSource
+from fedpower.data.sql import SqlQuery
 
 __all__ = [
     "Block",
@@ -20,6 +21,7 @@ __all__ = [
     "RowProduct",
     "RowSource",
     "RowTreatment",
+    "SqlQuery",
     "accumulate_moment",
     "block_rows",
     "choose_kernel",
@@ -27,6 +29,7 @@ __all__ = [
     "largest_row_norm",
     "local_moment",
     "match_columns",
+    "open_query",
     "open_source",
     "split_by_group",
 ]

@@ -9,6 +9,7 @@ from scipy import sparse
 from fedpower.data.arrays import canonical
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, RowSource, SparseBlock, is_sparse
+from fedpower.data.sql import QuerySource
 
 MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""
@@ -20,11 +21,14 @@ def fingerprint(source: RowSource) -> str:
     The encoding depends on the rows alone: little-endian float64 in row order, −0 as +0. Rows wider
     than 4096 columns are hashed by their nonzero entries, dense and sparse alike, as three streams
     (entries per row, indices, values), so that neither block size nor storage shows. Column names
-    are part of it; a source without names differs from one with names.
+    are part of it; a source without names differs from one with names. A query's rows have no order
+    and an encoding of their own (`RowTally`): the same rows from a file are another question.
 
     The digest of rows tells whoever can guess them whether the guess is right: it is for the silo's
     own files.
     """
+    if isinstance(source, QuerySource):
+        return source.fingerprint()
     width = source.n_features
     head = json.dumps(["fedpower.rows/1", width, source.columns], ensure_ascii=False)
     streams = [hashlib.sha256() for _ in range(3 if width > MAX_DENSE_FEATURES else 1)]

@@ -1,14 +1,15 @@
 """Silos inside one table: each distinct value of a column is a silo."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedpower.data.checks import shown
-from fedpower.data.opening import open_source, open_table
+from fedpower.data.opening import open_source, open_table, source_of
 from fedpower.data.source import RowSource
-from fedpower.data.tables import Group, TableReader, TableSource, arrow, plain
+from fedpower.data.tables import Group, TableReader, arrow, plain
 from fedpower.errors import InputError
 
 MAX_GROUPS = 10_000
@@ -27,9 +28,9 @@ def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[
 
     Parameters
     ----------
-    data : a data frame, an Arrow table, or a CSV, TSV, Parquet, Feather or Arrow file.
-    column : the column whose values name the silos. In text files its cells are taken as they are
-        written.
+    data : a data frame, an Arrow table, a CSV, TSV, Parquet, Feather or Arrow file, or a query.
+    column : the column whose values name the silos. In text files and queries its cells are taken as
+        they are written.
     drop : further columns that are no features.
     """
     reader = open_table(data)
@@ -54,9 +55,9 @@ def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[
         )
     sources = {}
     for label, (value, count) in sorted(_count(reader, column).items()):
-        source = TableSource(
+        source = replace(
+            source_of(reader),
             name=f"silo '{label}' of {reader.name}",
-            reader=reader,
             columns=features,
             n_rows=count,
             group=Group(column=column, value=value),

@@ -1,7 +1,7 @@
-"""`open_source`: one door for arrays, tables and files."""
+"""`open_source`: one door for arrays, tables, files and queries."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,8 +18,9 @@ from fedpower.data.npy import npy_source
 from fedpower.data.npz import npz_source
 from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Extra, RowSource
+from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_file, query_of, query_table
 from fedpower.data.svmlight import svmlight_source
-from fedpower.data.tables import TableReader, table_source
+from fedpower.data.tables import TableReader, TableSource
 from fedpower.errors import InputError
 
 Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
@@ -32,6 +33,7 @@ TABLE_FILES: Readers = {
     ".parquet": parquet_reader,
     ".feather": ipc_reader,
     ".arrow": ipc_reader,
+    ".toml": query_file,
 }
 ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
     ".npy": npy_source,
@@ -52,13 +54,14 @@ def open_source(
     n_features: int | None = None,
     zero_based: bool = False,
 ) -> RowSource:
-    """Return a source of rows over an array, a table, a file or another source.
+    """Return a source of rows over an array, a table, a file, a query or another source.
 
     Parameters
     ----------
     data : a 2-d NumPy array or SciPy sparse matrix; a pandas data frame, an Arrow table or what
         exports itself as one; a path ending in .npy, .npz, .csv, .tsv, .parquet, .feather, .arrow,
-        .svm, .libsvm or .svmlight (text also with .gz); or a `RowSource`.
+        .svm, .libsvm or .svmlight (text also with .gz); a `SqlQuery`, or a .toml file that holds
+        one; or a `RowSource`.
     name : what error sentences call it; the path, or the kind of object, by default.
     columns : where columns have names, the ones to use, in this order; where they have none, their
         names.
@@ -90,8 +93,25 @@ def open_source(
     return source
 
 
+def open_query(
+    data: Mapping[str, Any], *, name: str | None = None, folder: Path | None = None
+) -> RowSource:
+    """Return the source of the query that a mapping describes, as in the table ``[data]`` of a file.
+
+    Parameters
+    ----------
+    data : the parameters of `SqlQuery` by name.
+    name : what error sentences call it.
+    folder : where relative paths in it begin; the working directory by default.
+    """
+    query = query_of(data, name=name or "the query", folder=folder)
+    return open_source(query, name=name)
+
+
 def open_table(data: Any, name: str | None = None) -> TableReader | None:
-    """Return the reader of a data frame, an Arrow table or a table file; None for anything else."""
+    """Return the reader of a data frame, an Arrow table, a table file or a query; else None."""
+    if isinstance(data, SqlQuery):
+        return query_table(data, name or "the query")
     if isinstance(data, str | os.PathLike):
         path = existing(data)
         reader = TABLE_FILES.get(kind_of(path))
@@ -101,6 +121,12 @@ def open_table(data: Any, name: str | None = None) -> TableReader | None:
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return arrow_reader(data, name or "the table")
     return None
+
+
+def source_of(reader: TableReader) -> TableSource:
+    """Return the source of all rows and columns of a table."""
+    kind = QuerySource if isinstance(reader, QueryTable) else TableSource
+    return kind(name=reader.name, reader=reader, columns=reader.columns, n_rows=reader.n_rows)
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
@@ -134,7 +160,7 @@ def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool)
         return replace(data, name=name) if renames else data  # type: ignore[type-var]
     reader = open_table(data, name)
     if reader is not None:
-        return table_source(reader)
+        return source_of(reader)
     if isinstance(data, str | os.PathLike):
         path = existing(data)
         if kind_of(path) in ARRAY_FILES:
@@ -147,7 +173,7 @@ def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool)
     if isinstance(data, np.ndarray):
         return array_source(data, name or "the array")
     raise InputError(
-        f"{name or 'a source'} must be an array, a sparse matrix, a table or a path, got "
+        f"{name or 'a source'} must be an array, a sparse matrix, a table, a path or a query, got "
         f"{type(data).__name__}; convert it, for instance with numpy.asarray"
     )
 

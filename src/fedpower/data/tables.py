@@ -176,10 +176,3 @@ def sliced(batch: Any, max_rows: int) -> Iterator[Any]:
 def with_key(columns: tuple[str, ...], key: str | None) -> list[str]:
     """Return the columns a reader must deliver: the features, then the key."""
     return [*columns, key] if key is not None else list(columns)
-
-
-def table_source(reader: TableReader) -> TableSource:
-    """Return the source of all rows and columns of a table."""
-    return TableSource(
-        name=reader.name, reader=reader, columns=reader.columns, n_rows=reader.n_rows
-    )

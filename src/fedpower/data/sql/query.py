@@ -1,0 +1,114 @@
+"""`SqlQuery`: a query, the database it is put to, and where the password is found."""
+
+import os
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from fedpower.data.sql.address import Address, SqliteFile, parse_address
+from fedpower.errors import InputError
+
+_FIRST_WORD = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlQuery:
+    """The rows that a query gives, as a silo's data; anything that takes a file's path takes it too.
+
+    It holds no password: that is read, whenever a connection is made, from where it is said to be.
+
+    Parameters
+    ----------
+    query : one SELECT (or WITH … SELECT) whose columns are the features.
+    database : ``sqlite:///path.db`` (four slashes for a path from the root) or
+        ``postgresql://host:5432/name``; what a PostgreSQL URL leaves out comes from the variables
+        and files that libpq reads (PGHOST, PGSSLMODE, ``~/.pgpass``, a service file).
+    user : PostgreSQL's user.
+    password_env, password_file : the environment variable or the file that holds the password.
+    """
+
+    query: str
+    database: str
+    user: str | None = None
+    password_env: str | None = None
+    password_file: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            required = field.name in ("query", "database")
+            if (value is None and not required) or _is_word(field.name, value):
+                continue
+            raise InputError(
+                f"{field.name} of a query must be text, got {_kind(value)}; give it as a string"
+            )
+        require_select(self.query)
+        address = parse_address(self.database)
+        if isinstance(address, SqliteFile):
+            login = ("user", "password_env", "password_file")
+            given = [key for key in login if getattr(self, key) is not None]
+            if given:
+                raise InputError(
+                    f"a SQLite database must be named without {given[0]}, got one; leave it out: "
+                    "whoever can read the file can read its tables"
+                )
+        elif self.user is not None and "user" in dict(address.settings):
+            raise InputError(
+                "the user must be given once, got one in database and one as user; leave one out"
+            )
+        if self.password_env is not None and self.password_file is not None:
+            raise InputError(
+                "the password must be in one place, got both password_env and password_file; leave "
+                "one out"
+            )
+
+    @property
+    def address(self) -> Address:
+        """Where the database is."""
+        return parse_address(self.database)
+
+    @property
+    def text(self) -> str:
+        """The query without the semicolon at its end."""
+        return self.query.rstrip().rstrip(";").rstrip()
+
+    def password(self) -> str | None:
+        """Return the password from its variable or file; None where libpq is to find it."""
+        if self.password_env is not None:
+            found = os.environ.get(self.password_env)
+            where = f"the environment variable {self.password_env}"
+        elif self.password_file is not None:
+            try:
+                found = Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError):
+                found = None
+            where = f"the file {self.password_file}"
+        else:
+            return None
+        if not found or "\0" in found:
+            raise InputError(
+                f"{where} must hold the database's password, got none there; set it, or correct "
+                f"{'password_env' if self.password_env is not None else 'password_file'}"
+            )
+        return found
+
+
+def require_select(query: str) -> None:
+    """Refuse what does not begin as a query that only reads; the connection is read-only besides."""
+    found = _FIRST_WORD.match(query)
+    word = found[1].upper() if found else ""
+    if word not in ("SELECT", "WITH", "VALUES"):
+        raise InputError(
+            f"query must be a SELECT, got {'a statement that begins otherwise' if word else 'none'}; "
+            "write one that gives the rows and changes nothing"
+        )
+
+
+def _is_word(name: str, value: object) -> bool:
+    """Whether a parameter has a type it may have, and holds something."""
+    kinds = (str, os.PathLike) if name == "password_file" else (str,)
+    return isinstance(value, kinds) and os.fspath(value) != ""
+
+
+def _kind(value: object) -> str:
+    return "none" if value in (None, "") else type(value).__name__

@@ -1,0 +1,137 @@
+"""A silo in a database on the command line: north.toml beside files, with the same results."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
+
+from fedpower import FedPCA, SqlQuery
+from fedpower.data import KernelChoice, LocalMoment, RowTreatment, open_source
+from fedpower.errors import InputError
+
+
+@pytest.fixture
+def ward(here: Path) -> Path:
+    """North's rows in a SQLite file, and the file that names them."""
+    (here / "ward").mkdir()
+    with sqlite3.connect(here / "ward" / "north.db") as connection:
+        connection.execute(f"CREATE TABLE visits ({', '.join(COLUMNS)}, who TEXT)")
+        rows = [(*row, "x") for row in parts()["north"].tolist()]
+        connection.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?, ?)", rows)
+    connection.close()
+    path = here / "ward" / "north.toml"
+    path.write_text(
+        '[data]\ndatabase = "sqlite:///north.db"\n'
+        f'query = """\nSELECT {", ".join(COLUMNS)}\nFROM visits\n"""\n'
+    )
+    return path
+
+
+def scores(model: str) -> np.ndarray:
+    result = succeed("transform", model, "east.csv")
+    return np.loadtxt(result.stdout.splitlines(), delimiter=",", skiprows=1)
+
+
+def test_a_fit_on_a_query_equals_the_fit_on_the_file(ward: Path, here: Path) -> None:
+    succeed("fit", "north.csv", "south.parquet", *EXACT, "-o", "files")
+    succeed("fit", ward, "south.parquet", *EXACT, "-o", "sql")
+    files, sql = (json.loads((here / each / "run.json").read_text()) for each in ("files", "sql"))
+    np.testing.assert_allclose(scores("files"), scores("sql"), rtol=1e-12, atol=1e-12)
+    assert sql["silos"][0]["source"] == str(ward)
+    assert [silo["rows"] for silo in sql["silos"]] == [silo["rows"] for silo in files["silos"]]
+
+
+def test_plan_and_transform_take_a_query(ward: Path) -> None:
+    planned = json.loads(
+        succeed("plan", ward, "south.parquet", "-k", 2, "--epsilon", 1, "--json").stdout
+    )
+    assert planned["silos"] == {"north": 60, "south": 50}
+    succeed("fit", "north.csv", "south.parquet", *EXACT, "-o", "model")
+    assert (
+        succeed("transform", "model", ward).stdout
+        == succeed("transform", "model", "north.csv").stdout
+    )
+
+
+def test_columns_can_be_dropped_and_silos_split_in_a_query(ward: Path, here: Path) -> None:
+    ward.write_text('[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT * FROM visits"\n')
+    refused = run("fit", ward, "south.parquet", *EXACT, "-o", "a")
+    assert refused.exit_code == 2
+    succeed("fit", ward, "south.parquet", "--drop", "who", *EXACT, "-o", "b")
+    succeed("fit", ward, "--groups", "who", *EXACT, "-o", "c")
+    (silo,) = json.loads((here / "c" / "run.json").read_text())["silos"]
+    assert (silo["name"], silo["rows"]) == ("x", 60)
+
+
+def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_a_new_charge(
+    ward: Path, here: Path
+) -> None:
+    for silo in ("north", "south"):
+        succeed("budget", "init", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
+
+    def fit(output: str) -> list[str]:
+        words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledgers", here)
+        succeed("fit", *words, "-o", output)
+        told = json.loads(succeed("budget", here / "north.ledger", "--json").stdout)
+        return [f"{told['left']}", (here / output / "components.csv").read_text()]
+
+    first = fit("one")
+    with sqlite3.connect(ward.parent / "north.db") as connection:
+        connection.execute("CREATE TABLE turned AS SELECT * FROM visits ORDER BY bmi DESC")
+        connection.execute("DROP TABLE visits")
+        connection.execute("ALTER TABLE turned RENAME TO visits")
+    assert fit("two") == first
+    with sqlite3.connect(ward.parent / "north.db") as connection:
+        connection.execute("UPDATE visits SET age = age + 1 WHERE rowid = 1")
+    connection.close()
+    third = fit("three")
+    assert third[0] != first[0]
+    assert third[1] != first[1]
+
+
+def test_python_takes_a_query_as_a_silo(ward: Path, here: Path) -> None:
+    held = parts()
+    query = SqlQuery(
+        f"SELECT {', '.join(COLUMNS)} FROM visits", f"sqlite:///{ward.parent}/north.db"
+    )
+    model = FedPCA(2, epsilon=float("inf"), random_state=0)
+    exact = model.fit_silos({"north": query, "south": here / "south.parquet"}).components_.copy()
+    again = model.fit_silos([np.vstack([held["north"], held["south"]])]).components_
+    np.testing.assert_allclose(np.abs(exact), np.abs(again), rtol=1e-9, atol=1e-9)
+
+
+def test_a_private_fit_makes_a_single_pass(ward: Path, here: Path) -> None:
+    succeed("budget", "init", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
+    columns = ", ".join(
+        f"random() / 1e19 AS {name}" for name in COLUMNS
+    )  # other rows in every pass
+    ward.write_text(
+        f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n'
+    )
+    succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledgers", here, "-o", "result")
+
+
+def test_products_from_rows_that_change_are_refused(ward: Path) -> None:
+    query = SqlQuery(
+        "SELECT random() / 1e19 AS a, 1 AS b FROM visits", f"sqlite:///{ward.parent}/north.db"
+    )
+    choice = KernelChoice(kind="product", reason="to read at every step")
+    moment = LocalMoment(open_source(query), RowTreatment(row_norm=1.0), choice=choice)
+    moment.prepare()
+    with pytest.raises(InputError, match="got other rows than before"):
+        moment.product(np.eye(2))
+
+
+@pytest.mark.parametrize("command", ["fit", "plan"])
+def test_a_query_that_cannot_be_run_is_one_sentence(ward: Path, command: str) -> None:
+    ward.write_text(ward.read_text().replace("visits", "vists"))
+    words = (*EXACT, "-o", "a") if command == "fit" else ("-k", 2, "--epsilon", 1)
+    refused = run(command, ward, *words)
+    assert refused.exit_code == 2
+    assert refused.stderr.count("\n") == 1
+    assert f"{ward} must be a query that its database can run, got the error 'no such table" in (
+        refused.stderr
+    )
