@@ -23,6 +23,11 @@ silo = "{name}"
 
 [data]
 path = "rows.parquet"        # also .csv, .npy, .npz, .feather, .svm; from this file's folder
+# or, in place of path, a query; its password comes from a variable or a file, never from here:
+# query = "SELECT age, bmi FROM patients"
+# database = "postgresql://db.internal:5432/clinic"    # or "sqlite:///clinic.db"
+# user = "fedpower"
+# password_env = "CLINIC_DB_PASSWORD"
 # drop = ["patient_id"]      # columns that are not for the study
 # extra_columns = "drop"     # or refuse (default) columns beyond the study's
 

@@ -127,6 +127,7 @@ def _command(kit: Path, side: str, module: str, *settings: str) -> list[str]:
         sys.executable,
         "-u",
         "-m",
+        "fedpower.federation.party",
         f"{_APPS}.{side}.{module}",
         "-m",
         str(kit),

@@ -5,13 +5,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpower.data import RowSource, open_source
+from fedpower.data import RowSource, open_query, open_source
 from fedpower.errors import InputError, ProtocolError
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.tables import NUMBER, Keys, check_keys, read_toml
 from fedpower.privacy.ledger import Ledger
 
 DATA: Keys = {"path": str, "drop": list, "extra_columns": str}
+QUERY: Keys = {
+    "query": str,
+    "database": str,
+    "user": str,
+    "password_env": str,
+    "password_file": str,
+    "drop": list,
+    "extra_columns": str,
+}
+SELECTION = ("drop", "extra_columns")
 LEDGER: Keys = {"path": str, "epsilon": NUMBER, "delta": NUMBER}
 AGREES: Keys = {"study": str, "epsilon": NUMBER, "delta": NUMBER, "min_silos": int}
 CAP = ("epsilon", "delta")
@@ -70,10 +80,15 @@ class SiloFile:
 
     def source(self, study: StudyFile) -> RowSource:
         """Return the silo's rows with the study's columns, in its order."""
-        where = self.path.parent / self.data["path"]
+        name = f"the data of silo {self.name!r}"
+        if "query" in self.data:
+            asked = {key: value for key, value in self.data.items() if key not in SELECTION}
+            found: Any = open_query(asked, name=name, folder=self.path.parent)
+        else:
+            found = self.path.parent / self.data["path"]
         return open_source(
-            where,
-            name=f"the data of silo {self.name!r}",
+            found,
+            name=name,
             columns=study.columns,
             drop=tuple(self.data.get("drop", ())),
             extra=self.data.get("extra_columns", "refuse"),
@@ -121,9 +136,10 @@ def read_silo(path: Path) -> SiloFile:
     """Return a silo's own terms; whatever is wrong with them is said in one sentence."""
     content = read_toml(path, "the silo file")
     where = f"the silo file {path}"
-    tables: dict[str, Keys] = {"data": DATA, "ledger": LEDGER, "agrees": AGREES}
+    asks = "query" in content.get("data", {})
+    tables: dict[str, Keys] = {"data": QUERY if asks else DATA, "ledger": LEDGER, "agrees": AGREES}
     check_keys(where, content, {"silo": str, **dict.fromkeys(tables, dict)}, ("silo", "data"))
-    needed = {"data": ("path",), "ledger": ("path",)}
+    needed = {"data": ("query", "database") if asks else ("path",), "ledger": ("path",)}
     for name, keys in tables.items():
         if name in content:
             check_keys(f"[{name}] of {path}", content[name], keys, needed.get(name, ()))
