@@ -103,6 +103,7 @@ class StudyController(CoordinatorController):
             "rounds": self._rounds,
             "waiting_for": list(self.waiting_for),
             "gone": list(self.gone),
+            "seconds": {str(number): spent for number, spent in self.seconds.items()},
         }
 
     def _tell_progress(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class CoordinatorController(Controller):
         super().__init__(task_check_period=LOOK_S)
         self.waiting_for: tuple[str, ...] = ()
         self.gone: tuple[str, ...] = ()
+        self.seconds: dict[int, float] = {}
         self._arrived: queue.Queue[tuple[str, Shareable]] = queue.Queue()
         self._stop_after_round = False
 
@@ -61,7 +62,9 @@ class CoordinatorController(Controller):
         reason: str | None = None
         try:
             while not coordinator.done:
+                number, started = coordinator.history[-1].number, time.monotonic()
                 self._round(coordinator, pace, abort_signal, fl_ctx)
+                self.seconds[number] = time.monotonic() - started
                 if self._stop_after_round and not coordinator.done:
                     reason = "asked to take in silos that came back"
                     break
