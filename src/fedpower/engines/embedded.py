@@ -19,14 +19,24 @@ from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.identity import Identity
 from fedpower.protocol.private_releases import MomentReleases, StepReleases
 from fedpower.protocol.private_study import budget_of, noise_shift, state_privacy
 from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.secure_releases import SecureReleases
+from fedpower.protocol.secure_statement import REHEARSED
 from fedpower.protocol.silo import Releases, Silo
-from fedpower.protocol.solvers import Solution, SolverSettings, UploadSettings, start
+from fedpower.protocol.solvers import (
+    SecureSettings,
+    Solution,
+    SolverSettings,
+    UploadSettings,
+    start,
+)
 from fedpower.protocol.study import Study
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
+PrivateReleases = MomentReleases | StepReleases | SecureReleases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +106,7 @@ def federate(
     rng: np.random.Generator,
     ledgers: LedgerPaths | None = None,
     noise: NoiseSource | None = None,
+    identities: Mapping[str, Identity] | None = None,
     min_silos: int | None = None,
     deadline: float | None = None,
     n_jobs: int | None = None,
@@ -116,25 +127,29 @@ def federate(
         cap is the study's budget, so that it cannot be asked for more than that either.
     noise
         Where noise comes from; the operating system unless an experiment injects its own.
+    identities
+        By silo: the key with which it signs, where the study's sums are secure.
     min_silos, deadline, n_jobs, on_round
         See :class:`Coordinator` and :func:`run_in_process`.
     """
     budget = budget_of(study)
-    private: dict[str, MomentReleases | StepReleases] = {}
+    run = secrets.token_hex(8)
+    private: dict[str, PrivateReleases] = {}
     with ExitStack() as stack:
         if budget is None:
-            releases: dict[str, Releases] = {
+            releases: dict[str, Releases | SecureReleases] = {
                 name: ExactReleases(moment, center=study.center) for name, moment in moments.items()
             }
         else:
             _check_bounded(moments, study)
-            kind = MomentReleases if budget.mode == "moment" else StepReleases
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack)
             private = {
-                name: kind(
+                name: _private_releases(
+                    name,
                     moment,
                     study,
                     budget,
+                    identities=identities or {},
                     ledger=opened[name],
                     source=noise or SystemNoise(),
                     # A ledger in memory lives as long as this fit, whose rows do not change.
@@ -146,33 +161,70 @@ def federate(
             for each in private.values():
                 each.check_affordable()
             releases = {**private}
-            if not isinstance(settings, UploadSettings):
+            if isinstance(settings, SecureSettings):
+                settings = replace(settings, run=run)
+            elif not isinstance(settings, UploadSettings):
                 settings = replace(settings, shift=noise_shift(budget))
         silos = {name: Silo(name, study, each) for name, each in releases.items()}
         coordinator = Coordinator(
             start(settings, rng),
             list(silos),
             study=study.digest,
-            run=secrets.token_hex(8),
+            run=run,
             min_silos=min_silos,
             on_round=on_round,
         )
         run_in_process(coordinator, silos, deadline=deadline, n_jobs=n_jobs)
     solution: Solution = coordinator.outcome
     rounds = [each for each in coordinator.history if each.kind != "enrol"]
+    privacy = state_privacy(
+        study,
+        budget,
+        solution.sizes,
+        rounds,
+        summed_once=getattr(settings, "n_participants", None) is None
+        and not any(each.reused for each in private.values()),
+    )
+    if study.aggregation == "secure":
+        privacy = replace(privacy, notes=(*privacy.notes, REHEARSED))
     return Outcome(
         solution=solution,
         rounds=rounds,
         study=study,
-        privacy=state_privacy(
-            study,
-            budget,
-            solution.sizes,
-            rounds,
-            summed_once=getattr(settings, "n_participants", None) is None
-            and not any(each.reused for each in private.values()),
-        ),
+        privacy=privacy,
         kernels={name: moment.choice.reason for name, moment in moments.items()},
+    )
+
+
+def _private_releases(
+    name: str,
+    moment: LocalMoment,
+    study: Study,
+    budget: Budget,
+    *,
+    identities: Mapping[str, Identity],
+    ledger: Ledger,
+    source: NoiseSource,
+    fingerprint: str,
+) -> PrivateReleases:
+    """Return what a silo of a private study lets out, as the study says."""
+    if study.aggregation == "plain":
+        kind = MomentReleases if budget.mode == "moment" else StepReleases
+        return kind(moment, study, budget, ledger=ledger, source=source, fingerprint=fingerprint)
+    if name not in identities:
+        raise InputError(
+            f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+            "`fedpower identity new`"
+        )
+    return SecureReleases(
+        name,
+        moment,
+        study,
+        budget,
+        identity=identities[name],
+        ledger=ledger,
+        source=source,
+        fingerprint=fingerprint,
     )
 
 
