@@ -10,13 +10,15 @@ import numpy as np
 
 from fedpower.data import RowSource, RowTreatment, largest_row_norm
 from fedpower.errors import InputError
-from fedpower.estimator.parameters import schedule_of
+from fedpower.estimator.parameters import paper_settings, schedule_of
+from fedpower.estimator.secure import secure_terms
 from fedpower.privacy.calibration import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,
+    SecureSettings,
     SolverSettings,
     UploadSettings,
 )
@@ -33,17 +35,6 @@ MOST_COLUMNS_FOR_MOMENT = 4096
 
 PRIVATE_STEPS = 10
 """T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
-
-PAPER_ONLY: dict[str, object] = {
-    "schedule": "every",
-    "local_steps": 1,
-    "drift_correction": False,
-    "n_steps": None,
-    "alignment": "procrustes",
-    "reference": "first",
-    "n_participants": None,
-}
-"""Parameters that only the paper's method has, with the values that leave them alone."""
 
 
 class PrivacyLeakWarning(RuntimeWarning):
@@ -120,8 +111,12 @@ def agree(
     n_features: int,
     treatment: RowTreatment,
     columns: tuple[str, ...] | None = None,
+    identities: Mapping[str, str] | None = None,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
-    """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
+    """Return the study, the coordinator's settings and why it takes that solver; public facts decide.
+
+    ``identities`` are the silos' public keys, which the terms of a secure sum hold.
+    """
     n_rows = sum(sizes.values())
     center = centers(model)
     if center and n_rows < 2:
@@ -155,6 +150,7 @@ def agree(
         epsilon=float(model.epsilon),
         delta=_delta(model, n_rows) if noise != "none" else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
+        **secure_terms(model, noise, identities or {}),
     )
     choice = solver_of(model, study)
     tol = max(float(model.tol), noise_tolerance(study, sizes))
@@ -163,17 +159,18 @@ def agree(
 
 def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
     """Return the solver, chosen or as asked for; what contradicts it is refused."""
-    given = tuple(
-        name
-        for name, default in PAPER_ONLY.items()
-        if np.ndim(cast("Any", getattr(model, name))) or getattr(model, name) != default
-    )
+    given = paper_settings(model)
     if study.noise == "step":
         given = tuple(name for name in given if name != "n_steps")
     if model.drift_correction and study.noise in ("step", "paper"):
         raise InputError(
             f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, "
             "where the product it needs would be one more release; leave it out"
+        )
+    if study.aggregation == "secure":
+        return SolverChoice(
+            solver="moment",
+            reason="aggregation='secure' sums the silos' moments once, and all else follows from the sum",
         )
     if model.solver == "auto":
         return choose_solver(
@@ -218,6 +215,9 @@ def settings_of(
     tol: float,
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
+    if study.aggregation == "secure":
+        assert isinstance(rank, int), "a private fit knows its number of components"
+        return SecureSettings(study=study, rank=rank)
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features, rank=rank, iteration_rank=study.iteration_rank
