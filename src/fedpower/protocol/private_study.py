@@ -1,5 +1,6 @@
 """What follows from a private study's terms: its price list, its shift, its statement."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,6 +16,7 @@ from fedpower.protocol.secure_statement import public_facts, state_secure_privac
 from fedpower.protocol.study import Study
 
 
+@functools.lru_cache(maxsize=64)  # root finders take milliseconds
 def budget_of(study: Study) -> Budget | None:
     """Return the price list of a private study; None where nothing is private."""
     if study.noise == "none":
