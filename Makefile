@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds clean
+.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,10 @@ bench: setup  ## every benchmark, results and README tables made anew (about an 
 
 bench-rounds: setup  ## rounds and bytes to a given error, every solver
 	$(BIN)/python -m benchmarks.rounds --json benchmarks/results/rounds.json
+	$(BIN)/python -m benchmarks.render
+
+bench-secure: setup  ## secure sums: accuracy beside a curator, and cost (about ten minutes)
+	$(BIN)/python -m benchmarks.secure --json benchmarks/results/secure.json
 	$(BIN)/python -m benchmarks.render
 
 clean:  ## remove the environment and what was built

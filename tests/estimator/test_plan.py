@@ -7,7 +7,7 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import InputError
-from fedpower.estimator.plan import full_spectrum, plan, spectrum_of_gap
+from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap
 from fedpower.linalg import sin_theta
 from problems import Array
 
@@ -25,6 +25,10 @@ def rows_with(spectrum: Array, n_rows: int, seed: int) -> Array:
 @pytest.fixture(scope="module")
 def unit_rows() -> Array:
     return rows_with(full_spectrum([0.2, 0.15, 0.12, 0.03], D), sum(SIZES), seed=1)
+
+
+def _parameters(way: Way) -> dict[str, str]:
+    return {"solver": way.solver, "noise": way.noise, "aggregation": way.aggregation}
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
@@ -46,10 +50,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
     }
     for way in made.ways:
         fits = [
-            FedPCA(**{**model.get_params(), "solver": way.solver, "noise": way.noise}).fit_silos(
-                parts
-            )
-            for _ in range(9)
+            FedPCA(**{**model.get_params(), **_parameters(way)}).fit_silos(parts) for _ in range(9)
         ]
         error = float(np.median([sin_theta(fit.components_.T, truth) for fit in fits]))
         assert way.error is not None

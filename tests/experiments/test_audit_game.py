@@ -147,6 +147,12 @@ def test_an_audit_that_cannot_be_is_refused(change, sentence):
         audit_mode("step", **{"n_runs": 20} | TERMS | change)
 
 
+@pytest.mark.parametrize("part", [0.0, 1.0, -1.0, math.nan])
+def test_a_control_that_keeps_nothing_or_all_is_refused(part):
+    with pytest.raises(InputError, match="a part of the noise between 0 and 1"):
+        control_factor("secure", epsilon=4.0, delta=1e-5, n_steps=2, of_needed=part)
+
+
 @pytest.fixture
 def seeded(monkeypatch):
     """Commands cannot be given a seed, so that nobody does by accident; their noise is replaced."""

@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedpower.errors import ProtocolError
 from fedpower.protocol.messages import (
+    MAGIC,
     AskMean,
     AskSteps,
     Enrol,
@@ -24,6 +25,7 @@ from fedpower.protocol.messages import (
     encode,
     encoded_size,
 )
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
 
 matrices = arrays(
     np.float64,
@@ -53,6 +55,15 @@ bodies = st.one_of(
         total_variance=st.none() | numbers,
         misalignment=st.none() | numbers,
     ),
+    st.builds(CallRoll, attempt=st.integers()),
+    st.builds(
+        Present,
+        n_rows=st.integers(0, 10**12),
+        key=st.binary(max_size=40),
+        signature=st.binary(max_size=70),
+    ),
+    st.builds(AskMasked, roll=st.binary(max_size=200)),
+    st.builds(MaskedMoment, words=arrays(np.uint64, st.integers(0, 9))),
 )
 messages = st.builds(
     Message, study=st.text(), run=st.text(), round=st.integers(), silo=st.text(), body=bodies
@@ -145,7 +156,50 @@ def test_numbers_that_float32_can_hold_take_half_the_bytes() -> None:
     assert sizes[0] - sizes[1] == 4 * 500
 
 
-def test_only_the_two_float_types_are_read_from_the_wire() -> None:
+def of_kind(kind: str, arrays: list[list[object]], blob: bytes, **plain: object) -> bytes:
+    header = json.dumps(
+        {
+            "study": "s",
+            "run": "r",
+            "round": 0,
+            "silo": "a",
+            "kind": kind,
+            "plain": plain,
+            "arrays": arrays,
+        }
+    ).encode()
+    content = MAGIC + len(header).to_bytes(4, "little") + header + blob
+    return content + hashlib.sha256(content).digest()
+
+
+def test_words_bytes_and_floats_do_not_stand_in_for_each_other() -> None:
+    assert decode(of_kind("masked-moment", [["words", [1], "<u8"]], bytes(8)))
+    assert decode(of_kind("ask-masked-moment", [["roll", [8], "bytes"]], bytes(8)))
+    for raw in (
+        of_kind("masked-moment", [["words", [1], "<f8"]], bytes(8)),
+        of_kind("masked-moment", [["words", [8], "bytes"]], bytes(8)),
+        of_kind("mean", [["mean", [1], "<u8"]], bytes(8)),
+        of_kind("mean", [["mean", [8], "bytes"]], bytes(8)),
+        of_kind("ask-masked-moment", [["roll", [1], "<u8"]], bytes(8)),
+        of_kind("ask-masked-moment", [], b"", roll="text"),
+        of_kind("ask-masked-moment", [["roll", [9], "bytes"]], bytes(8)),
+        of_kind("ask-masked-moment", [["roll", [2, 4], "bytes"]], bytes(8)),
+    ):
+        with pytest.raises(ProtocolError, match="fields of its kind"):
+            decode(raw)
+
+
+def test_words_arrive_to_the_last_bit_whatever_they_are() -> None:
+    words = np.array([0, 1, 2**53 + 1, 2**64 - 1], dtype=np.uint64)
+    message = Message(study="s", run="r", round=0, silo="a", body=MaskedMoment(words=words))
+    decoded = decode(encode(message)).body
+    assert isinstance(decoded, MaskedMoment)
+    assert decoded.words.dtype == np.uint64
+    assert decoded.words.tolist() == words.tolist()
+    assert not decoded.words.flags.writeable
+
+
+def test_no_other_type_is_read_from_the_wire() -> None:
     message = Message(study="s", run="r", round=0, silo="a", body=MeanRow(mean=np.ones(3) / 3))
     raw = encode(message)[: -len(hashlib.sha256().digest())].replace(b"<f8", b"|O8")
     with pytest.raises(ProtocolError):

@@ -29,6 +29,7 @@ COMMANDS = {
     "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),
     "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),
     "budget": ("fedpower.cli.budget:budget", "What a silo has spent on what, and what is left."),
+    "identity": ("fedpower.cli.identity:identity", "A silo's signing key, for secure sums."),
     "audit": ("fedpower.cli.audit:audit", "Measure the privacy that is really delivered."),
     "attack": ("fedpower.cli.attack:attack", "Rebuild a silo's moment from its messages."),
 }

@@ -3,15 +3,16 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from fedpower.cli.console import console, note, print_json, table
-from fedpower.privacy.calibration import NoiseMode
+from fedpower.errors import InputError
 
 STEPS = 5
-MODES: tuple[NoiseMode, ...] = ("paper", "step", "moment")
+Mode = Literal["paper", "step", "moment", "secure"]
+MODES: tuple[Mode, ...] = ("paper", "step", "moment", "secure")
 Show = Callable[[str], Callable[[int, int], None]]
 
 
@@ -21,7 +22,7 @@ Show = Callable[[str], Callable[[int, int], None]]
     type=click.Choice(["all", *MODES]),
     default="all",
     show_default=True,
-    help="Which noise mode to audit.",
+    help="Which noise mode to audit; secure is a secure sum, as its coordinator sees it.",
 )
 @click.option(
     "--epsilon", type=float, default=4.0, show_default=True, help="The promise to put to the test."
@@ -37,7 +38,16 @@ Show = Callable[[str], Callable[[int, int], None]]
     show_default=True,
     help="That a sound silo is not accused.",
 )
-@click.option("--halved", is_flag=True, help="Audit only silos whose noise was halved on purpose.")
+@click.option(
+    "--control",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="How much of the noise that is needed controls keep.",
+)
+@click.option(
+    "--halved", is_flag=True, help="Audit only the controls, whose noise is too small on purpose."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def audit(
     *,
@@ -46,6 +56,7 @@ def audit(
     delta: float,
     runs: int,
     confidence: float,
+    control: float,
     halved: bool,
     as_json: bool,
 ) -> int:
@@ -57,10 +68,12 @@ def audit(
     """
     from fedpower.experiments.audit_game import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 
-    chosen = MODES if mode == "all" else tuple(each for each in MODES if each == mode)
-    plans: list[tuple[NoiseMode, bool, float]] = []
+    chosen = _available() if mode == "all" else tuple(each for each in MODES if each == mode)
+    plans: list[tuple[Mode, bool, float]] = []
     for each in chosen:
-        factor = control_factor(each, epsilon=epsilon, delta=delta, n_steps=STEPS)
+        factor = control_factor(
+            each, epsilon=epsilon, delta=delta, n_steps=STEPS, of_needed=control
+        )
         sound = [] if halved else [(each, center, 1.0) for center in _centrings(each)]
         plans += [*sound, (each, False, factor)]
     reports: list[AuditReport] = []
@@ -85,23 +98,43 @@ def audit(
         print_json(
             {
                 "violation": violated,
-                "verdict": _sentence(reports, audited),
+                "verdict": _sentence(reports, audited, control),
                 "audits": _rows(reports),
             }
         )
     else:
-        _print(reports, _sentence(reports, audited))
+        _print(reports, _sentence(reports, audited, control))
     unseen = [report for report in reports if report.noise_factor != 1 and not report.violation]
     if unseen:
         note(
-            f"{runs} runs are too few to catch halved noise at epsilon={epsilon:g}; "
+            f"{runs} runs are too few to catch {_lack(control)} at epsilon={epsilon:g}; "
             "use a larger --runs or --epsilon"
         )
     return int(violated)
 
 
-def _centrings(mode: NoiseMode) -> tuple[bool, ...]:
-    return (False, True) if mode == "moment" else (False,)
+def _available() -> tuple[Mode, ...]:
+    """Return all modes; without secure sums, and with a note, where their package is not installed."""
+    from fedpower.protocol.primitives import require_cryptography  # noqa: PLC0415
+
+    try:
+        require_cryptography()
+    except InputError as error:
+        note(f"secure sums are not audited: {error}")
+        return tuple(each for each in MODES if each != "secure")
+    return MODES
+
+
+def _part(control: float) -> str:
+    return "half" if control == 0.5 else f"{control:.3g}"
+
+
+def _lack(control: float) -> str:
+    return "halved noise" if control == 0.5 else f"{control:.3g} of the noise"
+
+
+def _centrings(mode: Mode) -> tuple[bool, ...]:
+    return (False, True) if mode in ("moment", "secure") else (False,)
 
 
 def _label(mode: str, center: bool, factor: float) -> str:
@@ -136,7 +169,7 @@ def _print(reports: list[Any], sentence: str) -> None:
     click.echo(sentence)
 
 
-def _sentence(reports: list[Any], audited: list[Any]) -> str:
+def _sentence(reports: list[Any], audited: list[Any], control: float) -> str:
     first = reports[0]
     at = f"epsilon={first.claimed_epsilon:g} at delta={first.found.delta:g}"
     broken = [report for report in audited if report.violation]
@@ -150,7 +183,7 @@ def _sentence(reports: list[Any], audited: list[Any]) -> str:
     caught = sum(report.violation for report in controls)
     return (
         f"No violation of {at} was found in {sum(2 * r.found.n_runs for r in audited)} runs; "
-        f"{caught} of {len(controls)} controls with half of the noise needed were caught."
+        f"{caught} of {len(controls)} controls with {_part(control)} of the noise needed were caught."
     )
 
 

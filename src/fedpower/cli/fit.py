@@ -51,7 +51,13 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         model = FedPCA(options["n_components"], **_parameters(options, silos))
         told: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with progress_of_rounds(f"{len(silos)} silos") as show:
-            model.fit_silos(silos, ledgers=ledgers, on_round=show, on_clipped=_tell_clipped)
+            model.fit_silos(
+                silos,
+                ledgers=ledgers,
+                identities=options["identities"],
+                on_round=show,
+                on_clipped=_tell_clipped,
+            )
         record = write_files(
             place,
             model,

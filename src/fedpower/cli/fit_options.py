@@ -15,6 +15,8 @@ PASSED_ON = (
     "delta",
     "noise",
     "solver",
+    "aggregation",
+    "colluders",
     "row_norm",
     "normalize",
     "iteration_rank",
@@ -82,6 +84,24 @@ OPTIONS = (
         "--solver",
         type=click.Choice(["auto", "moment", "krylov", "fedpower"]),
         help="How the eigenspace is found; auto says why it chose.",
+    ),
+    click.option(
+        "--aggregation",
+        type=click.Choice(["plain", "secure"]),
+        help="Whether the coordinator sees each silo's moment, or their sum alone with shared noise.",
+    ),
+    click.option(
+        "--colluders",
+        type=int,
+        help="Silos of a secure sum that may collude with the coordinator; 1 by default.",
+    ),
+    click.option(
+        "--identity",
+        "identities",
+        callback=values.named_paths,
+        multiple=True,
+        metavar="NAME=PATH",
+        help="A silo's key for secure sums; repeatable. Made for the fit unless given.",
     ),
     click.option("--ledgers", type=PATH, help="Folder with a SILO.ledger for every silo."),
     click.option(

@@ -48,6 +48,10 @@ PATH = click.Path(path_type=Path)
 @click.option("--n-steps", type=int, help="Steps of the modes that noise every step.")
 @click.option("--local-steps", type=int, default=1, help="Local steps of the paper's method.")
 @click.option("--schedule", type=click.Choice(["every", "decaying", "halving"]), default="every")
+@click.option("--aggregation", type=click.Choice(["plain", "secure"]), default="plain",
+              help="Whether the fit would let the coordinator see the silos' sum alone.")  # fmt: skip
+@click.option("--colluders", type=int, default=1, show_default=True,
+              help="Silos of a secure sum that may collude with the coordinator.")  # fmt: skip
 @click.option("--gap", type=float,
               help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
 @click.option("--spectrum", metavar="FILE|NUMBERS",
@@ -71,6 +75,8 @@ def plan_command(**options: Any) -> None:
         n_steps=options["n_steps"],
         local_steps=options["local_steps"],
         schedule=options["schedule"],
+        aggregation=options["aggregation"],
+        colluders=options["colluders"],
     )
     made = plan(model, sizes=sizes, n_features=n_features, spectrum=_spectrum(options, n_features))
     left = {str(path): _left_after(path, options["epsilon"]) for path in options["ledgers"]}
@@ -168,12 +174,13 @@ def _print(
     rows = f"{sum(sizes.values()):,} rows of {n_features} columns"
     out.print(f"{silos}, {rows}; {promise}.", soft_wrap=True)
     numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
-    shown = table(None, "", "solver", "noise mode", *numbers, numbers=numbers)
+    shown = table(None, "", "solver", "noise mode", "sum", *numbers, numbers=numbers)
     for way in made.ways:
         shown.add_row(
             "→" if way.chosen else "",
             way.solver,
             way.noise,
+            way.aggregation,
             "–" if way.rounds is None else str(way.rounds),
             "–" if way.bytes_up is None else human_bytes(way.bytes_up),
             "–" if way.bytes_down is None else human_bytes(way.bytes_down),

@@ -56,7 +56,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         _runner_kit(study, read, options) as kit,
     ):
         runner = Runner(kit=kit, patience=options["patience"], say=_say, on_round=_round)
-        if runner.study.digest != read.digest:
+        if options["n_local"] is None and runner.study.digest != read.digest:
             raise InputError(
                 f"the kit must be of study {read.digest[:12]}, got one of study "
                 f"{runner.study.digest[:12]}; make kits anew with `fedpower federation init`"

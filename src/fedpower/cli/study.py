@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import console, print_json, table
-from fedpower.cli.values import names
+from fedpower.cli.values import named_keys, names
 from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
@@ -34,6 +34,14 @@ def study() -> None:
 @click.option("--delta", type=float, default=1e-6, show_default=True, help="The δ of (ε, δ).")
 @click.option("--row-norm", type=float, help="Public bound on a row's norm.")
 @click.option("--normalize", is_flag=True, help="Scale every row to norm 1 instead.")
+@click.option(
+    "--identity",
+    "identities",
+    callback=named_keys,
+    multiple=True,
+    metavar="SILO=KEY",
+    help="A silo's public key for a secure sum, as `fedpower identity show` prints it; repeatable.",
+)
 @click.option("--min-silos", type=int, help="Fewest silos a round may go on with; all by default.")
 @click.option("--deadline", type=float, default=600.0, show_default=True, help="Seconds a round.")
 @click.option("--grace", type=float, help="Seconds for stragglers once enough have answered.")
@@ -95,9 +103,13 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             )
     rows = {"row_norm": options["row_norm"], "normalize": options["normalize"] or None}
     rounds = {name: options[name] for name in ("min_silos", "deadline", "grace")}
-    privacy = {"epsilon": options["epsilon"], "delta": options["delta"]}
+    privacy: dict[str, Any] = {"epsilon": options["epsilon"], "delta": options["delta"]}
     if options["epsilon"] == float("inf"):
         del privacy["delta"]
+    secure = {}
+    if options["identities"]:
+        privacy["aggregation"] = "secure"
+        secure = {"identities": options["identities"]}
     return {
         "name": options["name"],
         "columns": {"names": list(columns)},
@@ -106,6 +118,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         "privacy": privacy,
         "rounds": _given(rounds),
         "silos": {"names": list(options["silos"])},
+        **secure,
         "coordinator": {"host": options["host"], "port": options["port"]},
     }
 
@@ -131,6 +144,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "epsilon": plain(terms.epsilon),
         "delta": terms.delta,
         "noise": terms.noise,
+        "aggregation": terms.aggregation,
         "solver": choice.solver,
         "why_this_solver": choice.reason,
         "deadline": read.deadline,

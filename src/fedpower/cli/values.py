@@ -58,14 +58,25 @@ def named_paths(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, Path]:
     """Return paths by name from words NAME=PATH."""
-    found: dict[str, Path] = {}
-    for word in value:
-        name, _, path = word.partition("=")
-        if not (name and path):
-            raise click.BadParameter(f"it must be NAME=PATH, got {word!r}")
+    return {name: Path(path) for name, path in _by_name(value, "PATH").items()}
+
+
+def named_keys(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str]:
+    """Return public keys by name from words NAME=KEY."""
+    return _by_name(value, "KEY")
+
+
+def _by_name(words: tuple[str, ...], what: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, _, told = word.partition("=")
+        if not (name and told):
+            raise click.BadParameter(f"it must be NAME={what}, got {word!r}")
         if name in found:
             raise click.BadParameter(f"it must name every silo once, got {name!r} twice")
-        found[name] = Path(path)
+        found[name] = told
     return found
 
 

@@ -18,9 +18,11 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.identity import Identity
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_releases import open_releases
 from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.secure_statement import REHEARSED
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
@@ -70,6 +72,7 @@ def federate(
     rng: np.random.Generator,
     ledgers: LedgerPaths | None = None,
     noise: NoiseSource | None = None,
+    identities: Mapping[str, Identity] | None = None,
     min_silos: int | None = None,
     deadline: float | None = None,
     n_jobs: int | None = None,
@@ -90,10 +93,13 @@ def federate(
         cap is the study's budget, so that it cannot be asked for more than that either.
     noise
         Where noise comes from; the operating system unless an experiment injects its own.
+    identities
+        By silo: the key with which it signs, where the study's sums are secure.
     min_silos, deadline, n_jobs, on_round
         See :class:`Coordinator` and :func:`run_in_process`.
     """
     budget = budget_of(study)
+    run = secrets.token_hex(8)
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
         if budget is not None:
@@ -101,9 +107,11 @@ def federate(
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack)
         releases = {
             name: open_releases(
+                name,
                 moment,
                 study,
                 ledger=opened.get(name),
+                identity=(identities or {}).get(name),
                 source=noise,
                 # A ledger in memory lives as long as this fit, whose rows do not change.
                 fingerprint=fingerprint(moment.source) if name in (ledgers or {}) else "",
@@ -113,19 +121,23 @@ def federate(
         # A study that one silo cannot afford must not cost the others.
         for each in releases.values():
             each.check_affordable()
-        settings = with_noise(settings, study)
+        settings = with_noise(settings, study, run=run)
         silos = {name: Silo(name, study, each) for name, each in releases.items()}
         coordinator = Coordinator(
             start(settings, rng),
             list(silos),
             study=study.digest,
-            run=secrets.token_hex(8),
+            run=run,
             min_silos=min_silos,
             on_round=on_round,
         )
         run_in_process(coordinator, silos, deadline=deadline, n_jobs=n_jobs)
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
-    return replace(conclude(coordinator, study, settings), kernels=kernels)
+    outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
+    if study.aggregation == "secure":
+        notes = (*outcome.privacy.notes, REHEARSED)
+        outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
+    return outcome
 
 
 def _open_ledgers(

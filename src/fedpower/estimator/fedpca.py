@@ -16,6 +16,7 @@ from fedpower.engines.embedded import LedgerPaths, federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fitted import column_scale, take
 from fedpower.estimator.parameters import check_parameters
+from fedpower.estimator.secure import IdentityPaths, identities_of
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import agree, centers, public_rng, public_treatment, treatment_of
 from fedpower.linalg.alignment import Alignment
@@ -23,6 +24,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
+from fedpower.protocol.study import Aggregation
 
 Array = NDArray[np.float64]
 
@@ -48,6 +50,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``;
         parameters that only the paper's method has (``schedule``, ``local_steps``, ``drift_correction``,
         ``n_steps``, ``alignment``, ``reference``, ``n_participants``) make it take that one.
+    aggregation : {"plain", "secure"}, default="plain"
+        Whether the coordinator reads every silo's noised moment, or their sum alone: silos then share
+        the noise of one trusted curator, √m times less than m of them add by themselves. Needs
+        ``fedpower[secure]``, noise ``moment``, and every silo that answers to stay to the end.
+    colluders : int, default=1
+        Of a secure sum: how many silos may tell the coordinator all they know; the noise is
+        √(m/(m − colluders)) times that of a trusted curator.
     row_norm : float, default=None
         Public bound B on the norm of a row; longer rows are clipped to it. A private fit needs this
         or ``normalize``.
@@ -138,6 +147,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         delta: float | None = None,
         noise: Literal["auto", "moment", "step", "paper"] = "auto",
         solver: Literal["auto", "moment", "krylov", "fedpower"] = "auto",
+        aggregation: Aggregation = "plain",
+        colluders: int = 1,
         row_norm: float | None = None,
         normalize: bool = False,
         center: bool | ArrayLike = True,
@@ -165,6 +176,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.delta = delta
         self.noise = noise
         self.solver = solver
+        self.aggregation = aggregation
+        self.colluders = colluders
         self.row_norm = row_norm
         self.normalize = normalize
         self.center = center
@@ -230,6 +243,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         y: object = None,
         *,
         ledgers: LedgerPaths | None = None,
+        identities: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
@@ -244,6 +258,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Here for scikit-learn's sake.
         ledgers : mapping from silo names to ledger files, default=None
             Where each silo charges what it releases; see ``fedpower budget``.
+        identities : mapping from silo names to PEM files, default=None
+            The keys with which silos of a secure sum sign; see ``fedpower identity``. Made for this fit
+            unless given.
         on_round : callable, default=None
             Called with each closed round.
         on_clipped : callable, default=None
@@ -265,7 +282,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return self._fit(sources, columns, ledgers, on_round, on_clipped)
+        return self._fit(
+            sources,
+            columns,
+            ledgers=ledgers,
+            identity_files=identities,
+            on_round=on_round,
+            on_clipped=on_clipped,
+        )
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the scores of rows on the components: a local computation.
@@ -325,10 +349,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self,
         sources: dict[str, RowSource],
         columns: tuple[str, ...] | None,
+        *,
         ledgers: LedgerPaths | None = None,
+        identity_files: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
+        identities = identities_of(self, sources, identity_files)
         treatment, leak = treatment_of(self, sources.values())
         moments = read_silos(
             sources,
@@ -346,6 +373,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_features=self.n_features_in_,
             treatment=treatment,
             columns=columns,
+            identities={name: each.public for name, each in identities.items()},
         )
         outcome = federate(
             moments,
@@ -353,6 +381,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             settings=settings,
             rng=public_rng(self),
             ledgers=ledgers,
+            identities=identities,
             min_silos=self.min_silos,
             deadline=self.deadline,
             n_jobs=self.n_jobs,

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.linalg import ALIGNMENTS
@@ -18,18 +20,30 @@ DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
     "halving": "halving",
 }
 
+PAPER_ONLY: dict[str, object] = {
+    "schedule": "every",
+    "local_steps": 1,
+    "drift_correction": False,
+    "n_steps": None,
+    "alignment": "procrustes",
+    "reference": "first",
+    "n_participants": None,
+}
+"""Parameters that only the paper's method has, with the values that leave them alone."""
+
 
 def check_parameters(model: "FedPCA") -> None:
     """Refuse in one sentence any parameter that cannot be, whatever the data."""
     _one_of("noise", model.noise, ("auto", "moment", "step", "paper"))
     _one_of("solver", model.solver, ("auto", *SOLVERS))
+    _one_of("aggregation", model.aggregation, ("plain", "secure"))
     _one_of("alignment", model.alignment, tuple(ALIGNMENTS))
     _one_of("reference", model.reference, ("first", "active", "broadcast"))
     _one_of("participation", model.participation, ("sampled", "first"))
     _one_of("extra_columns", model.extra_columns, ("refuse", "drop"))
     for name in ("iteration_rank", "n_steps", "n_participants", "min_silos", "n_jobs"):
         _whole(name, getattr(model, name), optional=True)
-    for name in ("local_steps", "max_rounds"):
+    for name in ("local_steps", "max_rounds", "colluders"):
         _whole(name, getattr(model, name))
     if not isinstance(model.epsilon, Real) or not model.epsilon > 0:
         raise InputError(
@@ -50,6 +64,15 @@ def check_parameters(model: "FedPCA") -> None:
             "None waits for every silo"
         )
     schedule_of(model)
+
+
+def paper_settings(model: "FedPCA") -> tuple[str, ...]:
+    """Return the names of parameters that were given and that only the paper's method has."""
+    return tuple(
+        name
+        for name, default in PAPER_ONLY.items()
+        if np.ndim(cast("Any", getattr(model, name))) or getattr(model, name) != default
+    )
 
 
 def schedule_of(model: "FedPCA") -> Schedule:

@@ -1,7 +1,7 @@
 """What each way of computing would cost and give, told before anything is spent."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedpower.data import RowTreatment
 from fedpower.errors import InputError
 from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.parameters import check_parameters
+from fedpower.estimator.secure import identities_of
 from fedpower.estimator.terms import agree
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
@@ -42,8 +43,8 @@ class Way:
 
     Attributes
     ----------
-    solver, noise
-        What is computed how, and what is noised.
+    solver, noise, aggregation
+        What is computed how, what is noised, and whether the coordinator sees but the silos' sum.
     rounds, bytes_up, bytes_down
         Of one silo, over the whole fit; None where it depends on a spectrum that was not given.
     noise_level
@@ -62,6 +63,7 @@ class Way:
     noise_level: float
     error: float | None
     chosen: bool
+    aggregation: str = "plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,8 @@ def plan(
     Parameters
     ----------
     model
-        Not fitted; its parameters are those of the fit, but for ``solver`` and ``noise``, which vary.
+        Not fitted; its parameters are those of the fit, but for ``solver``, ``noise`` and
+        ``aggregation``, which vary; ``colluders`` are those of a secure sum.
     sizes
         Rows of each silo.
     n_features
@@ -117,10 +120,13 @@ def plan(
         "n_features": n_features,
         "treatment": RowTreatment(),
     }
-    study, _, choice = agree(model, **facts)
+    study, _, choice = agree(
+        _summing(model, model.aggregation), **facts, identities=_identities(model, named)
+    )
+    taken = (choice.solver, study.noise, study.aggregation)
     modes = ("none",) if math.isinf(model.epsilon) else ("moment", "step", "paper")
     ways = [
-        replace(way, chosen=(way.solver, way.noise) == (choice.solver, study.noise))
+        replace(way, chosen=(way.solver, way.noise, way.aggregation) == taken)
         for mode in modes
         for way in _ways(
             model, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals
@@ -171,10 +177,15 @@ def _ways(
     values: Array | None,
     n_rehearsals: int,
 ) -> Iterator[Way]:
-    for solver in WAYS[mode]:
-        varied = clone(model).set_params(solver=solver, noise="auto" if mode == "none" else mode)
+    kinds = [(solver, "plain") for solver in WAYS[mode]]
+    if mode == "moment":
+        kinds.insert(1, ("moment", "secure"))
+    for solver, aggregation in kinds:
+        varied = _summing(model, aggregation)
+        varied.set_params(solver=solver, noise="auto" if mode == "none" else mode)
         try:
-            study, settings, _ = agree(varied, **facts)
+            keys = _identities(varied, sizes)
+            study, settings, _ = agree(varied, **facts, identities=keys)
         except InputError:  # the model's own parameters rule this way out
             continue
         budget = budget_of(study)
@@ -203,7 +214,20 @@ def _ways(
             noise_level=level,
             error=float(np.median([run.error for run in runs])) if runs else None,
             chosen=False,
+            aggregation=aggregation,
         )
+
+
+def _summing(model: FedPCA, aggregation: str) -> FedPCA:
+    """Return a copy of the model that sums in this way; only secure sums know colluders."""
+    colluders = model.colluders if aggregation == "secure" else 1
+    copied: FedPCA = clone(model).set_params(aggregation=aggregation, colluders=colluders)
+    return copied
+
+
+def _identities(model: FedPCA, names: Iterable[str]) -> dict[str, str]:
+    """Return public keys that a secure sum's terms can have; they are used for nothing else."""
+    return {name: each.public for name, each in identities_of(model, names, None).items()}
 
 
 def _too_wide(study: Study) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,13 +11,15 @@ from sklearn.utils import check_random_state
 
 from fedpower.data import RowSource, RowTreatment, largest_row_norm
 from fedpower.errors import InputError
-from fedpower.estimator.parameters import schedule_of
+from fedpower.estimator.parameters import paper_settings, schedule_of
+from fedpower.estimator.secure import secure_terms
 from fedpower.privacy.calibration import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
 from fedpower.protocol.private_study import noise_floor
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,
+    SecureSettings,
     SolverSettings,
     UploadSettings,
 )
@@ -34,17 +36,6 @@ MOST_COLUMNS_FOR_MOMENT = 4096
 
 PRIVATE_STEPS = 10
 """T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
-
-PAPER_ONLY: dict[str, object] = {
-    "schedule": "every",
-    "local_steps": 1,
-    "drift_correction": False,
-    "n_steps": None,
-    "alignment": "procrustes",
-    "reference": "first",
-    "n_participants": None,
-}
-"""Parameters that only the paper's method has, with the values that leave them alone."""
 
 
 class PrivacyLeakWarning(RuntimeWarning):
@@ -122,10 +113,12 @@ def agree(
     treatment: RowTreatment,
     columns: tuple[str, ...] | None = None,
     agreement: str = "",
+    identities: Mapping[str, str] | None = None,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide.
 
-    ``n_rows`` is None where the silos are yet to enrol: then k and δ must be given.
+    ``n_rows`` is None where the silos are yet to enrol: then k and δ must be given. ``identities`` are
+    the silos' public keys, which the terms of a secure sum hold.
     """
     center = centers(model)
     if center and n_rows is not None and n_rows < 2:
@@ -160,6 +153,7 @@ def agree(
         delta=_delta(model, n_rows) if noise != "none" else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
+        **secure_terms(model, noise, identities or {}),
     )
     choice = solver_of(model, study)
     return study, settings_of(model, study, choice, rank=rank, n_steps=n_steps), choice
@@ -167,17 +161,18 @@ def agree(
 
 def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
     """Return the solver, chosen or as asked for; what contradicts it is refused."""
-    given = tuple(
-        name
-        for name, default in PAPER_ONLY.items()
-        if np.ndim(cast("Any", getattr(model, name))) or getattr(model, name) != default
-    )
+    given = paper_settings(model)
     if study.noise == "step":
         given = tuple(name for name in given if name != "n_steps")
     if model.drift_correction and study.noise in ("step", "paper"):
         raise InputError(
             f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, "
             "where the product it needs would be one more release; leave it out"
+        )
+    if study.aggregation == "secure":
+        return SolverChoice(
+            solver="moment",
+            reason="aggregation='secure' sums the silos' moments once, and all else follows from the sum",
         )
     if model.solver == "auto":
         return choose_solver(
@@ -209,6 +204,9 @@ def settings_of(
     n_steps: int | None,
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
+    if study.aggregation == "secure":
+        assert isinstance(rank, int), "a private fit knows its number of components"
+        return SecureSettings(study=study, rank=rank)
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features, rank=rank, iteration_rank=study.iteration_rank

@@ -8,9 +8,10 @@ knows both worlds, scores the answers. `fedpower.privacy.audit` turns the scores
 import math
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from fedpower.errors import InputError
+from fedpower.experiments.audit_secure import SecureGame, secured
 from fedpower.experiments.audit_worlds import Game, Progress, budget_for
 from fedpower.privacy.accounting import epsilon_of, mu_of
 from fedpower.privacy.audit import AuditResult, audit_scores
@@ -20,6 +21,9 @@ from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import Study
 
 DEFAULT_ROWS = 50
+
+AuditMode = NoiseMode | Literal["secure"]
+"""A noise mode, or ``secure``: the noise of `moment` that silos of a secure sum share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class AuditReport:
         How long the runs took.
     """
 
-    mode: NoiseMode
+    mode: AuditMode
     center: bool
     n_steps: int
     n_rows: int
@@ -88,7 +92,7 @@ class AuditReport:
 
 
 def audit_mode(
-    mode: NoiseMode,
+    mode: AuditMode,
     *,
     epsilon: float,
     delta: float,
@@ -113,6 +117,9 @@ def audit_mode(
     noise's variance, summed over all that was released. No test is more powerful [Neyman, Pearson].
 
     The same question would get the same bytes, so the T bases are T turns of one plane.
+
+    In ``secure`` the attacker is the coordinator of a secure sum over three silos, one of which tells
+    it its rows and its noise (`audit_secure`).
 
     Parameters
     ----------
@@ -150,16 +157,17 @@ def audit_mode(
         iteration_rank=iteration_rank,
         center=center,
     )
-    promised = budget_for(study)
+    promised = budget_for(secured(study)[0] if mode == "secure" else study)
     real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
-    game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise())
+    kind = SecureGame if mode == "secure" else Game
+    game = kind(replace(study, epsilon=real), n_rows, source or SystemNoise())
     started = time.perf_counter()
     scores = game.play(n_runs, on_progress)
     allowed = delta - promised.n_releases * promised.slack_delta
     return AuditReport(
         mode=mode,
         center=center,
-        n_steps=1 if mode == "moment" else n_steps,
+        n_steps=1 if mode in ("moment", "secure") else n_steps,
         n_rows=n_rows,
         noise_factor=noise_factor,
         claimed_epsilon=epsilon,
@@ -170,21 +178,29 @@ def audit_mode(
     )
 
 
-def control_factor(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: int) -> float:
+def control_factor(
+    mode: AuditMode, *, epsilon: float, delta: float, n_steps: int, of_needed: float = 0.5
+) -> float:
     """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed.
 
-    That is half of the noise in ``step`` and ``moment``. The printed noise of ``paper`` is several
-    times what its promise needs, so half of it would still keep the promise.
+    That is half of the noise in ``step``, ``moment`` and ``secure``. The printed noise of ``paper`` is
+    several times what its promise needs, so half of it would still keep the promise. ``of_needed``
+    takes another part than half: √½ is what the shares of a secure sum over two honest silos lack if one
+    of them is not there.
     """
+    if not 0 < of_needed < 1:
+        raise InputError(
+            f"a control must keep a part of the noise between 0 and 1, got {of_needed:g}; 0.5 is usual"
+        )
     if mode != "paper":
-        return 0.5
+        return of_needed
     study = _study(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
     promised = budget_for(study)
-    return 0.5 * study_mu(promised, DEFAULT_ROWS) / mu_of(epsilon, delta)
+    return of_needed * study_mu(promised, DEFAULT_ROWS) / mu_of(epsilon, delta)
 
 
 def _study(
-    mode: NoiseMode,
+    mode: AuditMode,
     *,
     epsilon: float,
     delta: float,
@@ -194,20 +210,21 @@ def _study(
     center: bool = False,
 ) -> Study:
     """Return the terms; the whole moment can be asked for where it is what was noised."""
+    noise: NoiseMode = "moment" if mode == "secure" else mode
     return Study(
         columns=None,
         n_features=n_features,
-        iteration_rank=n_features if mode == "moment" else iteration_rank,
+        iteration_rank=n_features if noise == "moment" else iteration_rank,
         center=center,
-        noise=mode,
+        noise=noise,
         epsilon=epsilon,
         delta=delta,
-        n_steps=None if mode == "moment" else n_steps,
+        n_steps=None if noise == "moment" else n_steps,
     )
 
 
 def _calibrated_for(
-    mode: NoiseMode, epsilon: float, delta: float, noise_factor: float, n_steps: int
+    mode: AuditMode, epsilon: float, delta: float, noise_factor: float, n_steps: int
 ) -> float:
     """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``.
 

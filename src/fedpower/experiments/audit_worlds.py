@@ -65,7 +65,7 @@ class Game:
             Message(study=self._digest, run="audit", round=number, silo=SILO, body=body)
             for number, body in enumerate(_questions(study))
         ]
-        self._worlds = [_moment(rows) for rows in _neighbours(study, n_rows)]
+        self._worlds = [rows_as_held(rows) for rows in neighbours(study, n_rows)]
         self._fingerprints = [fingerprint(world.source) for world in self._worlds]
         truths = [self._truth(world) for world in self._worlds]
         stds = self._stds(n_rows)
@@ -81,12 +81,7 @@ class Game:
 
     def play(self, n_runs: int, on_progress: Progress | None) -> tuple[Array, Array]:
         """Return the scores of both worlds."""
-        scores = np.empty((n_runs, 2))
-        for run in range(n_runs):
-            scores[run] = [self._score(world) for world in (0, 1)]
-            if on_progress and ((run + 1) % _PROGRESS_EVERY == 0 or run + 1 == n_runs):
-                on_progress(run + 1, n_runs)
-        return scores[:, 0], scores[:, 1]
+        return play_worlds(self._score, n_runs, on_progress)
 
     def _score(self, world: int) -> float:
         """Return the score of one run: a fresh silo and a fresh ledger, asked everything once."""
@@ -134,6 +129,18 @@ class Game:
         return [budget.std(n_rows)] * budget.n_steps + mean
 
 
+def play_worlds(
+    score: Callable[[int], float], n_runs: int, on_progress: Progress | None
+) -> tuple[Array, Array]:
+    """Return the scores of so many runs of world 0 and of world 1, in turn."""
+    scores = np.empty((n_runs, 2))
+    for run in range(n_runs):
+        scores[run] = [score(world) for world in (0, 1)]
+        if on_progress and ((run + 1) % _PROGRESS_EVERY == 0 or run + 1 == n_runs):
+            on_progress(run + 1, n_runs)
+    return scores[:, 0], scores[:, 1]
+
+
 def _numbers(answer: LocalSteps) -> Array:
     """Return all that left with one product."""
     trace = [] if answer.total_variance is None else [answer.total_variance]
@@ -155,7 +162,7 @@ def _questions(study: Study) -> list[Question]:
     return [*(AskSteps(basis=read_only(basis), n_local_steps=1) for basis in bases), *mean]
 
 
-def _neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:
+def neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:
     """Return s rows of both worlds: x or y, and the others the same in both."""
     overlap = 0.0
     if study.center:
@@ -166,7 +173,7 @@ def _neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:
     return rows, other
 
 
-def _moment(rows: Array) -> LocalMoment:
+def rows_as_held(rows: Array) -> LocalMoment:
     """Return the rows as a silo holds them: read, bounded and summed by the data layer."""
     return local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=2, steps=10)
 

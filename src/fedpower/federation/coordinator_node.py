@@ -97,7 +97,7 @@ class CoordinatorNode:
         self.file = study_file
         self.started = datetime.now(UTC)
         self.study, settings, self.choice = study_file.terms()
-        self.settings = with_noise(settings, self.study)
+        self.settings = with_noise(settings, self.study, run=run)
         self.checkpoint = Checkpoint(checkpoint, study=self.study.digest, run=run)
         self.coordinator = Coordinator(
             start(self.settings, public_rng(study_file.model())),

@@ -36,6 +36,9 @@ path = "{name}.ledger"       # every release is charged here before it leaves
 # epsilon = 3.0              # its cap, if it is to be made: what all studies together may spend
 # delta = 1e-5
 
+# [identity]                 # only for a study with aggregation = "secure"
+# path = "{name}.pem"        # made with `fedpower identity new`; its public key is in the study
+
 [agrees]
 study = "{digest}"   # this study and no other
 # epsilon = 1.0              # the most that any one study may spend

@@ -13,8 +13,10 @@ from fedpower.errors import InputError
 from fedpower.federation.kits import COORDINATOR, RUNNER, SILO_FILE, make_kits
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
 from fedpower.federation.study_file import StudyFile, moved, read_study
+from fedpower.protocol.identity import Identity
 
 MADE_UP_ROWS = 1000
+IDENTITY = "identity.pem"
 LEDGER_CAP = (1e3, 1e-3)
 """A rehearsal's ledgers are thrown away with it; they must not be what stops it."""
 
@@ -35,12 +37,16 @@ class LocalFederation:
     def __init__(self, study: StudyFile, folder: Path, data: Mapping[str, Path]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         text = folder / "study.toml"
-        text.write_text(moved(study, "localhost", free_port()))
+        keys = {name: Identity.new() for name in study.identities}
+        public = {name: key.public for name, key in keys.items()}
+        text.write_text(moved(study, "localhost", free_port(), public))
         self.study = read_study(text)
         self.folder = folder
         self.kits = folder / "kits"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         make_kits(self.study, self.kits)
+        for name, key in keys.items():
+            key.save(self.kits / name / IDENTITY)
         for name, path in data.items():
             self.write_silo(name, path)
         self.silos = tuple(data)
@@ -61,9 +67,10 @@ class LocalFederation:
     def write_silo(self, name: str, data: Path) -> None:
         """Write a silo's own file."""
         epsilon, delta = LEDGER_CAP
+        signs = f'[identity]\npath = "{IDENTITY}"\n' if self.study.identities else ""
         (self.kits / name / SILO_FILE).write_text(
             f'silo = "{name}"\n[data]\npath = "{data.absolute()}"\n'
-            f'[ledger]\npath = "{name}.ledger"\nepsilon = {epsilon}\ndelta = {delta}\n'
+            f'[ledger]\npath = "{name}.ledger"\nepsilon = {epsilon}\ndelta = {delta}\n{signs}'
         )
 
     def start(self, *names: str) -> None:

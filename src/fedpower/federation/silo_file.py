@@ -10,6 +10,7 @@ from fedpower.errors import InputError, ProtocolError
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.tables import NUMBER, Keys, check_keys, read_toml
 from fedpower.privacy.ledger import Ledger
+from fedpower.protocol.identity import Identity
 
 DATA: Keys = {"path": str, "drop": list, "extra_columns": str}
 QUERY: Keys = {
@@ -41,6 +42,8 @@ class SiloFile:
         The file; paths in it are taken from its folder.
     data, ledger, agrees
         The tables as they were read.
+    identity_path
+        Where the key is with which the silo signs at a roll call; only a secure sum needs one.
     """
 
     name: str
@@ -48,6 +51,16 @@ class SiloFile:
     data: dict[str, Any] = field(repr=False)
     ledger: dict[str, Any]
     agrees: dict[str, Any]
+    identity_path: Path | None = None
+
+    def identity(self) -> Identity:
+        """Return the key with which the silo signs at the roll call of a secure sum."""
+        if self.identity_path is None:
+            raise InputError(
+                f"a secure sum must have this silo's identity, got no [identity] in {self.path}; make "
+                "one with `fedpower identity new` and give its path"
+            )
+        return Identity.load(self.identity_path)
 
     def check_agreed(self, study: StudyFile) -> None:
         """Refuse a study that this organisation did not agree to, in one sentence."""
@@ -137,9 +150,15 @@ def read_silo(path: Path) -> SiloFile:
     content = read_toml(path, "the silo file")
     where = f"the silo file {path}"
     asks = "query" in content.get("data", {})
-    tables: dict[str, Keys] = {"data": QUERY if asks else DATA, "ledger": LEDGER, "agrees": AGREES}
+    tables: dict[str, Keys] = {
+        "data": QUERY if asks else DATA,
+        "ledger": LEDGER,
+        "agrees": AGREES,
+        "identity": {"path": str},
+    }
     check_keys(where, content, {"silo": str, **dict.fromkeys(tables, dict)}, ("silo", "data"))
-    needed = {"data": ("query", "database") if asks else ("path",), "ledger": ("path",)}
+    needed = {"data": ("query", "database") if asks else ("path",)}
+    needed |= dict.fromkeys(("ledger", "identity"), ("path",))
     for name, keys in tables.items():
         if name in content:
             check_keys(f"[{name}] of {path}", content[name], keys, needed.get(name, ()))
@@ -155,4 +174,7 @@ def read_silo(path: Path) -> SiloFile:
         data=content["data"],
         ledger=content.get("ledger", {}),
         agrees=agrees,
+        identity_path=path.absolute().parent / content["identity"]["path"]
+        if "identity" in content
+        else None,
     )

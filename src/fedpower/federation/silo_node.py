@@ -14,6 +14,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.private_releases import open_releases
 from fedpower.protocol.private_study import budget_of, study_mu
+from fedpower.protocol.secure_releases import SecureReleases
 from fedpower.protocol.silo import Releases, Silo
 from fedpower.protocol.study import Study
 
@@ -35,7 +36,7 @@ class SiloNode:
     """
 
     silo: Silo
-    releases: Releases
+    releases: Releases | SecureReleases
     study: Study
     budget: Budget | None
     moment: LocalMoment
@@ -76,13 +77,13 @@ def open_silo(
         Whether a ledger that does not exist yet is made; else one in memory stands for it.
     """
     silo_file.check_agreed(study_file)
-    study, settings, _ = study_file.terms()
+    study, _, _ = study_file.terms()
     private = study.noise != "none"
     name = silo_file.name
     moments = read_silos(
         {name: silo_file.source(study_file)},
         study_file.treatment,
-        rank=settings.iteration_rank,
+        rank=study.iteration_rank,
         steps=study.n_steps or 20,
         public_facts_only=private,
     )
@@ -90,9 +91,11 @@ def open_silo(
     ledger = silo_file.open_ledger(make=make_ledger) if private else None
     try:
         releases = open_releases(
+            name,
             moment,
             study,
             ledger=ledger,
+            identity=silo_file.identity() if study.aggregation == "secure" else None,
             source=noise,
             fingerprint=fingerprint(moment.source) if private else "",
         )

@@ -34,7 +34,13 @@ TABLES: dict[str, Keys] = {
     "columns": {"names": list, "center": list, "scale": list},
     "rows": {"row_norm": NUMBER, "normalize": bool, "center": bool},
     "components": {"n_components": (int, float), "iteration_rank": int},
-    "privacy": {"epsilon": NUMBER, "delta": NUMBER, "noise": str},
+    "privacy": {
+        "epsilon": NUMBER,
+        "delta": NUMBER,
+        "noise": str,
+        "aggregation": str,
+        "colluders": int,
+    },
     "solver": {
         "solver": str,
         "one_shot_start": bool,
@@ -56,6 +62,7 @@ TABLES: dict[str, Keys] = {
         "participation": str,
     },
     "silos": {"names": list},
+    "identities": {},
     "coordinator": {"host": str, "port": int},
 }
 NEEDED = {
@@ -108,6 +115,7 @@ class StudyFile:
             "columns": self.columns,
             "silos": self.silos,
             "grace": self.grace,
+            "identities": self.identities,
             "parameters": {
                 name: value if isinstance(value, str | int | float | list | None) else repr(value)
                 for name, value in sorted(self.model().get_params().items())
@@ -118,6 +126,12 @@ class StudyFile:
     def model(self) -> FedPCA:
         """Return the estimator that the parameters describe, not fitted."""
         return FedPCA(**self.parameters)
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """The silos' public keys for the roll call of a secure sum, in the order of the silos."""
+        told = self.content.get("identities", {})
+        return {name: told[name] for name in self.silos if name in told}
 
     @property
     def treatment(self) -> RowTreatment:
@@ -143,6 +157,7 @@ class StudyFile:
             treatment=self.treatment,
             columns=self.columns,
             agreement=self.digest,
+            identities=self.identities,
         )
 
 
@@ -155,9 +170,17 @@ def rendered(content: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def moved(study: StudyFile, host: str, port: int) -> str:
-    """Return the study's text with the coordinator elsewhere; what was agreed on stays the same."""
-    return rendered({**study.content, "coordinator": {"host": host, "port": port}})
+def moved(
+    study: StudyFile, host: str, port: int, identities: Mapping[str, str] | None = None
+) -> str:
+    """Return the study's text with the coordinator elsewhere; what was agreed on stays the same.
+
+    Unless ``identities`` are given, for a rehearsal of a secure sum, whose silos' own keys are with them.
+    """
+    changed: dict[str, Any] = {"coordinator": {"host": host, "port": port}}
+    if identities:
+        changed["identities"] = dict(identities)
+    return rendered({**study.content, **changed})
 
 
 def _value(value: Any) -> str:
@@ -178,7 +201,8 @@ def read_study(path: Path) -> StudyFile:
     )
     for table, keys in TABLES.items():
         where = f"[{table}] of {path}"
-        check_keys(where, content.get(table, {}), keys, NEEDED.get(table, ()))
+        known = dict.fromkeys(content["silos"]["names"], str) if table == "identities" else keys
+        check_keys(where, content.get(table, {}), known, NEEDED.get(table, ()))
     columns = _names("columns", content["columns"]["names"])
     silos = _names("silos", content["silos"]["names"])
     for name in (content["name"], *silos):

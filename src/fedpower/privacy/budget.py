@@ -41,6 +41,11 @@ class Budget:
     center
         Whether the mean row is released: in the same release in ``moment`` mode, as one release more
         in the others.
+    n_sharing
+        How many silos the study lists, where a release is their secure sum and its noise is made of
+        their shares; None where each silo noises what it sends by itself.
+    colluders
+        c, how many of these may tell the coordinator all they know.
     slack_delta
         The part of δ that pays for the sampler's distance from the ideal, for one release.
     mu
@@ -54,6 +59,8 @@ class Budget:
     iteration_rank: int
     n_steps: int
     center: bool
+    n_sharing: int | None = None
+    colluders: int = 0
     slack_delta: float = field(init=False, repr=False, compare=False)
     mu: float = field(init=False, repr=False, compare=False)
     _printed: float = field(init=False, repr=False, compare=False)
@@ -65,7 +72,7 @@ class Budget:
                 f"epsilon must be above 0 and at most {LARGEST_EPSILON:g}, or inf for no privacy, "
                 f"got {self.epsilon}; a larger one promises nothing"
             )
-        slack = delta_with_distance(0.0, self.epsilon, self.size * TV_PER_INTEGER)
+        slack = delta_with_distance(0.0, self.epsilon, self.distance)
         left = self.delta - self.n_releases * slack
         if self.delta > 0 >= left:
             raise InputError(
@@ -98,6 +105,14 @@ class Budget:
         if self.mode == "moment":
             return summary_size(self.n_features, with_mean=self.center)
         return self.n_features * self.iteration_rank + int(self.with_trace)
+
+    @property
+    def distance(self) -> float:
+        """Total variation distance of one release from the ideal one.
+
+        A sum is as far from it as all its integers together, and 2⁻¹⁰⁰⁰ more (`shares.sum_distance`).
+        """
+        return self.size * (1 if self.n_sharing is None else self.n_sharing + 1) * TV_PER_INTEGER
 
     @property
     def multiplier(self) -> float:

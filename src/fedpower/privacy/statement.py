@@ -40,6 +40,8 @@ class PrivacyStatement:
         What everybody may know.
     leak
         What was read from the rows without noise, which voids the promise; None where nothing was.
+    notes
+        What else its reader must know.
     """
 
     mode: str
@@ -48,6 +50,7 @@ class PrivacyStatement:
     protections: tuple[Protection, ...]
     public: tuple[str, ...]
     leak: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def is_private(self) -> bool:
@@ -91,6 +94,7 @@ class PrivacyStatement:
             for row in self.protections
         ]
         lines.append("Public: " + "; ".join(self.public) + ".")
+        lines += [f"Note that {note}." for note in self.notes]
         lines.append("Assumes that " + "; that ".join(ASSUMPTIONS) + ".")
         return "\n".join(lines)
 

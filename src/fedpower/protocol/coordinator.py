@@ -29,12 +29,15 @@ from fedpower.protocol.messages import (
     encode,
     encoded_size,
 )
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
 
 ANSWER_TO: dict[type, type] = {
     Enrol: Enrolment,
     AskMean: MeanRow,
     AskSteps: LocalSteps,
     AskMoment: PackedMoment,
+    CallRoll: Present,
+    AskMasked: MaskedMoment,
 }
 
 
@@ -246,8 +249,10 @@ class Coordinator:
         question = self._ask.body
         if not isinstance(body, ANSWER_TO[type(question)]):
             return False
-        if isinstance(body, Enrolment):
+        if isinstance(body, Enrolment | Present):
             return body.n_rows >= 1
+        if isinstance(body, MaskedMoment):
+            return body.words.ndim == 1
         if isinstance(body, MeanRow):
             return body.mean.ndim == 1 and bool(np.isfinite(body.mean).all())
         if isinstance(body, PackedMoment):

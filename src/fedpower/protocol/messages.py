@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
 from fedpower.linalg.alignment import Alignment
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
 
 Array = NDArray[np.float64]
 
 MAGIC = b"fedpower1\n"
 DIGEST_BYTES = 32
-WIRE_TYPES = ("<f4", "<f8")
+WIRE_TYPES = ("<f4", "<f8", "<u8", "bytes")
+"""How an array or a string of bytes travels; floats as float32 where that loses nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +149,8 @@ class Refusal:
     reason: str
 
 
-Question = Enrol | AskMean | AskSteps | AskMoment
-Answer = Enrolment | MeanRow | LocalSteps | PackedMoment | Refusal
+Question = Enrol | AskMean | AskSteps | AskMoment | CallRoll | AskMasked
+Answer = Enrolment | MeanRow | LocalSteps | PackedMoment | Present | MaskedMoment | Refusal
 BODIES: dict[str, type[Any]] = {
     body.kind: body
     for body in (
@@ -160,6 +162,10 @@ BODIES: dict[str, type[Any]] = {
         LocalSteps,
         AskMoment,
         PackedMoment,
+        CallRoll,
+        Present,
+        AskMasked,
+        MaskedMoment,
         Refusal,
     )
 }
@@ -177,22 +183,28 @@ class Message:
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as bytes: magic, JSON header, arrays, SHA-256 of all before it.
+    """Return the message as bytes: magic, JSON header, arrays and bytes, SHA-256 of all before it.
 
     An array whose numbers are all float32 numbers is sent as float32: nothing is lost, and whoever
     rounds beforehand (`wire.rounded`) halves the message.
     """
-    header, arrays = _header(message)
+    header, blobs = _header(message)
     parts = [MAGIC, len(header).to_bytes(4, "little"), header]
-    parts += [np.ascontiguousarray(array, dtype=kind).tobytes() for array, kind in arrays]
+    parts += [
+        blob if isinstance(blob, bytes) else np.ascontiguousarray(blob, dtype=kind).tobytes()
+        for blob, kind in blobs
+    ]
     content = b"".join(parts)
     return content + hashlib.sha256(content).digest()
 
 
 def encoded_size(message: Message) -> int:
     """Return ``len(encode(message))`` without copying the arrays."""
-    header, arrays = _header(message)
-    content = sum(array.size * np.dtype(kind).itemsize for array, kind in arrays)
+    header, blobs = _header(message)
+    content = sum(
+        len(blob) if isinstance(blob, bytes) else blob.size * np.dtype(kind).itemsize
+        for blob, kind in blobs
+    )
     return len(MAGIC) + 4 + len(header) + content + DIGEST_BYTES
 
 
@@ -233,17 +245,19 @@ def read_only(array: NDArray[Any]) -> Array:
     return result
 
 
-def _header(message: Message) -> tuple[bytes, list[tuple[Array, str]]]:
+def _header(message: Message) -> tuple[bytes, list[tuple[NDArray[Any] | bytes, str]]]:
     body = message.body
     plain: dict[str, Any] = {}
     shapes: list[tuple[str, tuple[int, ...], str]] = []
-    arrays: list[tuple[Array, str]] = []
+    blobs: list[tuple[NDArray[Any] | bytes, str]] = []
     for field in fields(body):
         value = getattr(body, field.name)
-        if isinstance(value, np.ndarray):
-            kind = _wire_type(value)
-            shapes.append((field.name, value.shape, kind))
-            arrays.append((value, kind))
+        if isinstance(value, np.ndarray | bytes):
+            kind = "bytes" if isinstance(value, bytes) else _wire_type(value)
+            shapes.append(
+                (field.name, (len(value),) if isinstance(value, bytes) else value.shape, kind)
+            )
+            blobs.append((value, kind))
         else:
             plain[field.name] = value
     header = {
@@ -255,10 +269,12 @@ def _header(message: Message) -> tuple[bytes, list[tuple[Array, str]]]:
         "plain": plain,
         "arrays": shapes,
     }
-    return json.dumps(header, sort_keys=True, allow_nan=True).encode(), arrays
+    return json.dumps(header, sort_keys=True, allow_nan=True).encode(), blobs
 
 
-def _wire_type(array: Array) -> str:
+def _wire_type(array: NDArray[Any]) -> str:
+    if array.dtype == np.uint64:
+        return "<u8"
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
     return "<f4" if np.array_equal(narrow, array) else "<f8"
@@ -272,9 +288,9 @@ def _parse(content: bytes) -> Message:
     for name, shape, kind in header["arrays"]:
         if kind not in WIRE_TYPES or min(shape, default=0) < 0:
             raise ValueError(kind, shape)
-        size = np.dtype(kind).itemsize * int(np.prod(shape, dtype=np.int64))
-        flat = np.frombuffer(rest[:size], dtype=kind)
-        values[name] = read_only(flat.reshape(shape))
+        count = int(np.prod(shape, dtype=np.int64))
+        size = count if kind == "bytes" else np.dtype(kind).itemsize * count
+        values[name] = _unpacked(rest[:size], shape, kind)
         rest = rest[size:]
     if rest:
         raise ValueError("trailing bytes")
@@ -289,6 +305,16 @@ def _parse(content: bytes) -> Message:
     )
     _check_types(message)
     return message
+
+
+def _unpacked(blob: bytes, shape: list[int], kind: str) -> NDArray[Any] | bytes:
+    """Return the array or the bytes that travelled as ``kind``; words stay words, all else is float64."""
+    if kind == "bytes":
+        if shape != [len(blob)]:
+            raise ValueError(shape)
+        return blob
+    array = np.frombuffer(blob, dtype=kind).reshape(shape)
+    return array.astype(np.uint64, copy=False) if kind == "<u8" else read_only(array)
 
 
 def _check_types(record: object) -> None:
@@ -312,4 +338,6 @@ def _fits(value: object, hint: Any) -> bool:
         return value in get_args(hint)
     if isinstance(value, bool):
         return False
+    if isinstance(value, np.ndarray):
+        return bool(hint == (NDArray[np.uint64] if value.dtype == np.uint64 else Array))
     return isinstance(value, (int, float) if hint is float else origin or hint)

@@ -7,7 +7,7 @@ from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.private_study import budget_of, noise_shift, state_privacy
-from fedpower.protocol.solvers import Solution, SolverSettings, UploadSettings
+from fedpower.protocol.solvers import SecureSettings, Solution, SolverSettings, UploadSettings
 from fedpower.protocol.study import Study
 
 
@@ -36,9 +36,11 @@ class Outcome:
     kernels: dict[str, str] = field(default_factory=dict)
 
 
-def with_noise(settings: SolverSettings, study: Study) -> SolverSettings:
-    """Return the settings of a solver that knows how noisy the silos' answers will be."""
+def with_noise(settings: SolverSettings, study: Study, *, run: str) -> SolverSettings:
+    """Return the settings of a solver that knows its run and how noisy the silos' answers will be."""
     budget = budget_of(study)
+    if isinstance(settings, SecureSettings):
+        return replace(settings, run=run)
     if budget is None or isinstance(settings, UploadSettings):
         return settings
     return replace(settings, shift=noise_shift(budget))

@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.mechanism import Noised, perturb
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.privacy.summary import pack, unpack
+from fedpower.protocol.identity import Identity
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import (
     AskSteps,
@@ -32,6 +33,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.private_study import budget_of, study_mu
 from fedpower.protocol.releases import ExactReleases, Moment, packed
+from fedpower.protocol.secure_releases import SecureReleases
 from fedpower.protocol.silo import Releases
 from fedpower.protocol.study import Study
 from fedpower.protocol.wire import rounded
@@ -315,23 +317,27 @@ def _recall(raw: bytes, kind: type[Body]) -> Body:
 
 
 def open_releases(
+    name: str,
     moment: Moment,
     study: Study,
     *,
     ledger: Ledger | None,
+    identity: Identity | None = None,
     source: NoiseSource | None = None,
     fingerprint: str = "",
-) -> Releases:
+) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private.
 
     Parameters
     ----------
-    moment
-        The silo's rows.
+    name, moment
+        The silo and its rows.
     study
         The agreed terms.
     ledger
         The silo's own; a private study needs one.
+    identity
+        The key with which the silo signs; a secure sum needs one.
     source
         Where noise comes from; the operating system unless an experiment injects its own.
     fingerprint
@@ -345,12 +351,17 @@ def open_releases(
             "a private study must be charged to a ledger, got none; create one with "
             "`fedpower budget init`"
         )
+    means: dict[str, Any] = {
+        "ledger": ledger,
+        "source": source or SystemNoise(),
+        "fingerprint": fingerprint,
+    }
+    if study.aggregation == "secure":
+        if identity is None:
+            raise InputError(
+                f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+                "`fedpower identity new`"
+            )
+        return SecureReleases(name, moment, study, budget, identity=identity, **means)
     kind = MomentReleases if budget.mode == "moment" else StepReleases
-    return kind(
-        moment,
-        study,
-        budget,
-        ledger=ledger,
-        source=source or SystemNoise(),
-        fingerprint=fingerprint,
-    )
+    return kind(moment, study, budget, **means)

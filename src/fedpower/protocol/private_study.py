@@ -1,5 +1,6 @@
 """What follows from a private study's terms: its price list, its shift, its statement."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -7,12 +8,15 @@ from fedpower.errors import InputError
 from fedpower.privacy.accounting import epsilon_of, public_mu
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.sensitivity import moment_sensitivity
+from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import PrivacyStatement, Protection
 from fedpower.privacy.summary import summary_sensitivity
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.secure_statement import public_facts, state_secure_privacy
 from fedpower.protocol.study import Study
 
 
+@functools.lru_cache(maxsize=64)  # root finders take milliseconds
 def budget_of(study: Study) -> Budget | None:
     """Return the price list of a private study; None where nothing is private."""
     if study.noise == "none":
@@ -30,6 +34,8 @@ def budget_of(study: Study) -> Budget | None:
         iteration_rank=study.iteration_rank,
         n_steps=study.n_steps or 1,
         center=study.center,
+        n_sharing=len(study.identities) if study.aggregation == "secure" else None,
+        colluders=study.colluders,
     )
 
 
@@ -67,7 +73,12 @@ def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
 
 
 def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
-    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
+    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases.
+
+    Where they share the noise, that of all shares together.
+    """
+    if budget.n_sharing is not None:
+        return shared_noise(budget, sizes.values()).std
     total = sum(sizes.values())
     return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
 
@@ -102,16 +113,13 @@ def state_privacy(
     releases were in no other result before. Else two published sums with the same noise could tell a
     single silo's moment by their difference, and the public gets no smaller ε than the coordinator.
     """
-    public = [
-        f"the study's terms, hash {study.digest[:12]}"
-        + (f", booked in ledgers as {study.ledger_name[:12]}" if budget else ""),
-        "the number of rows of each silo",
-        "the columns, the row bound and any scales given",
-    ]
+    public = public_facts(study)
     if budget is None:
         return PrivacyStatement(
-            mode="none", asked_epsilon=math.inf, delta=0.0, protections=(), public=tuple(public)
+            mode="none", asked_epsilon=math.inf, delta=0.0, protections=(), public=public
         )
+    if budget.n_sharing is not None:
+        return state_secure_privacy(study, budget, sizes, rounds)
     delta = budget.delta - budget.n_releases * budget.slack_delta
     mu = max(study_mu(budget, count) for count in sizes.values())
     rows = [
@@ -142,7 +150,7 @@ def state_privacy(
         asked_epsilon=budget.epsilon,
         delta=budget.delta,
         protections=tuple(rows),
-        public=tuple(public),
+        public=public,
     )
 
 

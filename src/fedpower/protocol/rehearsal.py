@@ -12,13 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import sin_theta
+from fedpower.privacy.summary import summary_size
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.local_steps import take_local_steps
-from fedpower.protocol.messages import AskSteps, LocalSteps, MeanRow, PackedMoment, read_only
+from fedpower.protocol.messages import (
+    Answer,
+    AskSteps,
+    LocalSteps,
+    MeanRow,
+    Message,
+    PackedMoment,
+    Question,
+    encoded_size,
+    read_only,
+)
+from fedpower.protocol.primitives import KEY_BYTES, SIGNATURE_BYTES
 from fedpower.protocol.private_study import NOISE_SHARE
 from fedpower.protocol.releases import packed
+from fedpower.protocol.roll import Place, Roll
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers import SolverSettings, UploadSettings, start
+from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import Study
 from fedpower.protocol.wire import rounded
 
@@ -73,6 +87,10 @@ def rehearse(
     rng
         Start basis, and the noise of this rehearsal.
     """
+    if isinstance(settings, SecureSettings):
+        return _rehearse_secure(
+            settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
+        )
     releases = _Pooled(
         spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng
     )
@@ -94,6 +112,50 @@ def rehearse(
         bytes_down=sum(each.bytes_down for each in rounds),
         error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size)[:, :rank]),
     )
+
+
+def _rehearse_secure(
+    settings: SecureSettings,
+    *,
+    spectrum: Array,
+    noise_std: float,
+    n_rows: int,
+    rng: np.random.Generator,
+) -> Rehearsed:
+    """Return what a secure sum comes to: the plain upload of a pooled moment, with its own messages."""
+    study = settings.study
+    plain = replace(study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1)
+    upload = UploadSettings(
+        n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
+    )
+    found = rehearse(
+        upload, plain, spectrum=spectrum, noise_std=noise_std, silo_std=0.0, n_rows=n_rows, rng=rng
+    )
+    down, up = secure_bytes(study, n_rows=n_rows)
+    return replace(found, n_rounds=2, bytes_up=up, bytes_down=down)
+
+
+def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
+    """Return the bytes down to one silo of a secure sum and up from it, the roll call included."""
+    names = [name for name, _ in study.identities]
+    present = Present(
+        n_rows=max(1, n_rows // len(names)), key=bytes(KEY_BYTES), signature=bytes(SIGNATURE_BYTES)
+    )
+    places = tuple(
+        Place(silo=name, n_rows=present.n_rows, key=present.key, signature=present.signature)
+        for name in names
+    )
+    roll = Roll(study=study.digest, run="0" * 16, attempt=0, places=places)
+    size = summary_size(study.n_features, with_mean=study.center)
+    words = np.zeros(size, dtype=np.uint64)
+
+    def sent(number: int, body: Question | Answer) -> int:
+        return encoded_size(
+            Message(study=study.digest, run=roll.run, round=number, silo=names[0], body=body)
+        )
+
+    down = sent(1, CallRoll(attempt=0)) + sent(2, AskMasked(roll=roll.to_bytes()))
+    return down, sent(1, present) + sent(2, MaskedMoment(words=words))
 
 
 class _Pooled:

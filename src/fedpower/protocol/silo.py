@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import BudgetError, FedpowerError, ProtocolError
+from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
 from fedpower.protocol.messages import (
     Answer,
@@ -27,6 +27,8 @@ from fedpower.protocol.messages import (
     Refusal,
     read_only,
 )
+from fedpower.protocol.secure_messages import AskMasked, CallRoll
+from fedpower.protocol.secure_releases import SecureReleases
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -73,10 +75,15 @@ class Silo:
     study
         The terms it agreed to; questions of any other study are refused.
     releases
-        Computes what leaves.
+        Computes what leaves; where the study says that only a secure sum does, its part of that.
     """
 
-    def __init__(self, name: str, study: Study, releases: Releases) -> None:
+    def __init__(self, name: str, study: Study, releases: Releases | SecureReleases) -> None:
+        if isinstance(releases, SecureReleases) != (study.aggregation == "secure"):
+            raise InputError(
+                f"what silo {name!r} releases must be made for aggregation={study.aggregation!r}, got "
+                "something else; use SecureReleases with 'secure' and only with it"
+            )
         self.name = name
         self.study = study
         self._releases = releases
@@ -110,23 +117,34 @@ class Silo:
                 reason=f"a question to silo {self.name!r} must name it, got one that names "
                 "another silo; send it there"
             )
-        self._releases.begin(message.run)
+        releases = self._releases
+        if isinstance(message.body, Enrol):
+            # A silo that cannot pay says so before any other is charged.
+            releases.check_affordable()
+            return Enrolment(n_rows=releases.n_rows, n_features=self.study.n_features)
+        if isinstance(releases, SecureReleases):
+            return _summed(message, releases)
+        releases.begin(message.run)
+        return self._computed(message, releases)
+
+    def _computed(self, message: Message, releases: Releases) -> Answer:
         match message.body:
-            case Enrol():
-                # A silo that cannot pay says so before any other is charged.
-                self._releases.check_affordable()
-                return Enrolment(n_rows=self._releases.n_rows, n_features=self.study.n_features)
             case AskMean():
                 if not self.study.center:
                     return Refusal(
                         reason="this study does not centre on the pooled mean; ask for no mean"
                     )
-                return self._releases.mean()
+                return releases.mean()
             case AskSteps() as ask:
                 problem = self._problem_with(ask)
-                return Refusal(reason=problem) if problem else self._releases.steps(_cleaned(ask))
+                return Refusal(reason=problem) if problem else releases.steps(_cleaned(ask))
             case AskMoment():
-                return self._releases.moment()
+                return releases.moment()
+            case CallRoll() | AskMasked():
+                return Refusal(
+                    reason="a roll must be called in a study with aggregation='secure', got one without; "
+                    "agree on such a study first"
+                )
             case _:
                 return Refusal(reason="a silo must be sent a question, got something else; ask one")
 
@@ -184,6 +202,20 @@ class Silo:
                 f"shape {pooled.shape}; send A·Z of the basis"
             )
         return None
+
+
+def _summed(message: Message, releases: SecureReleases) -> Answer:
+    """Return the answer in a study of which nothing leaves but a part of a secure sum."""
+    match message.body:
+        case CallRoll() as call:
+            return releases.present(call, run=message.run)
+        case AskMasked() as ask:
+            return releases.masked_moment(ask, run=message.run)
+        case _:
+            return Refusal(
+                reason="in a study with aggregation='secure' nothing but a secure sum leaves a silo, got "
+                "another question; call the roll"
+            )
 
 
 def _cleaned(ask: AskSteps) -> AskSteps:

@@ -12,6 +12,10 @@ from fedpower.errors import InputError
 NoiseMode = Literal["none", "paper", "step", "moment"]
 NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
 
+Aggregation = Literal["plain", "secure"]
+SECURE_TERMS = ("aggregation", "colluders", "identities", "min_silos", "attempts")
+"""Terms that only a study with a secure sum has; another's hash is made without them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
@@ -39,6 +43,18 @@ class Study:
     agreement
         SHA-256 of the study file that a consortium signed up to, which says more than the terms above
         (who takes part, k, solver, deadlines); empty where there is none.
+    aggregation
+        ``plain``: the coordinator reads what each silo sends. ``secure``: it reads their sum alone, of
+        the moment, once, and silos share the noise.
+    colluders
+        c, how many silos of a secure sum may tell the coordinator all they know; at least 1, for every
+        silo knows its own share of the noise and sees the result.
+    identities
+        Of a secure sum: each silo's name and Ed25519 public key, in the order of every roll.
+    min_silos
+        Of a secure sum: the fewest silos on a roll.
+    attempts
+        Of a secure sum: how often a silo takes part at most; ``epsilon`` is the price of each time.
     """
 
     columns: tuple[str, ...] | None
@@ -51,6 +67,11 @@ class Study:
     delta: float = 0.0
     n_steps: int | None = None
     agreement: str = ""
+    aggregation: Aggregation = "plain"
+    colluders: int = 0
+    identities: tuple[tuple[str, str], ...] = ()
+    min_silos: int = 0
+    attempts: int = 1
 
     def __post_init__(self) -> None:
         if self.noise not in NOISE_MODES:
@@ -67,11 +88,51 @@ class Study:
                 f"iteration_rank must lie between 1 and the number of columns {self.n_features}, "
                 f"got {self.iteration_rank}; choose a smaller one"
             )
+        self._check_aggregation()
+
+    def _check_aggregation(self) -> None:
+        if self.aggregation not in ("plain", "secure"):
+            raise InputError(
+                f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}; choose one"
+            )
+        if self.aggregation == "plain":
+            if (self.colluders, self.identities, self.min_silos, self.attempts) != (0, (), 0, 1):
+                raise InputError(
+                    "colluders, identities, min_silos and attempts must go with aggregation='secure', "
+                    "got one of them without; leave them out"
+                )
+            return
+        if self.noise != "moment":
+            raise InputError(
+                "aggregation='secure' must go with noise='moment', whose sum is all that is needed, got "
+                f"noise={self.noise!r}; choose that and a finite epsilon"
+            )
+        keys = [key for _, key in self.identities]
+        if len(dict(self.identities)) < len(keys) or len(set(keys)) < len(keys):
+            raise InputError(
+                "identities must have different names and keys, got one twice; let every silo make its "
+                "own with `fedpower identity new`"
+            )
+        if not all(_is_public_key(key) for key in keys):
+            raise InputError(
+                "an identity must be 64 hexadecimal digits in lower case, got one that is not; take what "
+                "`fedpower identity show` prints"
+            )
+        if not 1 <= self.colluders < self.min_silos <= len(keys):
+            raise InputError(
+                "a secure sum must have 1 <= colluders < min_silos <= silos, got "
+                f"colluders={self.colluders}, min_silos={self.min_silos} and {len(keys)} silos; at least "
+                "1 silo counts as colluding, for each knows its own noise and sees the result"
+            )
+        if self.attempts < 1:
+            raise InputError(f"attempts must be at least 1, got {self.attempts}; give 1 or more")
 
     @property
     def digest(self) -> str:
         """SHA-256 of the terms; travels in every message."""
-        return _digest(self, tuple(field.name for field in fields(self)))
+        left_out = SECURE_TERMS if self.aggregation == "plain" else ()
+        names = (field.name for field in fields(self))
+        return _digest(self, tuple(name for name in names if name not in left_out))
 
     @property
     def moment_terms(self) -> str:
@@ -83,9 +144,15 @@ class Study:
         """The name under which silos' ledgers book the releases of this study.
 
         Noised moments are shared by all studies that depend on them alike, whatever their rank or solver:
-        later ones are free.
+        later ones are free. Nobody has a noised moment of one silo from a secure sum, so there is none
+        to share.
         """
-        return self.moment_terms if self.noise == "moment" else self.digest
+        shared = self.noise == "moment" and self.aggregation == "plain"
+        return self.moment_terms if shared else self.digest
+
+
+def _is_public_key(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 @functools.lru_cache(maxsize=256)

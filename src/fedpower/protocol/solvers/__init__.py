@@ -5,19 +5,22 @@ import numpy as np
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
+from fedpower.protocol.solvers.secure import SecureSettings, secure
 from fedpower.protocol.solvers.solution import Solution
 from fedpower.protocol.solvers.upload import UploadSettings, upload
 
-SolverSettings = PowerSettings | KrylovSettings | UploadSettings
+SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings
 
 __all__ = [
     "KrylovSettings",
     "PowerSettings",
+    "SecureSettings",
     "Solution",
     "SolverSettings",
     "UploadSettings",
     "fedpower",
     "krylov",
+    "secure",
     "start",
     "upload",
 ]
@@ -32,3 +35,5 @@ def start(settings: SolverSettings, rng: np.random.Generator) -> Exchange:
             return krylov(settings, rng)
         case UploadSettings():
             return upload(settings, rng)
+        case SecureSettings():
+            return secure(settings, rng)

@@ -46,18 +46,37 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     opened = yield Ask(body=AskMoment(), silos=tuple(sizes), step=1)
     answers: dict[str, PackedMoment] = opened.answers
     moment, center, total = pool(answers, sizes, settings.n_features)
-    dim = settings.n_features
-    count = dim if isinstance(settings.rank, float) else settings.iteration_rank
+    opened.notes["change"] = 0.0
+    return decompose(
+        moment,
+        center=center,
+        total_variance=total,
+        sizes=sizes,
+        rank=settings.rank,
+        iteration_rank=settings.iteration_rank,
+    )
+
+
+def decompose(
+    moment: Array,
+    *,
+    center: Array | None,
+    total_variance: float,
+    sizes: dict[str, int],
+    rank: int | float,
+    iteration_rank: int,
+) -> Solution:
+    """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives."""
+    dim = moment.shape[0]
+    count = dim if isinstance(rank, float) else iteration_rank
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
-    opened.notes["change"] = 0.0
-    rank = settings.rank
     return Solution(
         basis=vectors,
         values=values,
         vectors=vectors,
-        rank=rank_for(rank, values, total) if isinstance(rank, float) else rank,
-        total_variance=total,
+        rank=rank_for(rank, values, total_variance) if isinstance(rank, float) else rank,
+        total_variance=total_variance,
         center=center,
         sizes=sizes,
         n_steps=1,

@@ -1,0 +1,141 @@
+"""The distinguishing game against a secure sum: its coordinator's view, helped by a colluding silo."""
+
+import math
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.experiments.audit_worlds import (
+    SILO,
+    Progress,
+    budget_for,
+    neighbours,
+    play_worlds,
+    rows_as_held,
+)
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
+from fedpower.privacy.shares import shared_noise
+from fedpower.privacy.summary import pack
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.identity import Identity
+from fedpower.protocol.masks import total
+from fedpower.protocol.releases import Moment
+from fedpower.protocol.secure_messages import MaskedMoment
+from fedpower.protocol.secure_releases import SecureReleases, share_of_sum
+from fedpower.protocol.silo import Silo
+from fedpower.protocol.solvers.secure import SecureSettings, secure
+from fedpower.protocol.study import Study
+
+Array = NDArray[np.float64]
+
+HONEST, COLLUDER = "honest", "colluder"
+RUN = "audit"
+
+
+def secured(study: Study) -> tuple[Study, dict[str, Identity]]:
+    """Return a moment study as that of a secure sum over three silos, of which one colludes."""
+    keys = {name: Identity.new() for name in (SILO, HONEST, COLLUDER)}
+    terms = replace(
+        study,
+        aggregation="secure",
+        colluders=1,
+        identities=tuple((name, key.public) for name, key in keys.items()),
+        min_silos=len(keys),
+    )
+    return terms, keys
+
+
+class SecureGame:
+    """Both worlds of the audited silo in a secure sum, and the score of a coordinator's view.
+
+    The coordinator sees three masked uploads; the colluding silo tells it its rows and its noise, so it
+    takes these off the sum. What is left is the noised sum of two silos, one of them the audited one.
+
+    Parameters
+    ----------
+    study
+        The terms of a plain moment study; see `secured`.
+    n_rows
+        Rows of each silo.
+    source
+        Where the honest silos' noise comes from.
+
+    Attributes
+    ----------
+    mu
+        How far apart the worlds' scores are, in standard deviations.
+    """
+
+    def __init__(self, study: Study, n_rows: int, source: NoiseSource) -> None:
+        self._study, self._keys = secured(study)
+        self._budget = budget_for(self._study)
+        self._source = source
+        self._noise = shared_noise(self._budget, [n_rows] * len(self._keys))
+        self._weight = 1 / len(self._keys)
+        before, after = (rows_as_held(rows) for rows in neighbours(study, n_rows))
+        self._worlds = (before, after)
+        self._others = before  # rows that the attacker knows
+        std = math.sqrt(2) * self._noise.share * self._noise.lattice.spacing
+        moved = self._weight * (self._packed(after) - self._packed(before))
+        self._direction = moved / std**2
+        self.mu = float(np.linalg.norm(moved)) / std
+        self._played = 0
+
+    def play(self, n_runs: int, on_progress: Progress | None) -> tuple[Array, Array]:
+        """Return the scores of both worlds."""
+        return play_worlds(self._score, n_runs, on_progress)
+
+    def _score(self, world: int) -> float:
+        """Return the score of one run of the whole protocol, with fresh silos, keys and ledgers."""
+        self._played += 1
+        held = {SILO: self._worlds[world], HONEST: self._others, COLLUDER: self._others}
+        known = self._played  # the colluder's noise, which it tells the coordinator
+        with ExitStack() as stack:
+            silos = {name: self._silo(name, rows, known, stack) for name, rows in held.items()}
+            uploads = self._uploads(silos)
+        seen = total(body.words for body in uploads.values()) - share_of_sum(
+            self._others,
+            self._noise,
+            weight=self._weight,
+            with_mean=self._study.center,
+            source=SeededNoiseForExperiments(known),
+        )
+        return float(self._direction @ (seen * self._noise.lattice.spacing))
+
+    def _uploads(self, silos: dict[str, Silo]) -> dict[str, MaskedMoment]:
+        """Return what came in when the protocol was run over the silos."""
+        settings = SecureSettings(study=self._study, rank=1, run=RUN)
+        coordinator = Coordinator(
+            secure(settings, np.random.default_rng(0)),
+            list(silos),
+            study=self._study.digest,
+            run=RUN,
+        )
+        while not coordinator.done:
+            for question in coordinator.next():
+                coordinator.receive(silos[question.silo].answer(question))
+        uploads: dict[str, MaskedMoment] = coordinator.history[-1].answers
+        return uploads
+
+    def _silo(self, name: str, rows: Moment, known: int, stack: ExitStack) -> Silo:
+        budget = self._budget
+        ledger = Ledger.in_memory(budget.epsilon, budget.delta, silo=name)
+        source = SeededNoiseForExperiments(known) if name == COLLUDER else self._source
+        releases = SecureReleases(
+            name,
+            rows,
+            self._study,
+            budget,
+            identity=self._keys[name],
+            ledger=stack.enter_context(ledger),
+            source=source,
+            fingerprint="",
+        )
+        return Silo(name, self._study, releases)
+
+    def _packed(self, rows: Moment) -> Array:
+        mean = rows.mean() if self._study.center else None
+        return pack(rows.moment(), mean, rows.trace())

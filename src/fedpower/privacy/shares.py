@@ -1,0 +1,149 @@
+"""Noise that silos share: each adds a part, and only the sum has to hide a row.
+
+A coordinator that sees nothing but the sum of m silos' integers needs noise in the sum alone. So each
+silo adds a share, and the shares of any m − c silos (the rest may tell theirs) reach the full amount.
+
+Unit and neighbours are those of `sensitivity`; the sum is that of s_i/n times each silo's summary, so
+one row moves it by `summary_sensitivity(n)`, whichever silo holds it.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedpower.errors import InputError
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.lattice import Lattice, lattice_for_multiplier
+
+SMALLEST_SHARE = 2**10
+"""Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law: see `sum_distance`."""
+
+RING_BITS = 64
+"""Sums are taken modulo 2⁶⁴."""
+
+_LARGEST_SUM = 2.0**61  # what `lattice.quantise` allows; the ring holds four times as much
+_LARGEST_VALUE = 2.0  # no number of a summary of rows of norm ≤ 1 exceeds √2, rounding included
+_LARGEST_DRAW = 16  # `gaussian_integers` ends at 14 times its scale
+_WEIGHING = 16 * 2.0**-53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedNoise:
+    """The noise of one secure sum.
+
+    Attributes
+    ----------
+    lattice
+        Its step, and the noise M that honest silos' shares must reach together.
+    share
+        a, the standard deviation of one silo's share in steps: the least with (m − c)·a² ≥ M².
+    n_silos, colluders
+        m and c.
+    """
+
+    lattice: Lattice
+    share: int
+    n_silos: int
+    colluders: int
+
+    @property
+    def std(self) -> float:
+        """The noise of the whole sum, √m·a steps: what the result really has."""
+        return math.sqrt(self.n_silos) * self.share * self.lattice.spacing
+
+    def mu(self, known: int) -> float:
+        """Return the Gaussian-DP parameter of the sum for whoever knows the shares of ``known`` silos."""
+        std = math.sqrt(self.n_silos - known) * self.share * self.lattice.spacing
+        return self.lattice.sensitivity / std
+
+
+def shared_noise(budget: Budget, sizes: Iterable[int]) -> SharedNoise:
+    """Return the noise of the sum over silos of these sizes; refuse what the ring cannot hold.
+
+    Public facts alone decide. Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm:
+    Euclidean, over all N numbers of the packed summary.
+
+    Theorem. Let every silo on the roll add round(aX) to each of its N integers, X independent standard
+    normals. Whoever sees the sum, and knows all about at most c of its m silos, sees a release that is
+    μ-GDP up to total variation N·`sum_distance`, μ = (Δ + g√N)/(g·a·√(m − c)) ≤ `budget.mu`.
+
+    Proof. What is known of the c silos can be taken off the sum: what is left is Q + T, Q the sum of
+    the other silos' quantised values and T that of h ≥ m − c shares. A row enters one silo's value only
+    and moves s_i/n times its summary by Δ, so it moves Q by at most Δ/g + √N (`lattice`). By
+    `sum_distance`, T is distributed as round(√h·a·X + V) with V independent of everything, so Q + T is
+    as round((Q + √h·a·X) + V): the Gaussian mechanism on Q, then an independent V added, then a
+    rounding. Both are post-processing. ∎
+
+    Equal shares are the best, whatever the sizes. For let a₁ ≤ … ≤ a_m be any shares whose m − c
+    smallest reach M² = Σ_{i ≤ m−c} a_i²; their mean square M²/(m − c) is no more than any of the other c
+    squares, so Σa_i² ≥ m·M²/(m − c), which equal shares attain. Sizes do not enter, because a row moves
+    the sum by the same in every silo.
+
+    Parameters
+    ----------
+    budget
+        The price list, with ``n_sharing`` and ``colluders``.
+    sizes
+        Rows of each silo on the roll.
+    """
+    rows = list(sizes)
+    m, n = len(rows), sum(rows)
+    if m <= budget.colluders:
+        raise InputError(
+            f"a secure sum must have more silos than the {budget.colluders} that may collude, got {m}; "
+            "bring more silos or declare fewer colluders"
+        )
+    # s_i/n times a silo's own sensitivity: √2/n for all, and its share of the float64 slack.
+    sensitivity = max(s / n * (budget.sensitivity(s) + _WEIGHING) for s in rows)
+    lattice = lattice_for_multiplier(
+        budget.multiplier, sensitivity=sensitivity, n_coordinates=budget.size
+    )
+    share = _least_share(lattice.scale, m - budget.colluders)
+    largest = _LARGEST_VALUE / lattice.spacing + _LARGEST_DRAW * share * m
+    if largest > _LARGEST_SUM:
+        raise InputError(
+            f"a secure sum must stay within 2**61 lattice steps, but {n} rows at "
+            f"epsilon={budget.epsilon:g} could need 2**{math.log2(largest):.1f}; ask for a smaller "
+            "epsilon, or sum fewer rows"
+        )
+    if share < SMALLEST_SHARE:
+        raise InputError(
+            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got {share} "
+            f"for {m} silos; let fewer silos take part"
+        )
+    return SharedNoise(lattice=lattice, share=share, n_silos=m, colluders=budget.colluders)
+
+
+def sum_distance(share: float, n_shares: int) -> float:
+    """Return a bound on how far Σ round(aX_i) is from round(√h·aX + V), in total variation.
+
+    Theorem. Let X, X_1, …, X_h be independent standard normals, a ≥ 1, and V the sum of h − 1 independent
+    uniform variables on [−½, ½]. Then T = Σ round(aX_i) and R = round(√h·aX + V) are within
+    (50√h·a + h)·9h·e^(−π²a²/2) + 2e^(−1250) of each other, if 3h·e^(−π²a²/2) ≤ 1.
+
+    So a sum of rounded Gaussians is no rounded Gaussian, but it is one that an independent,
+    bounded variable was added to before it was rounded, and that costs no privacy. From a = 2¹⁰ on the
+    bound is below 2⁻¹⁰⁰⁰, for any h below 2³².
+
+    Proof. Let u be the density of a uniform variable on [−½, ½], with transform s(t) = sin(t/2)/(t/2),
+    and φ_a that of aX. P[round(Y) = k] is (f_Y ∗ u)(k). So round(aX) has the values of φ_a ∗ u at the
+    integers for its law, and by Poisson summation the characteristic function Σ_j G_a(θ + 2πj),
+    G_a(t) = e^(−a²t²/2)s(t), j over all integers. For |θ| ≤ π the terms j ≠ 0 add up to at most
+    β = 3e^(−π²a²/2). A product of h of them is within (1 + β)^h − 1 ≤ 2hβ of
+    G_a(θ)^h = e^(−ha²θ²/2)s(θ)^h. The law of R has the values of φ_{√h·a} ∗ u^{∗h} at the integers, whose
+    characteristic function is within β of the very same. Hence |P[T = k] − P[R = k]| ≤ 3hβ for every k.
+    Both are within h/2 of a normal variable of standard deviation M = √h·a, so beyond
+    |k| ≤ L = 50M + h/2 each has at most 2e^(−1250); and half the sum of the differences is at most
+    (L + ½)·3hβ + 2e^(−1250). ∎
+    """
+    alias = 3.0 * math.exp(-0.5 * (math.pi * share) ** 2)
+    if n_shares * alias > 1:
+        return 1.0
+    spread = 50.0 * math.sqrt(n_shares) * share + n_shares
+    # e^(−700), 2⁻¹⁰¹⁰, stands for e^(−1250), which is below the smallest float64.
+    return min(1.0, spread * 3 * n_shares * alias + 2.0 * math.exp(-700))
+
+
+def _least_share(scale: int, n_honest: int) -> int:
+    """Return the least whole a with n_honest·a² ≥ scale²; exact."""
+    return math.isqrt(-(-(scale**2) // n_honest) - 1) + 1

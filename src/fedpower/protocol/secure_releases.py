@@ -1,0 +1,240 @@
+"""What a silo lets out of a study with a secure sum: one masked moment an attempt, charged first.
+
+Three things bind it, whatever a coordinator sends. A key pair is for one attempt, and once it has met
+a roll that passes every check it is for that roll only; after the upload it is gone. The same roll gets
+the same bytes, from the ledger. Another roll is another attempt: fresh key, fresh noise, fresh charge.
+"""
+
+import hashlib
+import math
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError, ProtocolError
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.lattice import quantise
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, gaussian_integers
+from fedpower.privacy.shares import SharedNoise, shared_noise
+from fedpower.privacy.summary import pack
+from fedpower.protocol.identity import Identity
+from fedpower.protocol.masks import masked
+from fedpower.protocol.primitives import new_exchange_key
+from fedpower.protocol.releases import Moment
+from fedpower.protocol.roll import Place, Roll, check_roll, signed_content
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.study import Study
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """The key of the attempt that this silo is in, and the roll it is bound to once there is one."""
+
+    run: str
+    number: int
+    present: Present
+    secret: "X25519PrivateKey | None"
+    roll: bytes | None = None
+
+
+class SecureReleases:
+    """A silo's side of secure sums.
+
+    Parameters
+    ----------
+    name
+        The silo's, as the study lists it.
+    moment
+        Its rows, of norm at most 1.
+    study, budget
+        The agreed terms and the price list that follows from them.
+    identity
+        The key that the study lists for this silo.
+    ledger
+        The silo's own.
+    source
+        Where noise comes from.
+    fingerprint
+        Identifies the rows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        moment: Moment,
+        study: Study,
+        budget: Budget,
+        *,
+        identity: Identity,
+        ledger: Ledger,
+        source: NoiseSource,
+        fingerprint: str,
+    ) -> None:
+        if dict(study.identities).get(name) != identity.public:
+            raise InputError(
+                f"silo {name!r} must hold the identity that the study lists for it, got another; give "
+                "the right file, or agree on a study with the new key"
+            )
+        self._name = name
+        self._moment = moment
+        self._study = study
+        self._budget = budget
+        self._identity = identity
+        self._ledger = ledger
+        self._source = source
+        self._booked_as = f"{study.ledger_name}/{fingerprint[:16] or 'this fit'}"
+        self._fingerprint = fingerprint
+        self._attempt: _Attempt | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows."""
+        return self._moment.n_rows
+
+    def check_affordable(self) -> None:
+        """Refuse now, in one sentence, an attempt that the ledger could not pay for."""
+        self._ledger.check_affordable(
+            study=self._booked_as, mu=self._budget.mu, slack_delta=self._budget.slack_delta
+        )
+
+    def present(self, ask: CallRoll, *, run: str) -> Present:
+        """Return this silo's place for an attempt, under a key made now; asked again, the same."""
+        if type(ask.attempt) is not int or ask.attempt < 0 or not isinstance(run, str):
+            raise ProtocolError(
+                "a roll must be called for attempt 0, 1, … of a run that has a name, got something else; "
+                "count the attempts"
+            )
+        with self._lock:
+            kept = self._attempt
+            if kept is None or (kept.run, kept.number) != (run, ask.attempt):
+                kept = self._attempt = self._prepared(run, ask.attempt)
+            if kept.secret is None:
+                raise ProtocolError(
+                    "a key must not be used twice, but that of this attempt was used for an upload; "
+                    "call the roll of a new attempt"
+                )
+            return kept.present
+
+    def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment:
+        """Return this silo's part of the sum over the roll, masked; charged before it leaves."""
+        roll = Roll.from_bytes(ask.roll)
+        check_roll(roll, self._study, run=run)
+        noise = self._noise(roll)
+        own = next((place for place in roll.places if place.silo == self._name), None)
+        if own is None or own.n_rows != self.n_rows:
+            raise ProtocolError(
+                f"a roll sent to silo {self._name!r} must have it in its place with its number of rows, "
+                "got one that has not; send the roll that was called"
+            )
+        with self._lock:
+            secret = self._bound_secret(roll, own)
+            # Made before the ledger's transaction, which others may wait for; leaves only after it.
+            made = None if secret is None else self._masked(roll, noise, secret)
+
+            def payload() -> bytes:
+                if made is None:
+                    raise ProtocolError(
+                        "a masked moment must be made with the key that is on the roll, but this silo no "
+                        "longer has it; call the roll of a new attempt"
+                    )
+                return made
+
+            raw = self._ledger.release(
+                key=self._key(roll),
+                purpose=f"share of a secure sum over {noise.n_silos} silos",
+                study=self._booked_as,
+                mu=self._budget.mu,
+                slack_delta=self._budget.slack_delta,
+                study_mu=self._budget.mu * math.sqrt(self._study.attempts),
+                payload=payload,
+            )
+            if self._attempt is not None and self._attempt.roll == roll.digest:
+                self._attempt.secret = None
+        return MaskedMoment(words=np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False))
+
+    def _prepared(self, run: str, attempt: int) -> _Attempt:
+        secret = new_exchange_key()
+        key = secret.public_key().public_bytes_raw()
+        content = signed_content(
+            study=self._study.digest,
+            run=run,
+            attempt=attempt,
+            silo=self._name,
+            n_rows=self.n_rows,
+            key=key,
+        )
+        present = Present(n_rows=self.n_rows, key=key, signature=self._identity.sign(content))
+        return _Attempt(run=run, number=attempt, present=present, secret=secret)
+
+    def _bound_secret(self, roll: Roll, own: Place) -> "X25519PrivateKey | None":
+        """Return the secret half of the key on the roll, from now on bound to it; None without one."""
+        attempt = self._attempt
+        if attempt is None or attempt.present.key != own.key:
+            return None
+        if attempt.roll not in (None, roll.digest):
+            raise ProtocolError(
+                "a key must be on one roll only, but this silo was sent another roll with the same key; "
+                "call the roll of a new attempt"
+            )
+        attempt.roll = roll.digest
+        return attempt.secret
+
+    def _noise(self, roll: Roll) -> SharedNoise:
+        try:
+            return shared_noise(self._budget, roll.sizes.values())
+        except InputError as error:  # of public facts: the coordinator may read it
+            raise ProtocolError(str(error)) from None
+
+    def _masked(self, roll: Roll, noise: SharedNoise, secret: "X25519PrivateKey") -> bytes:
+        """Return this silo's part of the sum and its masks, modulo 2⁶⁴."""
+        integers = share_of_sum(
+            self._moment,
+            noise,
+            weight=self.n_rows / sum(roll.sizes.values()),
+            with_mean=self._study.center,
+            source=self._source,
+        )
+        words = integers.view(np.uint64)
+        return masked(words, silo=self._name, roll=roll, secret=secret).tobytes()
+
+    def _key(self, roll: Roll) -> str:
+        digest = hashlib.sha256(roll.digest + self._fingerprint.encode())
+        return f"secure-sum:{digest.hexdigest()}"
+
+
+def share_of_sum(
+    moment: Moment,
+    noise: SharedNoise,
+    *,
+    weight: float,
+    with_mean: bool,
+    source: NoiseSource,
+) -> NDArray[np.int64]:
+    """Return round(w·summary/g) + round(aX): what one silo adds to the sum, before masks.
+
+    Parameters
+    ----------
+    moment
+        The silo's rows.
+    noise
+        The lattice and the share.
+    weight
+        s_i/n.
+    with_mean
+        Whether the mean is part of the summary.
+    source
+        Where the noise comes from.
+    """
+    mean = moment.mean() if with_mean else None
+    values = pack(moment.moment(), mean, moment.trace()) * weight
+    integers = quantise(values, noise.lattice.spacing)
+    integers += gaussian_integers(source, integers.size, scale=noise.share)
+    return integers

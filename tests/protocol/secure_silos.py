@@ -1,0 +1,150 @@
+"""Silos of a secure sum in a test's hand, with their ledgers and every byte they let out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.protocol import Coordinator, Silo, Study
+from fedpower.protocol.identity import Identity
+from fedpower.protocol.messages import Message
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.roll import Place, Roll
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.secure_releases import SecureReleases
+from fedpower.protocol.solvers import SecureSettings, secure
+from problems import Array, ArrayMoment, spiked_rows
+
+D, K = 6, 2
+EPSILON, DELTA = 1.0, 1e-6
+SIZES = {"north": 300, "south": 150, "east": 250, "west": 100}
+RUN = "run"
+KEYS = {name: Identity.new() for name in SIZES}
+
+
+def study_of(names: Iterable[str] = SIZES, **changes: Any) -> Study:
+    """The terms of a secure sum over the named silos; two may be missing."""
+    listed = tuple((name, KEYS[name].public) for name in names)
+    return replace(
+        Study(
+            columns=None,
+            n_features=D,
+            iteration_rank=K,
+            noise="moment",
+            epsilon=EPSILON,
+            delta=DELTA,
+            aggregation="secure",
+            colluders=1,
+            identities=listed,
+            min_silos=2,
+            attempts=3,
+        ),
+        **changes,
+    )
+
+
+def rows_of(name: str) -> Array:
+    place = list(SIZES).index(name)
+    rows = spiked_rows(n_rows=SIZES[name], n_features=D, rank=2, seed=place)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True).max()
+
+
+def cap(attempts: int) -> tuple[float, float]:
+    """A cap that pays for so many attempts."""
+    return 10.0 * EPSILON * attempts, DELTA
+
+
+@dataclass
+class Party:
+    """One silo, its ledger, and what it let out."""
+
+    silo: Silo
+    ledger: Ledger
+
+    def ask(self, body: Any, *, run: str = RUN) -> Any:
+        question = Message(
+            study=self.silo.study.digest, run=run, round=1, silo=self.silo.name, body=body
+        )
+        return self.silo.answer(question).body
+
+    def present(self, attempt: int = 0, *, run: str = RUN) -> Present:
+        answer = self.ask(CallRoll(attempt=attempt), run=run)
+        assert isinstance(answer, Present), answer
+        return answer
+
+    def upload(self, roll: Roll, *, run: str = RUN) -> Any:
+        return self.ask(AskMasked(roll=roll.to_bytes()), run=run)
+
+    @property
+    def charges(self) -> int:
+        return self.ledger.spent().n_releases
+
+
+def party(
+    name: str,
+    study: Study,
+    *,
+    ledger: Ledger | None = None,
+    source: NoiseSource | None = None,
+    fingerprint: str = "these rows",
+    attempts: int = 3,
+) -> Party:
+    budget = budget_of(study)
+    assert budget is not None
+    kept = ledger or Ledger.in_memory(*cap(attempts), silo=name)
+    releases = SecureReleases(
+        name,
+        ArrayMoment(rows_of(name)),
+        study,
+        budget,
+        identity=KEYS[name],
+        ledger=kept,
+        source=source or SystemNoise(),
+        fingerprint=fingerprint,
+    )
+    return Party(Silo(name, study, releases), kept)
+
+
+def parties(study: Study, **options: Any) -> dict[str, Party]:
+    return {name: party(name, study, **options) for name, _ in study.identities}
+
+
+def roll_of(
+    study: Study, presents: dict[str, Present], *, attempt: int = 0, run: str = RUN
+) -> Roll:
+    places = tuple(
+        Place(
+            silo=name,
+            n_rows=presents[name].n_rows,
+            key=presents[name].key,
+            signature=presents[name].signature,
+        )
+        for name, _ in study.identities
+        if name in presents
+    )
+    return Roll(study=study.digest, run=run, attempt=attempt, places=places)
+
+
+def called(study: Study, there: dict[str, Party], *, attempt: int = 0, run: str = RUN) -> Roll:
+    """The roll of everybody who is there."""
+    presents = {name: each.present(attempt, run=run) for name, each in there.items()}
+    return roll_of(study, presents, attempt=attempt, run=run)
+
+
+def words_of(answer: Any) -> np.ndarray:
+    assert isinstance(answer, MaskedMoment), answer
+    return answer.words
+
+
+def coordinator_of(study: Study, *, min_silos: int | None = None, run: str = RUN) -> Coordinator:
+    settings = SecureSettings(study=study, rank=K, run=run)
+    return Coordinator(
+        secure(settings, np.random.default_rng(0)),
+        [name for name, _ in study.identities],
+        study=study.digest,
+        run=run,
+        min_silos=min_silos or study.min_silos,
+    )

@@ -1,0 +1,381 @@
+"""A silo of a secure sum against a coordinator that lies: what leaves, and what the ledger says."""
+
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from secure_silos import (
+    EPSILON,
+    KEYS,
+    RUN,
+    SIZES,
+    called,
+    cap,
+    parties,
+    party,
+    roll_of,
+    study_of,
+    words_of,
+)
+
+from fedpower.errors import ProtocolError
+from fedpower.privacy.ledger import Ledger
+from fedpower.protocol.identity import Identity
+from fedpower.protocol.masks import total
+from fedpower.protocol.messages import Refusal
+from fedpower.protocol.primitives import new_exchange_key
+from fedpower.protocol.roll import Place, Roll, signed_content
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment
+
+STUDY = study_of()
+fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def there():
+    return parties(STUDY)
+
+
+def refused(answer, *words):
+    assert isinstance(answer, Refusal), answer
+    assert "\n" not in answer.reason
+    assert all(word in answer.reason for word in words), answer.reason
+    return True
+
+
+def none_charged(there):
+    return all(each.charges == 0 for each in there.values())
+
+
+def stranger(silo, n_rows=10, *, attempt=0, identity=None):
+    """A place signed by somebody whom the study does not list (or by whom the test says)."""
+    key = new_exchange_key().public_key().public_bytes_raw()
+    content = signed_content(
+        study=STUDY.digest, run=RUN, attempt=attempt, silo=silo, n_rows=n_rows, key=key
+    )
+    signer = identity or Identity.new()
+    return Place(silo=silo, n_rows=n_rows, key=key, signature=signer.sign(content))
+
+
+def changed(roll, silo, **fields):
+    places = tuple(replace(p, **fields) if p.silo == silo else p for p in roll.places)
+    return replace(roll, places=places)
+
+
+def test_any_flipped_bit_of_a_roll_is_refused_and_costs_nothing(there):
+    roll = called(STUDY, there)
+    raw = roll.to_bytes()
+    north = there["north"]
+    for position in range(len(raw)):
+        for bit in range(8) if position % 16 == 0 else (position % 8,):
+            bad = bytearray(raw)
+            bad[position] ^= 1 << bit
+            assert isinstance(north.ask(AskMasked(roll=bytes(bad))), Refusal), (position, bit)
+    assert north.charges == 0
+    words_of(north.upload(roll))  # and the key was not spent by any of them
+    assert north.charges == 1
+
+
+@given(
+    name=st.sampled_from([*SIZES]),
+    field=st.sampled_from(["key", "signature"]),
+    bit=st.integers(0, 511),
+)
+def test_any_flipped_bit_of_a_key_or_signature_is_refused_by_every_silo(name, field, bit):
+    there = parties(STUDY)
+    roll = called(STUDY, there)
+    place = next(each for each in roll.places if each.silo == name)
+    value = bytearray(getattr(place, field))
+    bit %= 8 * len(value)
+    value[bit // 8] ^= 1 << bit % 8
+    bad = changed(roll, name, **{field: bytes(value)})
+    for each in there.values():
+        assert refused(each.upload(bad), "must be signed by its silo", name)
+    assert none_charged(there)
+
+
+@given(raw=st.binary(max_size=400))
+def test_bytes_that_are_no_roll_are_refused(raw):
+    with pytest.raises(ProtocolError, match="written as the protocol says"):
+        Roll.from_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda raw: raw + b" ",
+        lambda raw: raw.replace(b'"attempt":0', b'"attempt":false'),
+        lambda raw: raw.replace(b'"attempt":0', b'"attempt":0.0'),
+        lambda raw: raw.replace(b",300,", b",300.0,"),
+        lambda raw: raw.replace(b",300,", b",0,"),
+        lambda raw: raw.replace(b'"format"', b'"extra":1,"format"'),
+        lambda raw: raw.replace(b"fedpower-roll/1", b"fedpower-roll/2"),
+        lambda raw: raw.upper(),
+        lambda raw: b"[" * 100_000,
+    ],
+)
+def test_a_roll_in_other_words_is_refused(there, rewrite):
+    north = there["north"]
+    raw = rewrite(called(STUDY, there).to_bytes())
+    assert refused(north.ask(AskMasked(roll=raw)), "written as the protocol says")
+    assert north.charges == 0
+
+
+def test_a_roll_with_a_member_that_the_study_does_not_list_is_refused(there):
+    roll = called(STUDY, there)
+    longer = replace(roll, places=(*roll.places, stranger("center")))
+    assert refused(there["north"].upload(longer), "silos of the study")
+    posing = replace(roll, places=(*roll.places[:-1], stranger("west", SIZES["west"])))
+    assert refused(there["north"].upload(posing), "signed by its silo", "west")
+    assert none_charged(there)
+
+
+def test_a_roll_with_a_member_twice_or_out_of_order_is_refused(there):
+    roll = called(STUDY, there)
+    for places in ((*roll.places, roll.places[0]), roll.places[::-1], (roll.places[0],) * 4):
+        assert refused(there["north"].upload(replace(roll, places=places)), "each once")
+    again = stranger("south", SIZES["south"], identity=KEYS["south"])
+    same_key = replace(again, key=roll.places[0].key)
+    content = signed_content(
+        study=STUDY.digest, run=RUN, attempt=0, silo="south", n_rows=150, key=same_key.key
+    )
+    shared = replace(same_key, signature=KEYS["south"].sign(content))
+    bad = replace(roll, places=(roll.places[0], shared, *roll.places[2:]))
+    assert refused(there["north"].upload(bad), "a key of its own")
+    assert none_charged(there)
+
+
+def test_a_roll_below_the_fewest_silos_is_refused(there):
+    roll = called(STUDY, there)
+    alone = replace(roll, places=roll.places[:1])
+    assert refused(there["north"].upload(alone), "the 2 silos that the study asks for", "got 1")
+    assert refused(there["north"].upload(replace(roll, places=())), "got 0")
+    assert none_charged(there)
+
+
+def test_a_roll_without_the_silo_or_with_another_size_or_key_for_it_is_refused(there):
+    roll = called(STUDY, there)
+    without = replace(roll, places=roll.places[1:])
+    assert refused(there["north"].upload(without), "in its place with its number of rows")
+    smaller = stranger("north", 299, identity=KEYS["north"])
+    other = replace(roll, places=(smaller, *roll.places[1:]))
+    assert refused(there["north"].upload(other), "in its place with its number of rows")
+    not_its_key = stranger("north", 300, identity=KEYS["north"])
+    stolen = replace(roll, places=(not_its_key, *roll.places[1:]))
+    assert refused(there["north"].upload(stolen), "no longer has it")
+    assert none_charged(there)
+
+
+def test_a_roll_of_another_study_run_or_attempt_is_refused(there):
+    roll = called(STUDY, there)
+    for lie in ({"study": "0" * 64}, {"run": "other"}):
+        assert refused(there["north"].upload(replace(roll, **lie)), "study and run")
+    assert refused(there["north"].upload(roll, run="other"), "study and run")
+    assert refused(there["north"].upload(replace(roll, attempt=1)), "signed by its silo")
+    assert none_charged(there)
+
+
+def test_the_same_roll_gets_the_same_bytes_and_one_charge(there):
+    roll = called(STUDY, there)
+    north = there["north"]
+    first = words_of(north.upload(roll)).tobytes()
+    assert {words_of(north.upload(roll)).tobytes() for _ in range(10)} == {first}
+    assert north.charges == 1
+
+
+def test_a_second_roll_with_the_same_key_is_refused_before_and_after_the_upload(there):
+    """Two sums over different sets of silos would tell one silo's moment by their difference."""
+    presents = {name: each.present() for name, each in there.items()}
+    whole = roll_of(STUDY, presents)
+    part = roll_of(STUDY, {name: presents[name] for name in ("north", "south", "east")})
+    first = words_of(there["north"].upload(whole))
+    assert refused(there["north"].upload(part), "on one roll only")
+    assert there["north"].charges == 1
+    assert np.array_equal(words_of(there["north"].upload(whole)), first)
+
+
+def test_a_key_is_bound_to_its_roll_though_the_ledger_could_not_pay():
+    poor = {name: party(name, STUDY, ledger=Ledger.in_memory(EPSILON / 2, 1e-6)) for name in SIZES}
+    presents = {name: each.present() for name, each in poor.items()}
+    whole = roll_of(STUDY, presents)
+    part = roll_of(STUDY, {name: presents[name] for name in ("north", "south")})
+    assert refused(poor["north"].upload(whole), "would spend", "left")
+    assert refused(poor["north"].upload(part), "on one roll only")
+    assert none_charged(poor)
+
+
+def test_different_rolls_to_different_silos_sum_to_noise(there):
+    """3 of 4 silos on one roll, all 4 on another: nothing adds up to anything small."""
+    presents = {name: each.present() for name, each in there.items()}
+    whole = roll_of(STUDY, presents)
+    part = roll_of(STUDY, {name: presents[name] for name in ("north", "south", "east")})
+    first = {name: words_of(there[name].upload(part)) for name in ("north", "south")}
+    second = {name: words_of(there[name].upload(whole)) for name in ("east", "west")}
+    assert all(there[name].charges == 1 for name in SIZES)
+    uploads = {**first, **second}
+    for chosen in (["north", "south"], ["north", "south", "east"], [*SIZES], ["east", "west"]):
+        summed = total([uploads[name] for name in chosen])
+        # Uniform words: the median of 22 magnitudes is below 2⁵⁸ with probability below 1e-10.
+        assert np.median(np.abs(summed.astype(np.float64))) > 2.0**58
+
+
+def test_an_earlier_place_of_another_silo_makes_an_attempt_that_nobody_can_read(there):
+    first = called(STUDY, there)
+    for each in there.values():
+        words_of(each.upload(first))
+    old_west = first.places[-1]
+    presents = {name: there[name].present(attempt=0, run="later") for name in ("north", "south")}
+    replayed = Roll(
+        study=STUDY.digest,
+        run="later",
+        attempt=0,
+        places=(*roll_of(STUDY, presents, run="later").places, old_west),
+    )
+    assert refused(there["north"].upload(replayed, run="later"), "signed by its silo", "west")
+    assert there["north"].charges == 1
+
+
+def test_an_upload_asked_for_without_a_roll_call_is_refused(there):
+    roll = called(STUDY, there)
+    fresh = party("north", STUDY)
+    assert refused(fresh.upload(roll), "no longer has it")
+    assert fresh.charges == 0
+
+
+def test_a_key_is_dead_after_its_upload(there):
+    roll = called(STUDY, there)
+    north = there["north"]
+    words_of(north.upload(roll))
+    assert north.silo._releases._attempt.secret is None
+    assert refused(north.ask(CallRoll(attempt=0)), "must not be used twice")
+
+
+def test_the_roll_call_repeated_before_the_upload_gives_the_same_place(there):
+    north = there["north"]
+    assert north.present() == north.present()
+    assert north.present(attempt=1) != north.present(attempt=0)
+    assert north.charges == 0
+
+
+def test_each_attempt_is_charged_and_more_than_agreed_are_refused(there):
+    seen = set()
+    for attempt in range(STUDY.attempts):
+        roll = called(STUDY, there, attempt=attempt)
+        seen |= {words_of(each.upload(roll)).tobytes() for each in there.values()}
+    assert len(seen) == STUDY.attempts * len(SIZES)
+    one_more = called(STUDY, there, attempt=STUDY.attempts)
+    assert refused(there["north"].upload(one_more), "keep to the epsilon it agreed on")
+    again = called(STUDY, there, run="another run")
+    assert refused(there["north"].upload(again, run="another run"), "keep to the epsilon")
+    assert all(each.charges == STUDY.attempts for each in there.values())
+
+
+def test_the_cap_is_kept_whatever_the_study_allows():
+    there = {name: party(name, STUDY, ledger=Ledger.in_memory(EPSILON, 1e-6)) for name in SIZES}
+    roll = called(STUDY, there)
+    words_of(there["north"].upload(roll))
+    second = called(STUDY, there, attempt=1)
+    assert refused(there["north"].upload(second), "would spend", "left")
+    assert there["north"].ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
+
+
+def test_sizes_that_would_overflow_the_ring_are_refused_before_anything_is_charged():
+    study = study_of(epsilon=50.0)
+    there = parties(study, attempts=50)
+    roll = called(study, there)
+    liars = []
+    for place in roll.places[1:]:
+        content = signed_content(
+            study=study.digest, run=RUN, attempt=0, silo=place.silo, n_rows=10**8, key=place.key
+        )
+        liars.append(replace(place, n_rows=10**8, signature=KEYS[place.silo].sign(content)))
+    lying = replace(roll, places=(roll.places[0], *liars))
+    assert refused(there["north"].upload(lying), "2**61 lattice steps")
+    assert none_charged(there)
+    words_of(there["north"].upload(roll))  # the true sizes fit
+
+
+def test_a_key_that_gives_no_secret_is_refused(there):
+    presents = {name: each.present() for name, each in there.items()}
+    roll = roll_of(STUDY, presents)
+    content = signed_content(
+        study=STUDY.digest, run=RUN, attempt=0, silo="west", n_rows=100, key=bytes(32)
+    )
+    zero = Place(silo="west", n_rows=100, key=bytes(32), signature=KEYS["west"].sign(content))
+    lying = replace(roll, places=(*roll.places[:-1], zero))
+    assert refused(there["north"].upload(lying), "a point that gives a secret")
+    assert none_charged(there)
+
+
+@pytest.mark.parametrize("attempt", [-1, True, 0.0, "0", None, [], 2.5])
+def test_an_attempt_that_is_no_count_is_refused(there, attempt):
+    assert refused(there["north"].ask(CallRoll(attempt=attempt)), "attempt 0, 1, …")
+
+
+@pytest.mark.parametrize("roll", [None, 7, "text", [], b"", b"null", b"{}", b"[]", b'"x"'])
+def test_what_is_no_roll_at_all_is_refused(there, roll):
+    assert refused(there["north"].ask(AskMasked(roll=roll)), "written as the protocol says")
+
+
+def test_after_a_restart_the_stored_bytes_come_again_and_no_new_ones(tmp_path):
+    path = tmp_path / "north.ledger"
+    Ledger.create(path, epsilon=cap(3)[0], delta=cap(3)[1], silo="north").close()
+    others = {name: party(name, STUDY) for name in SIZES if name != "north"}
+    with Ledger.open(path) as ledger:
+        north = party("north", STUDY, ledger=ledger)
+        roll = called(STUDY, {"north": north, **others})
+        first = words_of(north.upload(roll))
+    with Ledger.open(path) as ledger:
+        restarted = party("north", STUDY, ledger=ledger)
+        assert np.array_equal(words_of(restarted.upload(roll)), first)
+        assert restarted.charges == 1
+        other_rows = party("north", STUDY, ledger=ledger, fingerprint="other rows")
+        assert refused(other_rows.upload(roll), "no longer has it")
+        assert other_rows.charges == 1
+
+
+def test_dead_between_roll_call_and_upload_the_attempt_fails_and_costs_nothing(tmp_path):
+    path = tmp_path / "north.ledger"
+    Ledger.create(path, epsilon=cap(3)[0], delta=cap(3)[1], silo="north").close()
+    others = {name: party(name, STUDY) for name in SIZES if name != "north"}
+    with Ledger.open(path) as ledger:
+        roll = called(STUDY, {"north": party("north", STUDY, ledger=ledger), **others})
+    with Ledger.open(path) as ledger:
+        restarted = party("north", STUDY, ledger=ledger)
+        assert refused(restarted.upload(roll), "no longer has it", "new attempt")
+        assert restarted.charges == 0
+        second = called(STUDY, {"north": restarted, **others}, attempt=1)
+        assert isinstance(restarted.upload(second), MaskedMoment)
+        assert restarted.charges == 1
+
+
+def test_killed_between_charge_and_answer_the_same_bytes_come_after_a_restart(tmp_path):
+    path = tmp_path / "north.ledger"
+    Ledger.create(path, epsilon=cap(3)[0], delta=cap(3)[1], silo="north").close()
+    others = {name: party(name, STUDY) for name in SIZES if name != "north"}
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def die_after_the_charge():
+        with Ledger.open(path) as ledger:
+            north = party("north", STUDY, ledger=ledger)
+            roll = called(STUDY, {"north": north, **others})
+            sender.send_bytes(roll.to_bytes())
+            words_of(north.upload(roll))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = fork.Process(target=die_after_the_charge)
+    process.start()
+    roll = Roll.from_bytes(receiver.recv_bytes())
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    with Ledger.open(path) as ledger:
+        restarted = party("north", STUDY, ledger=ledger)
+        assert restarted.charges == 1
+        first = words_of(restarted.upload(roll))
+        assert np.array_equal(words_of(restarted.upload(roll)), first)
+        assert restarted.charges == 1

@@ -1,0 +1,395 @@
+"""Secure sums among honest parties: the sum is exact, a part of it is noise, failures are repeated."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from private_silos import bounded_rows
+from scipy.stats import chi2, norm
+from secure_silos import (
+    DELTA,
+    EPSILON,
+    KEYS,
+    RUN,
+    SIZES,
+    D,
+    K,
+    called,
+    coordinator_of,
+    parties,
+    party,
+    rows_of,
+    study_of,
+    words_of,
+)
+
+from fedpower.errors import InputError, ProtocolError
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.shares import shared_noise
+from fedpower.protocol import Receipt, Silo, Study
+from fedpower.protocol.masks import masked, total
+from fedpower.protocol.messages import (
+    AskMean,
+    AskMoment,
+    AskSteps,
+    Message,
+    Refusal,
+    decode,
+    encode,
+)
+from fedpower.protocol.primitives import new_exchange_key
+from fedpower.protocol.private_study import budget_of, noise_edge, pooled_std, state_privacy
+from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.roll import Place, Roll
+from fedpower.protocol.secure_messages import AskMasked, CallRoll
+from fedpower.protocol.secure_releases import share_of_sum
+from fedpower.protocol.solvers.secure import summed
+from problems import ArrayMoment
+
+STUDY = study_of()
+centred = pytest.mark.parametrize("study", [STUDY, study_of(center=True)], ids=["plain", "centred"])
+
+
+def drive(coordinator, there, *, lost=frozenset()):
+    """Deliver all but the (round, silo) that are lost; a round ends with its deadline."""
+    while not coordinator.done:
+        number = coordinator.history[-1].number
+        for question in coordinator.next():
+            if (question.round, question.silo) not in lost:
+                coordinator.receive(there[question.silo].silo.answer(question))
+        if not coordinator.done and coordinator.history[-1].number == number:
+            coordinator.deadline()
+    return coordinator.outcome
+
+
+def hidden_words(study, roll, seed=0):
+    """What each silo adds to the sum before masks, if its noise is seeded."""
+    noise = shared_noise(budget_of(study), roll.sizes.values())
+    n = sum(roll.sizes.values())
+    return {
+        name: share_of_sum(
+            ArrayMoment(rows_of(name)),
+            noise,
+            weight=rows / n,
+            with_mean=study.center,
+            source=SeededNoiseForExperiments(seed),
+        )
+        for name, rows in roll.sizes.items()
+    }
+
+
+@centred
+def test_the_sum_of_the_uploads_is_the_lattice_sum_exactly(study):
+    there = {
+        name: party(name, study, source=SeededNoiseForExperiments(0))
+        for name, _ in study.identities
+    }
+    roll = called(study, there)
+    uploads = {name: words_of(each.upload(roll)) for name, each in there.items()}
+    expected = sum(hidden_words(study, roll).values())
+    assert np.array_equal(total(uploads.values()), expected)
+    for name, words in uploads.items():
+        assert not np.any(words.view(np.int64) == hidden_words(study, roll)[name])
+
+
+def test_the_sum_does_not_depend_on_the_order_of_arrival():
+    there = parties(STUDY)
+    roll = called(STUDY, there)
+    uploads = [words_of(each.upload(roll)) for each in there.values()]
+    assert np.array_equal(total(uploads), total(uploads[::-1]))
+
+
+@centred
+def test_the_solution_is_that_of_the_pooled_rows_up_to_the_shared_noise(study):
+    """Every number of the pooled moment is within 7 standard deviations: fails by chance with 1e-10."""
+    there = parties(study)
+    coordinator = coordinator_of(study)
+    solution = drive(coordinator, there)
+    rows = np.vstack([rows_of(name) for name in SIZES])
+    moment = rows.T @ rows / len(rows)
+    std = pooled_std(budget_of(study), SIZES)
+    if study.center:
+        mean = rows.mean(axis=0)
+        assert np.abs(solution.center - mean).max() < 7 * std * math.sqrt(2)
+        moment -= np.outer(mean, mean)
+    assert abs(solution.total_variance - np.trace(moment)) < 7 * std * 2
+    values = np.linalg.eigvalsh(moment)[::-1]
+    assert np.abs(solution.values - values[:K]).max() < 7 * std * math.sqrt(D) * 2
+    assert solution.sizes == SIZES
+    assert [each.kind for each in coordinator.history] == ["enrol", "call-roll", "masked-moment"]
+    assert all(each.charges == 1 for each in there.values())
+
+
+def test_the_noise_of_the_sum_is_the_shares_together():
+    """χ² of the noise in 22 numbers of 60 sums; fails by chance with 1e-9."""
+    seen = []
+    for _ in range(60):
+        there = parties(STUDY)
+        roll = called(STUDY, there)
+        uploads = {name: each.upload(roll) for name, each in there.items()}
+        seen.append(summed(uploads, roll, STUDY))
+    noise = np.array(seen) - np.mean(seen, axis=0)
+    std = pooled_std(budget_of(STUDY), SIZES)
+    low, high = chi2.ppf([5e-10, 1 - 5e-10], noise.shape[1] * 59)
+    assert low < float(np.sum(noise**2)) / std**2 < high
+
+
+def test_a_part_of_the_roll_sums_to_noise_over_the_whole_ring():
+    """Kolmogorov–Smirnov of 3 of 4 uploads against uniform; fails by chance with 1e-9."""
+    words = []
+    for _ in range(40):
+        there = parties(STUDY)
+        roll = called(STUDY, there)
+        words.append(total([words_of(there[name].upload(roll)) for name in list(SIZES)[:3]]))
+    uniform = np.sort(np.concatenate(words).astype(np.float64) / 2.0**64 + 0.5)
+    n = uniform.size
+    gap = np.abs(uniform - (np.arange(n) + 0.5) / n).max()
+    assert gap < math.sqrt(math.log(2 / 1e-9) / (2 * n)) + 1 / n
+
+
+def test_what_leaves_a_silo_looks_uniform_to_standard_tests():
+    """Bytes (χ²), bits (count, runs), serial correlation: each fails by chance with 1e-7, together 4e-7.
+
+    The same silo, the same rows, 60 attempts; 1,320 words of which every byte counts.
+    """
+    kept = []
+    for attempt in range(60):
+        there = parties(STUDY, attempts=60)
+        roll = called(STUDY, there, attempt=attempt)
+        kept.append(words_of(there["north"].upload(roll)))
+    assert len({each.tobytes() for each in kept}) == 60
+    data = np.concatenate(kept).view(np.uint8)
+    counts = np.bincount(data, minlength=256)
+    expected = data.size / 256
+    assert ((counts - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-7, 255)
+    edge = norm.ppf(1 - 0.5e-7)
+    bits = np.unpackbits(data).astype(np.int64)
+    assert abs(2 * bits.sum() - bits.size) < edge * math.sqrt(bits.size)
+    changes = int(
+        np.count_nonzero(np.diff(bits))
+    )  # binomial with probability ½ where bits are fair
+    assert abs(2 * changes - (bits.size - 1)) < edge * math.sqrt(bits.size - 1)
+    centred_bytes = data - 127.5
+    products = centred_bytes[1:] * centred_bytes[:-1]
+    assert abs(products.sum()) < edge * (256**2 - 1) / 12 * math.sqrt(products.size)
+
+
+def test_without_a_mask_the_same_tests_would_fail():
+    """The high bits of an unmasked upload are a sign: what the masks are for."""
+    there = parties(STUDY)
+    data = hidden_words(STUDY, called(STUDY, there))["north"].view(np.uint8)
+    counts = np.bincount(data, minlength=256)
+    expected = data.size / 256
+    assert ((counts - expected) ** 2 / expected).sum() > chi2.ppf(1 - 1e-7, 255)
+
+
+def test_masks_of_any_number_of_silos_cancel():
+    rng = np.random.default_rng(0)
+    for count in (2, 3, 7):
+        secrets = [new_exchange_key() for _ in range(count)]
+        roll = Roll(
+            study="s", run="r", attempt=0, places=tuple(place(i, s) for i, s in enumerate(secrets))
+        )
+        words = [rng.integers(0, 2**64, 70_000, dtype=np.uint64) for _ in range(count)]
+        hidden = [
+            masked(each, silo=f"silo-{i}", roll=roll, secret=secret)
+            for i, (each, secret) in enumerate(zip(words, secrets, strict=True))
+        ]
+        assert np.array_equal(total(hidden), total(words))
+        assert not np.any(hidden[0] == words[0])
+
+
+def place(index, secret):
+    return Place(
+        silo=f"silo-{index}",
+        n_rows=1,
+        key=secret.public_key().public_bytes_raw(),
+        signature=bytes(64),
+    )
+
+
+def test_a_lost_upload_is_a_new_roll_with_fresh_noise_and_a_fresh_charge():
+    there = parties(STUDY)
+    coordinator = coordinator_of(STUDY)
+    solution = drive(coordinator, there, lost={(2, "east")})
+    assert list(solution.sizes) == ["north", "south", "west"]
+    kinds = [each.kind for each in coordinator.history]
+    assert kinds == ["enrol", "call-roll", "masked-moment", "call-roll", "masked-moment"]
+    assert {name: each.charges for name, each in there.items()} == {
+        "north": 2, "south": 2, "east": 0, "west": 2,
+    }  # fmt: skip
+    first, second = (coordinator.history[place].answers["north"].words for place in (2, 4))
+    assert not np.any(first == second)
+    keys = [coordinator.history[place].answers["north"].key for place in (1, 3)]
+    assert keys[0] != keys[1]
+    rounds = coordinator.history[1:]
+    told = state_privacy(STUDY, budget_of(STUDY), solution.sizes, rounds)
+    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
+    assert told.protections[1].epsilon > EPSILON
+    assert "2 attempts, each charged" in str(told)
+
+
+def test_a_silo_that_misses_the_roll_call_costs_nobody_anything():
+    there = parties(STUDY)
+    solution = drive(coordinator_of(STUDY), there, lost={(1, "south")})
+    assert list(solution.sizes) == ["north", "east", "west"]
+    assert {name: each.charges for name, each in there.items()} == {
+        "north": 1, "south": 0, "east": 1, "west": 1,
+    }  # fmt: skip
+
+
+def test_attempts_end_at_their_bound_and_at_the_fewest_silos():
+    there = parties(STUDY)
+    lost = {(2, "east"), (2, "west"), (4, "north")}
+    with pytest.raises(ProtocolError, match="round 4 needs 2 answers and got 1"):
+        drive(coordinator_of(STUDY), there, lost=lost)
+    once = study_of(attempts=1)
+    with pytest.raises(ProtocolError, match="within 1 attempts"):
+        drive(coordinator_of(once), parties(once), lost={(2, "east")})
+
+
+def test_a_place_that_its_silo_did_not_sign_is_left_off_the_roll():
+    there = parties(STUDY)
+    coordinator = coordinator_of(STUDY)
+    for question in coordinator.next():
+        coordinator.receive(there[question.silo].silo.answer(question))
+    for question in coordinator.next():
+        answer = there[question.silo].silo.answer(question)
+        if question.silo == "west":
+            answer = replace(answer, body=replace(answer.body, n_rows=answer.body.n_rows + 1))
+        assert coordinator.receive(answer) is Receipt.ACCEPTED
+    drive(coordinator, there)
+    assert list(coordinator.outcome.sizes) == ["north", "south", "east"]
+    assert there["west"].charges == 0
+
+
+def test_an_upload_of_the_wrong_length_is_a_failed_attempt():
+    there = parties(STUDY)
+    coordinator = coordinator_of(STUDY)
+    while not coordinator.done:
+        for question in coordinator.next():
+            answer = there[question.silo].silo.answer(question)
+            if question.silo == "west" and question.round == 2:
+                answer = replace(answer, body=replace(answer.body, words=answer.body.words[:-1]))
+            coordinator.receive(answer)
+    assert list(coordinator.outcome.sizes) == ["north", "south", "east"]
+
+
+def test_the_statement_names_every_observer_with_what_the_noise_gives():
+    there = parties(STUDY)
+    coordinator = coordinator_of(STUDY)
+    drive(coordinator, there)
+    budget = budget_of(STUDY)
+    told = state_privacy(STUDY, budget, SIZES, coordinator.history[1:])
+    alone, together, public = told.protections
+    noise = shared_noise(budget, SIZES.values())
+    assert (alone.mu, together.mu, public.mu) == (noise.mu(0), noise.mu(1), noise.mu(0))
+    assert alone.epsilon < together.epsilon <= EPSILON
+    assert together.epsilon == pytest.approx(EPSILON, rel=1e-5)
+    assert alone.mu == pytest.approx(together.mu * math.sqrt(3 / 4))
+    assert {each.delta for each in told.protections} == {DELTA}
+    assert told.as_dict()["notes"]
+
+
+def test_the_noise_edge_is_that_of_the_shared_noise():
+    plain = Study(
+        columns=None, n_features=D, iteration_rank=K, noise="moment", epsilon=EPSILON, delta=DELTA
+    )
+    sizes = dict.fromkeys(SIZES, 200)
+    ratio = noise_edge(STUDY, sizes) / noise_edge(plain, sizes)
+    assert ratio == pytest.approx(math.sqrt(1 / 3), rel=1e-6)  # √(m/(m−c))/√m
+
+
+@pytest.mark.parametrize(
+    "body", [AskMean(), AskMoment(), AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1)]
+)
+def test_nothing_else_can_be_asked_of_a_silo_of_a_secure_sum(body):
+    north = parties(STUDY)["north"]
+    answer = north.ask(body)
+    assert isinstance(answer, Refusal)
+    assert "nothing but a secure sum leaves" in answer.reason
+    assert north.charges == 0
+
+
+@pytest.mark.parametrize("body", [CallRoll(attempt=0), AskMasked(roll=b"")])
+def test_no_roll_is_called_in_a_plain_study(body):
+    study = Study(columns=None, n_features=D, iteration_rank=K)
+    silo = Silo("north", study, ExactReleases(ArrayMoment(bounded_rows())))
+    question = Message(study=study.digest, run=RUN, round=0, silo="north", body=body)
+    answer = silo.answer(question).body
+    assert isinstance(answer, Refusal)
+    assert "aggregation='secure'" in answer.reason
+
+
+def test_a_silo_lets_out_what_its_study_says_or_is_not_built():
+    exact = ExactReleases(ArrayMoment(bounded_rows()))
+    with pytest.raises(InputError, match="must be made for aggregation='secure'"):
+        Silo("north", STUDY, exact)
+
+
+def test_a_silo_must_hold_the_identity_that_the_study_lists():
+    swapped = study_of(
+        identities=tuple(
+            (name, KEYS[other].public) for name, other in zip(SIZES, [*SIZES][::-1], strict=True)
+        )
+    )
+    with pytest.raises(InputError, match="must hold the identity that the study lists"):
+        parties(swapped)
+
+
+def test_a_sum_over_bytes_on_a_wire_is_the_sum_over_objects():
+    """Keys and masks differ from run to run; with seeded noise the sum is the same to the last bit."""
+
+    def solved(carry):
+        there = {
+            name: party(name, STUDY, source=SeededNoiseForExperiments(place))
+            for place, name in enumerate(SIZES)
+        }
+        coordinator = coordinator_of(STUDY)
+        while not coordinator.done:
+            for question in coordinator.next():
+                answer = there[question.silo].silo.answer(carry(question))
+                assert coordinator.receive(carry(answer)) is Receipt.ACCEPTED
+        return coordinator.outcome
+
+    direct = solved(lambda message: message)
+    carried = solved(lambda message: decode(encode(message)))
+    assert np.array_equal(direct.vectors, carried.vectors)
+    assert np.array_equal(direct.values, carried.values)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"colluders": 0}, "1 <= colluders < min_silos <= silos"),
+        ({"colluders": 2}, "1 <= colluders < min_silos <= silos"),
+        ({"min_silos": 5}, "1 <= colluders < min_silos <= silos"),
+        ({"attempts": 0}, "attempts must be at least 1"),
+        ({"noise": "step", "n_steps": 3}, "must go with noise='moment'"),
+        ({"noise": "none", "epsilon": math.inf}, "must go with noise='moment'"),
+        ({"aggregation": "plain"}, "must go with aggregation='secure'"),
+        ({"aggregation": "other"}, "must be 'plain' or 'secure'"),
+        ({"identities": (("a", "00" * 32), ("b", "00" * 32))}, "different names and keys"),
+        ({"identities": (("a", "00" * 32), ("b", "xx" * 32))}, "64 hexadecimal digits"),
+    ],
+)
+def test_terms_that_cannot_be_are_refused(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        replace(STUDY, **change)
+
+
+def test_terms_of_secure_sums_are_in_the_hash_and_leave_that_of_plain_studies_alone():
+    digests = {
+        replace(STUDY, **change).digest
+        for change in (
+            {}, {"colluders": 1, "min_silos": 3}, {"min_silos": 3, "colluders": 2},
+            {"attempts": 2}, {"identities": STUDY.identities[::-1]},
+        )
+    }  # fmt: skip
+    assert len(digests) == 5
+    plain = Study(
+        columns=("a", "b"), n_features=2, iteration_rank=1, noise="moment", epsilon=1.0, delta=1e-6
+    )
+    # As it was before studies knew of secure sums: ledgers and results hold such hashes.
+    assert plain.digest == "30d387d04ca210da22b59fd1094d9e0b2a6213fb06ba368f73b1fbfc957e99cc"
