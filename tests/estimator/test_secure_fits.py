@@ -43,7 +43,7 @@ def seeded(seed, parts, **terms):
     keys = {name: Identity.new() for name in parts} if model.aggregation == "secure" else {}
     study, settings, _ = agree(
         model,
-        sizes={name: len(part) for name, part in parts.items()},
+        n_rows=sum(len(part) for part in parts.values()),
         n_features=8,
         treatment=treatment,
         identities={name: key.public for name, key in keys.items()},
@@ -174,7 +174,7 @@ def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must
     keys = {name: Identity.new() for name in PARTS}
     study, settings, _ = agree(
         model,
-        sizes={name: len(part) for name, part in PARTS.items()},
+        n_rows=sum(len(part) for part in PARTS.values()),
         n_features=8,
         treatment=treatment,
         identities={name: key.public for name, key in keys.items()},

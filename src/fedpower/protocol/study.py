@@ -130,7 +130,9 @@ class Study:
     @property
     def digest(self) -> str:
         """SHA-256 of the terms; travels in every message."""
-        left_out = SECURE_TERMS if self.aggregation == "plain" else ()
+        left_out = set(SECURE_TERMS) if self.aggregation == "plain" else set()
+        if not self.agreement:
+            left_out.add("agreement")
         names = (field.name for field in fields(self))
         return _digest(self, tuple(name for name in names if name not in left_out))
 
