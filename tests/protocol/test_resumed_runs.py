@@ -20,8 +20,8 @@ from fedpower.protocol import Coordinator, journal
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import Enrolment, LocalSteps, read_only
 from fedpower.protocol.solvers import PowerSettings, fedpower
-from runs import drive, make_silos
 from problems import spiked_rows, split
+from runs import drive, make_silos
 
 
 def kept(case: str, coordinator: Coordinator) -> tuple[Round, ...]:

@@ -69,6 +69,8 @@ NEEDED = {
 PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
 """Tables whose keys are parameters of FedPCA (but for ``grace``, which only a network needs)."""
 
+FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind is NUMBER}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFile:
@@ -161,10 +163,12 @@ def moved(study: StudyFile, host: str, port: int) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value in TOML, which has JSON's texts and lists and its own infinity."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf"
-    return json.dumps(value, ensure_ascii=False)
+    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
+    if isinstance(value, list):
+        return f"[{', '.join(_value(each) for each in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_study(path: Path) -> StudyFile:
@@ -195,7 +199,7 @@ def read_study(path: Path) -> StudyFile:
         )
     given |= public
     grace = given.pop("grace", None)
-    parameters = {"random_state": 0, **given}
+    parameters = {"random_state": 0, **{key: _meant(key, value) for key, value in given.items()}}
     study = StudyFile(
         name=content["name"],
         columns=columns,
@@ -210,8 +214,26 @@ def read_study(path: Path) -> StudyFile:
     return study
 
 
+def _meant(key: str, value: Any) -> Any:
+    """Return a value as it counts: 1 is 1.0 where a number is meant, and columns' values are numbers."""
+    if isinstance(value, list) and key in TABLES["columns"]:
+        if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+            raise InputError(
+                f"{key} in [columns] must be a list of numbers, got {value!r}; give one a column"
+            )
+        return [float(each) for each in value]
+    return float(value) if key in FLOATS else value
+
+
 def _check(study: StudyFile) -> None:
     """Refuse what contradicts itself, as a fit would refuse it."""
+    seed, drawn = study.parameters["random_state"], study.parameters.get("n_participants", 1)
+    if not 0 <= seed < 2**32:
+        raise InputError(f"random_state must be from 0 to 2**32 - 1, got {seed}; choose another")
+    if drawn > len(study.silos):
+        raise InputError(
+            f"n_participants must be at most the {len(study.silos)} silos, got {drawn}; lower it"
+        )
     model = study.model()
     check_parameters(model)
     if math.isfinite(model.epsilon) and not study.treatment.bounded:

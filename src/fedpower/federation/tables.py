@@ -11,6 +11,7 @@ NUMBER = (int, float)
 SPOKEN: dict[object, str] = {
     str: "text in quotes",
     int: "a whole number",
+    float: "a number with a decimal point",
     NUMBER: "a number",
     bool: "true or false",
     list: "a list",
