@@ -1,8 +1,9 @@
 """Federations over the protocol alone, in every noise mode: parties that outlive their processes."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Silo, Study, every
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message
+from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_releases import open_releases
 from fedpower.protocol.solvers import (
@@ -26,6 +27,7 @@ from problems import Array, ArrayMoment, spiked_rows, split
 
 D, K, R, T = 6, 2, 3, 4
 SIZES = [60, 80, 100, 110]
+CAP = (2.0, 1e-5)
 NAMES = ("north", "south", "east", "west")
 SHAPE: dict[str, Any] = {"n_features": D, "rank": K, "iteration_rank": R}
 POWER = PowerSettings(**SHAPE, n_steps=T, schedule=every(2), center=True)
@@ -45,7 +47,7 @@ CASES: dict[str, tuple[NoiseMode, SolverSettings]] = {
     "fedpower, moment": ("moment", POWER),
     "fedpower, moment, partial": ("moment", replace(POWER, n_participants=2)),
     "drift-corrected, moment": ("moment", replace(POWER, corrected=True)),
-    "krylov, moment": ("moment", KRYLOV),
+    "krylov, moment": ("moment", replace(KRYLOV, warm=False, lookahead=False)),
     "upload, moment": ("moment", UploadSettings(**SHAPE)),
 }
 """By name: what is noised, and how the coordinator iterates; every one centres on the pooled mean."""
@@ -78,21 +80,32 @@ def silo_rows() -> list[Array]:
 class Party:
     """What an organisation keeps when its silo's process dies: rows, ledger, and noise not yet drawn.
 
-    ``asked`` holds the questions that reached a silo of it, each once, by what was asked.
+    ``asked`` holds the questions that reached a silo of it, by round, in the order of arrival. With a
+    ``folder`` the ledger is a file there and is opened anew with every process, else in memory.
     """
 
     name: str
     study: Study
     rows: Array
-    ledger: Ledger | None
     noise: NoiseSource
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
-        self.asked: dict[tuple[object, ...], Message] = {}
+        self.asked: dict[int, Message] = {}
         self.n_asked = 0
+        self.ledger: Ledger | None = None
+        if self.study.noise != "none" and self.folder is None:
+            self.ledger = Ledger.in_memory(*CAP, silo=self.name)
         self.restart()
 
     def restart(self) -> None:
+        """Begin a new process: all that was in memory is gone."""
+        if self.study.noise != "none" and self.folder is not None:
+            path = self.folder / f"{self.name}.ledger"
+            if self.ledger is None:
+                Ledger.create(path, epsilon=CAP[0], delta=CAP[1], silo=self.name).close()
+            self.stop()
+            self.ledger = Ledger.open(path)
         releases = open_releases(
             ArrayMoment(self.rows),
             self.study,
@@ -102,8 +115,15 @@ class Party:
         )
         self.silo = Silo(self.name, self.study, releases)
 
+    def stop(self) -> None:
+        if self.ledger is not None:
+            self.ledger.close()
+
     def answer(self, message: Message) -> Message:
-        self.asked.setdefault((message.round, message.body.kind), message)
+        known = self.asked.setdefault(message.round, message)
+        assert encode(replace(known, run="")) == encode(replace(message, run="")), (
+            "a round asks one thing"
+        )
         self.n_asked += 1
         return self.silo.answer(message)
 
@@ -112,25 +132,28 @@ class Party:
         return 0 if self.ledger is None else self.ledger.spent().n_releases
 
     def n_due(self) -> int:
-        """Return how many releases the questions that came here are worth."""
-        bodies = [each.body for each in self.asked.values()]
-        charged = [each for each in bodies if isinstance(each, AskMean | AskSteps | AskMoment)]
+        """Return how many releases the questions that came here are worth: equal ones are one."""
+        charged = {
+            encode(replace(each, round=0))
+            for each in self.asked.values()
+            if isinstance(each.body, AskMean | AskSteps | AskMoment)
+        }
         if self.study.noise == "none":
             return 0
         return len(charged) if self.study.noise != "moment" else min(1, len(charged))
 
 
-def parties_of(case: str, *, seed: int = 0, names: Sequence[str] = NAMES) -> dict[str, Party]:
+def parties_of(case: str, *, seed: int = 0, folder: Path | None = None) -> dict[str, Party]:
     study = study_of(case)
     return {
         name: Party(
             name,
             study,
             rows,
-            None if study.noise == "none" else Ledger.in_memory(2.0, 1e-5, silo=name),
             SeededNoiseForExperiments(1000 * seed + place),
+            folder,
         )
-        for place, (name, rows) in enumerate(zip(names, silo_rows(), strict=False))
+        for place, (name, rows) in enumerate(zip(NAMES, silo_rows(), strict=True))
     }
 
 

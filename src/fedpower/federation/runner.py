@@ -147,6 +147,8 @@ class Runner:
     def _consider(self, state: dict[str, Any]) -> None:
         """Say why there will be another job, or refuse where it could not fare better."""
         reason = state.get("reason")
+        if reason and not state.get("again", True):
+            raise ProtocolError(reason)
         if reason and "refused:" in reason:
             raise ProtocolError(
                 f"{reason}; what was released stays known: once that is settled run again with --resume"

@@ -20,7 +20,7 @@ from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.terms import agree, public_treatment
-from fedpower.federation.tables import NUMBER, Keys, check_keys, read_toml
+from fedpower.federation.tables import NUMBER, Keys, as_toml, check_keys, read_toml
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
@@ -150,25 +150,16 @@ class StudyFile:
 
 def rendered(content: Mapping[str, Any]) -> str:
     """Return the text of a study file with this content: numbers, texts, lists of them, tables."""
-    lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in TABLES]
+    lines = [f"{key} = {as_toml(value)}" for key, value in content.items() if key not in TABLES]
     for table in (each for each in TABLES if each in content):
         lines += ["", f"[{table}]"]
-        lines += [f"{key} = {_value(value)}" for key, value in content[table].items()]
+        lines += [f"{key} = {as_toml(value)}" for key, value in content[table].items()]
     return "\n".join(lines) + "\n"
 
 
 def moved(study: StudyFile, host: str, port: int) -> str:
     """Return the study's text with the coordinator elsewhere; what was agreed on stays the same."""
     return rendered({**study.content, "coordinator": {"host": host, "port": port}})
-
-
-def _value(value: Any) -> str:
-    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
-    if isinstance(value, list):
-        return f"[{', '.join(_value(each) for each in value)}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_study(path: Path) -> StudyFile:
