@@ -86,6 +86,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a silo's path": ({"silos": {"names": ["../x"]}}, "inner dashes, 63 at most, got '../x'"),
     "no coordinator": ({"coordinator": None}, "must have 'coordinator', got none"),
     "host with a space": ({"coordinator": {"host": "a b"}}, "host name or an address, got 'a b'"),
+    "host with dots": ({"coordinator": {"host": "a..b"}}, "host name or an address, got 'a..b'"),
+    "host of a dash": ({"coordinator": {"host": "-"}}, "host name or an address, got '-'; give"),
     "host empty": ({"coordinator": {"host": ""}}, "host must be a host name"),
     "port too large": ({"coordinator": {"port": 65536}}, "port must lie between 1 and 65535, got 65536"),
     "port zero": ({"coordinator": {"port": 0}}, "port must lie between 1 and 65535"),
@@ -289,7 +291,7 @@ def test_a_study_can_be_shown_without_its_content(tmp_path: Path) -> None:
 
 label = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
 number = st.floats(allow_nan=False, allow_infinity=False, width=64)
-hosts = st.from_regex(r"[A-Za-z0-9.-]{1,20}", fullmatch=True)
+hosts = st.from_regex(r"[A-Za-z0-9]{1,9}([.-][A-Za-z0-9]{1,9}){0,3}", fullmatch=True)
 
 
 @st.composite

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpower.errors import ProtocolError
 from fedpower.federation.desk import Desk, Ended, open_desk
-from fedpower.federation.kits import kit_study
+from fedpower.federation.kits import RUNNER, kit_study
 from fedpower.federation.study_file import StudyFile
 
 LOOK_S = 0.5
@@ -53,7 +53,7 @@ class Runner:
     _shown: int = field(init=False, default=-1)
 
     def __post_init__(self) -> None:
-        self.study = kit_study(self.kit)
+        self.study = kit_study(self.kit, RUNNER)
 
     def run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
         """Return the final state of a run whose result folder is now at ``destination``.

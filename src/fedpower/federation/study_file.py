@@ -30,6 +30,9 @@ PORT = 8002
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Names of studies and silos: they become those of folders, certificates and hosts."""
 
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
+
 TABLES: dict[str, Keys] = {
     "columns": {"names": list, "center": list, "scale": list},
     "rows": {"row_norm": NUMBER, "normalize": bool, "center": bool},
@@ -245,7 +248,7 @@ def _check(study: StudyFile) -> None:
         )
     if not 1 <= study.port <= 65535:
         raise InputError(f"port must lie between 1 and 65535, got {study.port}; choose one")
-    if not re.fullmatch(r"[A-Za-z0-9.-]+", study.host):
+    if not HOST.fullmatch(study.host):
         raise InputError(
             f"host must be a host name or an address, got {study.host!r}; give the coordinator's"
         )
