@@ -171,13 +171,14 @@ class Runner:
     def _resumed(self) -> str:
         try:
             told = json.loads((self.kit / LAST_RUN).read_text())
-        except (OSError, ValueError):
+            study, run = str(told["study"]), str(told["run"])
+        except (OSError, ValueError, LookupError, TypeError):
             raise ProtocolError(
                 f"there must be a run to resume, got no trace of one in {self.kit}; run without --resume"
             ) from None
-        if told["study"] != self.study.digest:
+        if study != self.study.digest:
             raise ProtocolError(
                 "the last run must be of this study, got one of study "
-                f"{told['study'][:12]}; run without --resume"
+                f"{study[:12]}; run without --resume"
             )
-        return str(told["run"])
+        return run
