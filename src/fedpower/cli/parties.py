@@ -50,15 +50,16 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
     from fedpower.federation.kits import kit_study  # noqa: PLC0415
     from fedpower.federation.processes import silo_command, supervise  # noqa: PLC0415
 
-    study = kit_study(kit)
+    own = read_silo(silo_file)
+    study = kit_study(kit, own.name)
     if dry_run:
-        with open_silo(study, read_silo(silo_file), make_ledger=False) as node:
+        with open_silo(study, own, make_ledger=False) as node:
             _show(study, node, as_json=as_json)
         return
-    with open_silo(study, read_silo(silo_file)) as node:
+    with open_silo(study, own) as node:
         _say(f"{node.moment.n_rows} rows of {node.study.n_features} columns are readable")
     command, told = silo_command(kit, silo_file)
-    _say(f"silo {read_silo(silo_file).name} of study {study.name} ({study.digest[:12]})")
+    _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
     raise SystemExit(supervise(command, told, say=_say, cwd=kit))
 
 

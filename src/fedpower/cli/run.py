@@ -102,8 +102,8 @@ def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
         click.echo("No run is under way.")
     else:
         waiting = ", ".join(told["run"]["waiting_for"]) or "nobody"
-        click.echo(f"Run {told['run']['run']}: {len(told['run']['rounds'])} rounds closed, ")
-        click.echo(f"waiting for {waiting}.")
+        closed = len(told["run"]["rounds"])
+        click.echo(f"Run {told['run']['run']}: {closed} rounds closed, waiting for {waiting}.")
 
 
 @contextmanager

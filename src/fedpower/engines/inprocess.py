@@ -50,15 +50,18 @@ def run_in_process(
     """
     busy, threads = share_cores(len(silos), n_jobs)
     pace = Pace(deadline=deadline, grace=grace, enough=coordinator.min_silos)
-    # With a deadline every silo has a thread of its own: one that sleeps must not hold up others.
-    workers = busy if deadline is None and grace is None else len(silos)
     with blas_threads(threads):
-        pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo")
+        if deadline is None and grace is None:
+            pools = dict.fromkeys(silos, _pool(busy))
+        else:
+            # A thread for each silo and no more: one that sleeps through rounds must not take others'.
+            pools = {name: _pool(1) for name in silos}
         try:
             while not coordinator.done:
-                _run_round(coordinator, silos, pool, pace)
+                _run_round(coordinator, silos, pools, pace)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for pool in pools.values():
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
@@ -106,29 +109,49 @@ class _SharedLimit:
 blas_threads = _SharedLimit()
 
 
+Pools = Mapping[str, ThreadPoolExecutor]
+"""By silo: where it works."""
+
+
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo")
+
+
 def _run_round(
+    coordinator: Coordinator, silos: Mapping[str, Answers], pools: Pools, pace: Pace
+) -> None:
+    pending = {
+        pools[question.silo].submit(silos[question.silo].answer, question)
+        for question in coordinator.next()
+    }
+    try:
+        _collect(coordinator, silos, pools, pace, pending)
+    finally:
+        for future in pending:
+            future.cancel()  # a silo that slept must not begin with what is over
+
+
+def _collect(
     coordinator: Coordinator,
     silos: Mapping[str, Answers],
-    pool: ThreadPoolExecutor,
+    pools: Pools,
     pace: Pace,
+    pending: set[Future[Message]],
 ) -> None:
-    started = time.monotonic()
+    """Take answers until the round is closed; ``pending`` are those to come, and left behind."""
+    started, this_round = time.monotonic(), coordinator.history[-1].number
     enough: float | None = None
     attempts: dict[str, int] = {}
-    pending: set[Future[Message]] = set()
-    this_round = -1
-    for question in coordinator.next():
-        this_round = question.round
-        pending.add(pool.submit(silos[question.silo].answer, question))
     while pending:
         now = time.monotonic()
         left = pace.left(now - started, None if enough is None else now - enough)
-        finished, pending = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
+        finished, _ = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
+        pending -= finished
         for future in finished:
             answer = future.result()
             if coordinator.receive(answer) is Receipt.MALFORMED:
                 attempts[answer.silo] = attempts.get(answer.silo, 0) + 1
-                pending |= _ask_again(coordinator, silos, pool, answer.silo, attempts[answer.silo])
+                pending |= _ask_again(coordinator, silos, pools, answer.silo, attempts[answer.silo])
         if coordinator.done or coordinator.history[-1].number != this_round:
             return
         if not finished:
@@ -141,14 +164,14 @@ def _run_round(
 def _ask_again(
     coordinator: Coordinator,
     silos: Mapping[str, Answers],
-    pool: ThreadPoolExecutor,
+    pools: Pools,
     silo: str,
     attempt: int,
 ) -> set[Future[Message]]:
     if attempt >= MOST_ATTEMPTS:
         return set()
     return {
-        pool.submit(silos[silo].answer, question)
+        pools[silo].submit(silos[silo].answer, question)
         for question in coordinator.next()
         if question.silo == silo
     }

@@ -42,8 +42,10 @@ class StudyController(CoordinatorController):
 
     def __init__(self, run: str) -> None:
         super().__init__()
-        if not RUN_ID.fullmatch(run):
-            raise InputError(f"a run must be named by 16 hexadecimal digits, got {run!r}")
+        if not isinstance(run, str) or not RUN_ID.fullmatch(run):
+            raise InputError(
+                f"a run must be named by 16 hexadecimal digits, got {run!r}; let `fedpower run` name it"
+            )
         self._run = run
         self._rounds: list[dict[str, Any]] = []
 
@@ -54,10 +56,10 @@ class StudyController(CoordinatorController):
 
     def open(self, fl_ctx: FLContext) -> tuple[Coordinator, Pace]:
         """Return the coordinator of the run, with what its checkpoint knows."""
-        study = read_study(Path(os.environ[environment.STUDY]))
-        self._place = Path(os.environ[environment.RUNS]) / self._run
         workspace = self._engine.get_workspace()
         self._delivery = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / "fedpower"
+        self._place = Path(os.environ[environment.RUNS]) / self._run
+        study = read_study(Path(os.environ[environment.STUDY]))
         self._node = CoordinatorNode(
             study,
             run=self._run,
@@ -72,13 +74,14 @@ class StudyController(CoordinatorController):
         pace = Pace(deadline=study.deadline, grace=study.grace, enough=study.min_silos)
         return self._node.coordinator, pace
 
-    def close(self, coordinator: Coordinator, reason: str | None) -> None:
+    def close(self, coordinator: Coordinator | None, reason: str | None, *, again: bool) -> None:
         """Write the result folder here and where it is fetched from, or why there is none yet."""
         self._delivery.mkdir(parents=True, exist_ok=True)
-        if coordinator.done:
+        done = coordinator is not None and coordinator.done
+        if done:
             self._node.write_result(self._delivery / environment.RESULT)
             self._node.write_result(self._place / environment.RESULT)
-        told = {"done": coordinator.done, "reason": reason, **self._progress()}
+        told = {"done": done, "reason": reason, "again": again, **self._progress()}
         (self._delivery / environment.STATE).write_text(json.dumps(told))
 
     def _note(self, closed: Round) -> None:

@@ -39,30 +39,41 @@ class Checkpoint:
         self._run = run
         self.rounds: tuple[Round, ...] = ()
         self.n_lost = 0
-        if path.exists() and path.stat().st_size:
-            self._read()
-        else:
+        opening = journal.opening(study, run)
+        content = path.read_bytes() if path.exists() else b""
+        if opening.startswith(content):  # new, or its writer died before the first round
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._write(journal.opening(study, run), "wb")
+            self._write(opening, "wb")
+            self._ends: tuple[int, ...] = (len(opening),)
+        else:
+            self._read(content)
 
     def append(self, closed: Round) -> None:
         """Put a closed round on disk."""
         self._write(journal.record(closed, self._study, self._run), "ab")
 
-    def _read(self) -> None:
-        content = self.path.read_bytes()
+    def keep(self, n_rounds: int) -> None:
+        """Forget the rounds read after the first ``n_rounds``: the run goes another way from there."""
+        if n_rounds < len(self.rounds):
+            self.rounds = self.rounds[:n_rounds]
+            self._cut(self._ends[n_rounds])
+
+    def _read(self, content: bytes) -> None:
         held = journal.read(content)
         if (held.study, held.run) != (self._study, self._run):
             raise ProtocolError(
                 f"checkpoint {self.path} must belong to run {self._run} of study "
                 f"{self._study[:12]}, got run {held.run} of study {held.study[:12]}; start a new run"
             )
-        self.rounds = held.rounds
+        self.rounds, self._ends = held.rounds, held.ends
         self.n_lost = len(content) - held.sound
         if self.n_lost:
-            with self.path.open("r+b") as file:
-                file.truncate(held.sound)
-                os.fsync(file.fileno())
+            self._cut(held.sound)
+
+    def _cut(self, size: int) -> None:
+        with self.path.open("r+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
 
     def _write(self, content: bytes, mode: str) -> None:
         with self.path.open(mode) as file:
@@ -109,6 +120,8 @@ class CoordinatorNode:
             on_closed=self.checkpoint.append,
             recorded=self.checkpoint.rounds,
         )
+        # Records that answer other questions than this coordinator's would hide those to come.
+        self.checkpoint.keep(self.coordinator.n_replayed)
 
     @property
     def outcome(self) -> Outcome:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.errors import ProtocolError
 from fedpower.federation.environment import PROGRESS, REJOIN, RESULT, STATE
-from fedpower.federation.kits import USER, kit_study
+from fedpower.federation.kits import RUNNER, USER, kit_study
 from fedpower.federation.policy import write_job
 
 CONNECT_S = 10.0
@@ -112,9 +112,7 @@ def open_desk(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Desk]:
     from nvflare.fuel.flare_api.flare_api import new_secure_session  # noqa: PLC0415
 
     kit = kit.absolute()
-    study = kit_study(kit)
-    if not (kit / "startup" / "fed_admin.json").is_file():
-        raise InputError(f"{kit} must be the runner's kit, got another party's; give that one")
+    study = kit_study(kit, RUNNER)
     logging.getLogger().setLevel(logging.CRITICAL)  # FLARE's client speaks of every attempt
     ends = time.monotonic() + patience
     while True:

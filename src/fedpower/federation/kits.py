@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import logging
 import shutil
 import tempfile
@@ -56,6 +57,11 @@ def make_kits(study: StudyFile, folder: Path) -> None:
         raise InputError(
             f"a silo must not be called {sorted(taken)[0]!r}, which names another kit; rename it"
         )
+    if study.host in study.silos:
+        raise InputError(
+            f"a silo must not be called like the coordinator's host, got {study.host!r} for both; rename "
+            "the silo or give the host's full name"
+        )
     if folder.exists() and any(folder.iterdir()):
         raise InputError(
             f"{folder} must be new or empty, got a folder that holds "
@@ -73,14 +79,36 @@ def make_kits(study: StudyFile, folder: Path) -> None:
         _finish(folder / kit, study)
 
 
-def kit_study(kit: Path) -> StudyFile:
-    """Return the study that a kit was made for; refuse a folder that is no kit."""
+def kit_study(kit: Path, party: str | None = None) -> StudyFile:
+    """Return the study that a kit was made for; refuse a folder that is no kit.
+
+    ``party`` is whose kit it must be: the coordinator's, the runner's, or that of a silo by its name.
+    """
     if not (kit / "startup" / "rootCA.pem").is_file() or not (kit / STUDY_FILE).is_file():
         raise InputError(
             f"{kit} must be a kit made by `fedpower federation init`, got another folder; give one "
             "of the folders it wrote"
         )
+    whose = _whose(kit)
+    if party is not None and whose != party:
+        spoken = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
+        raise InputError(
+            f"{kit} must be the kit of the {spoken}, got that of {whose!r}; give its own"
+        )
     return read_study(kit / STUDY_FILE)
+
+
+def _whose(kit: Path) -> str:
+    """Return the party that a kit was made for."""
+    if (kit / "startup" / "fed_server.json").is_file():
+        return COORDINATOR
+    if (kit / "startup" / "fed_admin.json").is_file():
+        return RUNNER
+    try:
+        told = json.loads((kit / "startup" / "fed_client.json").read_text())
+        return str(told["client"]["fqsn"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return "nobody"
 
 
 def _finish(kit: Path, study: StudyFile) -> None:

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedpower.errors import InputError
 from fedpower.federation import environment as names
 from fedpower.federation import policy
-from fedpower.federation.kits import STUDY_FILE, kit_study
+from fedpower.federation.kits import COORDINATOR, STUDY_FILE, kit_study
 from fedpower.federation.silo_file import read_silo
 
 MOST_RESTARTS, WITHIN_S = 5, 300.0
@@ -24,9 +23,7 @@ _APPS = "nvflare.private.fed.app"
 def coordinator_command(kit: Path) -> tuple[list[str], dict[str, str]]:
     """Return the coordinator's command and what its jobs are told, after its policy is written."""
     kit = kit.absolute()
-    kit_study(kit)
-    if not (kit / "startup" / "fed_server.json").is_file():
-        raise InputError(f"{kit} must be the coordinator's kit, got another party's; give that one")
+    kit_study(kit, COORDINATOR)
     policy.write_coordinator_policy(kit)
     told = {names.STUDY: str(kit / STUDY_FILE), names.RUNS: str(kit / "runs")}
     return _command(kit, "server", "server_train", "org=coordinator"), told
@@ -39,10 +36,8 @@ def silo_command(kit: Path, silo_path: Path) -> tuple[list[str], dict[str, str]]
     and not to the coordinator.
     """
     kit = kit.absolute()
-    study = kit_study(kit)
-    if not (kit / "startup" / "fed_client.json").is_file():
-        raise InputError(f"{kit} must be a silo's kit, got another party's; give the silo's")
     own = read_silo(silo_path)
+    study = kit_study(kit, own.name)
     own.check_agreed(study)
     policy.write_silo_policy(kit)
     told = {names.STUDY: str(kit / STUDY_FILE), names.SILO: str(silo_path.absolute())}

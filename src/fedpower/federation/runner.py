@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpower.errors import ProtocolError
 from fedpower.federation.desk import Desk, Ended, open_desk
-from fedpower.federation.kits import kit_study
+from fedpower.federation.kits import RUNNER, kit_study
 from fedpower.federation.study_file import StudyFile
 
 LOOK_S = 0.5
@@ -53,7 +53,7 @@ class Runner:
     _shown: int = field(init=False, default=-1)
 
     def __post_init__(self) -> None:
-        self.study = kit_study(self.kit)
+        self.study = kit_study(self.kit, RUNNER)
 
     def run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
         """Return the final state of a run whose result folder is now at ``destination``.
@@ -147,6 +147,8 @@ class Runner:
     def _consider(self, state: dict[str, Any]) -> None:
         """Say why there will be another job, or refuse where it could not fare better."""
         reason = state.get("reason")
+        if reason and not state.get("again", True):
+            raise ProtocolError(reason)
         if reason and "refused:" in reason:
             raise ProtocolError(
                 f"{reason}; what was released stays known: once that is settled run again with --resume"
@@ -169,13 +171,14 @@ class Runner:
     def _resumed(self) -> str:
         try:
             told = json.loads((self.kit / LAST_RUN).read_text())
-        except (OSError, ValueError):
+            study, run = str(told["study"]), str(told["run"])
+        except (OSError, ValueError, LookupError, TypeError):
             raise ProtocolError(
                 f"there must be a run to resume, got no trace of one in {self.kit}; run without --resume"
             ) from None
-        if told["study"] != self.study.digest:
+        if study != self.study.digest:
             raise ProtocolError(
                 "the last run must be of this study, got one of study "
-                f"{told['study'][:12]}; run without --resume"
+                f"{study[:12]}; run without --resume"
             )
-        return str(told["run"])
+        return run

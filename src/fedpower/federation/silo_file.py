@@ -162,19 +162,47 @@ def read_silo(path: Path) -> SiloFile:
     for name, keys in tables.items():
         if name in content:
             check_keys(f"[{name}] of {path}", content[name], keys, needed.get(name, ()))
-    agrees = content.get("agrees", {})
-    if 0 < len(agrees.get("study", "0" * FEWEST_DIGITS)) < FEWEST_DIGITS:
-        raise InputError(
-            f"study in [agrees] of {path} must be {FEWEST_DIGITS} digits of its hash at least, got "
-            f"{agrees['study']!r}; copy it from `fedpower study show`"
-        )
-    return SiloFile(
+    made = SiloFile(
         name=content["silo"],
         path=path.absolute(),
         data=content["data"],
         ledger=content.get("ledger", {}),
-        agrees=agrees,
+        agrees=content.get("agrees", {}),
         identity_path=path.absolute().parent / content["identity"]["path"]
         if "identity" in content
         else None,
     )
+    _check(made)
+    return made
+
+
+def _check(silo: SiloFile) -> None:
+    """Refuse values that mean nothing, or that would let through what they are to keep out."""
+    drop, extra = silo.data.get("drop", []), silo.data.get("extra_columns", "refuse")
+    if not all(isinstance(name, str) for name in drop):
+        raise InputError(
+            f"drop in [data] of {silo.path} must be names of columns, got {drop!r}; put them in quotes"
+        )
+    if extra not in ("refuse", "drop"):
+        raise InputError(
+            f"extra_columns in [data] of {silo.path} must be 'refuse' or 'drop', got {extra!r}; "
+            "choose one"
+        )
+    given = [name for name in CAP if name in silo.ledger]
+    if len(given) == 1:
+        raise InputError(
+            f"the cap in [ledger] of {silo.path} must be epsilon and delta together, got {given[0]} "
+            "alone; add the other or leave both out"
+        )
+    told = silo.agrees.get("study", "0" * FEWEST_DIGITS)
+    if len(told) < FEWEST_DIGITS:
+        raise InputError(
+            f"study in [agrees] of {silo.path} must be {FEWEST_DIGITS} digits of its hash at least, "
+            f"got {told!r}; copy it from `fedpower study show`"
+        )
+    for name in CAP:
+        if not silo.agrees.get(name, 1) > 0:  # nor is nan
+            raise InputError(
+                f"{name} in [agrees] of {silo.path} must be above 0, got {silo.agrees[name]}; give "
+                "the most that one study may ask for"
+            )

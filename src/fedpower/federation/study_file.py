@@ -20,7 +20,7 @@ from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.terms import agree, public_treatment
-from fedpower.federation.tables import NUMBER, Keys, check_keys, read_toml
+from fedpower.federation.tables import NUMBER, Keys, as_toml, check_keys, read_toml
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
@@ -29,6 +29,9 @@ FORMAT = "fedpower-study/1"
 PORT = 8002
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Names of studies and silos: they become those of folders, certificates and hosts."""
+
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 
 TABLES: dict[str, Keys] = {
     "columns": {"names": list, "center": list, "scale": list},
@@ -75,6 +78,8 @@ NEEDED = {
 }
 PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
 """Tables whose keys are parameters of FedPCA (but for ``grace``, which only a network needs)."""
+
+FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind is NUMBER}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,10 +168,10 @@ class StudyFile:
 
 def rendered(content: Mapping[str, Any]) -> str:
     """Return the text of a study file with this content: numbers, texts, lists of them, tables."""
-    lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in TABLES]
+    lines = [f"{key} = {as_toml(value)}" for key, value in content.items() if key not in TABLES]
     for table in (each for each in TABLES if each in content):
         lines += ["", f"[{table}]"]
-        lines += [f"{key} = {_value(value)}" for key, value in content[table].items()]
+        lines += [f"{key} = {as_toml(value)}" for key, value in content[table].items()]
     return "\n".join(lines) + "\n"
 
 
@@ -181,13 +186,6 @@ def moved(
     if identities:
         changed["identities"] = dict(identities)
     return rendered({**study.content, **changed})
-
-
-def _value(value: Any) -> str:
-    """Return a value in TOML, which has JSON's texts and lists and its own infinity."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def read_study(path: Path) -> StudyFile:
@@ -219,7 +217,7 @@ def read_study(path: Path) -> StudyFile:
         )
     given |= public
     grace = given.pop("grace", None)
-    parameters = {"random_state": 0, **given}
+    parameters = {"random_state": 0, **{key: _meant(key, value) for key, value in given.items()}}
     study = StudyFile(
         name=content["name"],
         columns=columns,
@@ -234,8 +232,26 @@ def read_study(path: Path) -> StudyFile:
     return study
 
 
+def _meant(key: str, value: Any) -> Any:
+    """Return a value as it counts: 1 is 1.0 where a number is meant, and columns' values are numbers."""
+    if isinstance(value, list) and key in TABLES["columns"]:
+        if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+            raise InputError(
+                f"{key} in [columns] must be a list of numbers, got {value!r}; give one a column"
+            )
+        return [float(each) for each in value]
+    return float(value) if key in FLOATS else value
+
+
 def _check(study: StudyFile) -> None:
     """Refuse what contradicts itself, as a fit would refuse it."""
+    seed, drawn = study.parameters["random_state"], study.parameters.get("n_participants", 1)
+    if not 0 <= seed < 2**32:
+        raise InputError(f"random_state must be from 0 to 2**32 - 1, got {seed}; choose another")
+    if drawn > len(study.silos):
+        raise InputError(
+            f"n_participants must be at most the {len(study.silos)} silos, got {drawn}; lower it"
+        )
     model = study.model()
     check_parameters(model)
     if math.isfinite(model.epsilon) and not study.treatment.bounded:
@@ -256,7 +272,7 @@ def _check(study: StudyFile) -> None:
         )
     if not 1 <= study.port <= 65535:
         raise InputError(f"port must lie between 1 and 65535, got {study.port}; choose one")
-    if not re.fullmatch(r"[A-Za-z0-9.-]+", study.host):
+    if not HOST.fullmatch(study.host):
         raise InputError(
             f"host must be a host name or an address, got {study.host!r}; give the coordinator's"
         )

@@ -1,5 +1,7 @@
-"""Reading TOML files whose every key is known: what is missing, unknown or of another type is refused."""
+"""TOML files whose every key is known: what is missing, unknown or of another type is refused."""
 
+import json
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ NUMBER = (int, float)
 SPOKEN: dict[object, str] = {
     str: "text in quotes",
     int: "a whole number",
+    float: "a number with a decimal point",
     NUMBER: "a number",
     bool: "true or false",
     list: "a list",
@@ -52,6 +55,15 @@ def check_keys(where: str, table: Mapping[str, Any], keys: Keys, needed: tuple[s
     for name in needed:
         if name not in table:
             raise InputError(f"{where} must have {name!r}, got none; add it")
+
+
+def as_toml(value: Any) -> str:
+    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
+    if isinstance(value, list):
+        return f"[{', '.join(as_toml(each) for each in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _is(value: object, kind: Any) -> bool:

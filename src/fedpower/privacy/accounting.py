@@ -6,6 +6,7 @@ A Gaussian release of noise multiplier σ (standard deviation / sensitivity) is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -66,9 +67,15 @@ def multiplier_of(epsilon: float, delta: float) -> float:
     epsilon, delta = _epsilon(epsilon), _delta(delta)
     if epsilon == math.inf:
         return 0.0
+    return _sigma(epsilon, delta) * (1 + _MULTIPLIER_MARGIN)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sigma(epsilon: float, delta: float) -> float:
+    """Return the calibrated multiplier: a root that is asked for again whenever a silo starts."""
     from dp_accounting import get_sigma_gaussian  # noqa: PLC0415  (heavy)
 
-    return float(get_sigma_gaussian(epsilon, delta)) * (1 + _MULTIPLIER_MARGIN)
+    return float(get_sigma_gaussian(epsilon, delta))
 
 
 def mu_of(epsilon: float, delta: float) -> float:

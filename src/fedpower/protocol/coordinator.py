@@ -6,6 +6,7 @@ no sockets, threads, clocks or files in here.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import Any
@@ -108,7 +109,7 @@ class Coordinator:
         self.run = run
         self._on_round = on_round
         self._on_closed = on_closed
-        self._recorded = list(recorded)
+        self._recorded = deque(recorded)
         self.n_replayed = 0
         self._ask: Ask | None = None
         self._round: Round | None = None
@@ -181,6 +182,12 @@ class Coordinator:
         )
 
     def _advance(self, closed: Round | None) -> None:
+        """Hand the closed round to the solver and open the next, as often as that one is on record."""
+        self._hand_over(closed)
+        while self._round is not None and self._is_recorded(self._round):
+            self._hand_over(self._round)
+
+    def _hand_over(self, closed: Round | None) -> None:
         """Hand the closed round to the solver and open the one that it asks for."""
         self._round = None
         try:
@@ -192,25 +199,23 @@ class Coordinator:
             self._on_round(closed)
         if ask is not None:
             self._open(ask)
-            self._replay()
 
-    def _replay(self) -> None:
-        """Close the round just opened with what was written down of it, if anything was."""
+    def _is_recorded(self, opened: Round) -> bool:
+        """Return whether the round just opened was written down; it then holds what was."""
         if not self._recorded:
-            return
-        assert self._round is not None
-        opened, known = self._round, self._recorded.pop(0)
+            return False
+        known = self._recorded.popleft()
         if (known.number, known.asked, known.question) != (
             opened.number,
             opened.asked,
             opened.question,
         ):
             self._recorded.clear()
-            return
+            return False
         opened.answers, opened.refused = dict(known.answers), dict(known.refused)
         opened.bytes_up = known.bytes_up
         self.n_replayed += 1
-        self._advance(opened)
+        return True
 
     def _open(self, ask: Ask) -> None:
         asked = self.silos if ask.silos is None else ask.silos

@@ -32,14 +32,20 @@ class Journal:
         Whose rounds they are.
     rounds
         The closed rounds, in order.
-    sound
-        How many bytes of the file are sound; what follows was cut short or altered.
+    ends
+        Where the opening ends, and each of the rounds: the last is how many bytes are sound, and what
+        follows it was cut short or altered.
     """
 
     study: str
     run: str
     rounds: tuple[Round, ...]
-    sound: int
+    ends: tuple[int, ...]
+
+    @property
+    def sound(self) -> int:
+        """How many bytes are sound."""
+        return self.ends[-1]
 
 
 def opening(study: str, run: str) -> bytes:
@@ -75,21 +81,32 @@ def read(content: bytes) -> Journal:
             "silos give the same answers to the same questions at no further charge"
         )
     frames = _frames(content, len(MAGIC))
-    first = next(frames, None)
-    if first is None:
+    first = next(frames, (b"", 0))
+    whose = _whose(first[0])
+    if whose is None:
         raise ProtocolError(
             "a checkpoint must say which run it belongs to, got one whose opening is damaged; start "
             "the run anew: silos give the same answers to the same questions at no further charge"
         )
-    whose, sound = json.loads(first[0]), first[1]
     rounds: list[Round] = []
+    ends = [first[1]]
     for payload, end in frames:
         try:
             rounds.append(_round(payload))
         except (ProtocolError, ValueError, LookupError, TypeError):
             break
-        sound = end
-    return Journal(study=whose["study"], run=whose["run"], rounds=tuple(rounds), sound=sound)
+        ends.append(end)
+    return Journal(study=whose[0], run=whose[1], rounds=tuple(rounds), ends=tuple(ends))
+
+
+def _whose(payload: bytes) -> tuple[str, str] | None:
+    """Return the study and the run that an opening names; None where it names none."""
+    try:
+        told = json.loads(payload)
+        study, run = told["study"], told["run"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return (study, run) if isinstance(study, str) and isinstance(run, str) else None
 
 
 def _round(payload: bytes) -> Round:

@@ -16,7 +16,7 @@ from nvflare.apis.signal import Signal
 from fedpower.engines.flare.carrier import KEY, TASK, unwrapped, wrapped
 from fedpower.engines.inprocess import MOST_ATTEMPTS
 from fedpower.engines.pacing import Pace
-from fedpower.errors import ProtocolError
+from fedpower.errors import FedpowerError, ProtocolError
 from fedpower.protocol.coordinator import Coordinator, Receipt
 from fedpower.protocol.messages import Message
 
@@ -47,8 +47,16 @@ class CoordinatorController(Controller):
         """Return what to run and how long its rounds may take."""
 
     @abstractmethod
-    def close(self, coordinator: Coordinator, reason: str | None) -> None:
-        """Take the outcome; ``reason`` says why the run has to be taken up again, None if it is done."""
+    def close(self, coordinator: Coordinator | None, reason: str | None, *, again: bool) -> None:
+        """Take the outcome.
+
+        Parameters
+        ----------
+        coordinator
+            None where it could not be opened.
+        reason, again
+            Why there is no outcome yet, None if there is; and whether another job may bring it.
+        """
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: everything happens in ``control_flow``."""
@@ -58,9 +66,10 @@ class CoordinatorController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the coordinator to its end, or until it cannot go on."""
-        coordinator, pace = self.open(fl_ctx)
-        reason: str | None = None
+        coordinator: Coordinator | None = None
+        reason, again = None, True
         try:
+            coordinator, pace = self.open(fl_ctx)
             while not coordinator.done:
                 number, started = coordinator.history[-1].number, time.monotonic()
                 self._round(coordinator, pace, abort_signal, fl_ctx)
@@ -68,11 +77,13 @@ class CoordinatorController(Controller):
                 if self._stop_after_round and not coordinator.done:
                     reason = "asked to take in silos that came back"
                     break
-        except ProtocolError as error:
-            reason = str(error)
+        except FedpowerError as error:
+            # Too few answers may be more another time; what is wrong before any round stays so.
+            reason, again = str(error), isinstance(error, ProtocolError) and coordinator is not None
+            self.log_error(fl_ctx, reason)
         except EndedOutsideError:
             reason = "the job was ended from outside"
-        self.close(coordinator, reason)
+        self.close(coordinator, reason, again=again)
 
     def stop_after_round(self) -> None:
         """End the job once the present round is closed; what is known stays known."""

@@ -1,0 +1,36 @@
+"""A study of the three hospitals, and kits that hold no keys: enough for all that contacts nobody."""
+
+import json
+from pathlib import Path
+
+from hospitals import succeed
+
+SILOS = "north,south,east"
+STUDY = ("--name", "heart", "--silos", SILOS, "--columns-of", "north.csv", "-k", 2)
+PRIVATE_STUDY = (*STUDY, "--epsilon", 1, "--row-norm", 10)
+
+
+def write_study(*more: object) -> Path:
+    succeed("study", "init", "study.toml", *PRIVATE_STUDY, *more)
+    return Path("study.toml")
+
+
+def kit_for(party: str, *, study: str = "study.toml") -> Path:
+    """Return a folder that is told from a kit by nothing but its keys."""
+    kit = Path("kits") / party
+    (kit / "startup").mkdir(parents=True)
+    kind = {"coordinator": "fed_server.json", "runner": "fed_admin.json"}
+    (kit / "startup" / "rootCA.pem").write_text("")
+    told = json.dumps({"client": {"fqsn": party}})
+    (kit / "startup" / kind.get(party, "fed_client.json")).write_text(told)
+    (kit / "study.toml").write_text(Path(study).read_text())
+    return kit
+
+
+def silo_file(name: str = "north", *, cap: float = 2.0, more: str = "") -> Path:
+    path = Path(f"{name}.toml")
+    path.write_text(
+        f'silo = "{name}"\n[data]\npath = "{name}.csv"\n[ledger]\npath = "{name}.ledger"\n'
+        f"epsilon = {cap}\ndelta = 1e-5\n{more}"
+    )
+    return path

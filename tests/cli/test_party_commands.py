@@ -1,0 +1,234 @@
+"""The commands of a federation's parties: all that happens before anybody is contacted."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consortium import kit_for, silo_file, write_study
+from hospitals import run, succeed
+
+from fedpower.federation.study_file import read_study
+
+
+@pytest.fixture
+def place(here: Path) -> Path:
+    write_study()
+    for party in ("coordinator", "runner", "north", "south"):
+        kit_for(party)
+    silo_file()
+    return here
+
+
+def files_in(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_dry_run_shows_what_would_leave_and_touches_nothing(place: Path) -> None:
+    before = files_in(place)
+    said = succeed("silo", "kits/north", "north.toml", "--dry-run").stdout
+    assert "What would leave north" in said
+    assert "the moment, the mean row and the trace, noised once" in said
+    assert "Nobody was contacted and nothing was charged." in said
+    assert files_in(place) == before
+
+
+def test_a_dry_run_as_json(place: Path) -> None:
+    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    assert facts["study"] == read_study(Path("study.toml")).digest
+    assert (facts["rows"], facts["columns"]) == (60, 5)
+    assert facts["affordable"] is True
+    assert (facts["ledger_cap"], facts["ledger_spent"]) == ("2", "0")
+    assert float(facts["epsilon_of_this_study"]) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_dry_run_says_when_the_ledger_cannot_pay(place: Path) -> None:
+    silo_file(cap=0.5)
+    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    assert facts["affordable"] is False
+
+
+def test_a_dry_run_of_an_exact_study_says_that_nothing_is_private(place: Path) -> None:
+    kit = Path("kits/north/study.toml")
+    kit.write_text(kit.read_text().replace("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf"))
+    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    assert facts["leaves"] == "exact numbers: this study is NOT private"
+
+
+@pytest.mark.parametrize("noise", ["step", "paper"])
+def test_a_dry_run_counts_the_products_of_the_other_modes(place: Path, noise: str) -> None:
+    kit = Path("kits/north/study.toml")
+    kit.write_text(kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n'))
+    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    assert "products of d×" in facts["leaves"]
+
+
+WRONG = {
+    "silo without files": (("silo",), "Missing argument"),
+    "silo with no kit": (
+        ("silo", ".", "north.toml"),
+        "must be a kit made by `fedpower federation init`",
+    ),
+    "silo with no file": (
+        ("silo", "kits/north", "none.toml"),
+        "the silo file must exist, got no file at",
+    ),
+    "silo with another's study": (
+        ("silo", "kits/north", "agrees.toml"),
+        "agreed to the study 0000",
+    ),
+    "silo not in the study": (("silo", "kits/north", "west.toml"), "the kit of the silo 'west'"),
+    "silo with the runner's kit": (
+        ("silo", "kits/runner", "north.toml"),
+        "must be the kit of the silo 'north', got that of 'runner'",
+    ),
+    "silo with another's kit": (
+        ("silo", "kits/south", "north.toml"),
+        "the kit of the silo 'north', got that of 'south'",
+    ),
+    "dry run with another's kit": (
+        ("silo", "kits/south", "north.toml", "--dry-run"),
+        "got that of 'south'; give",
+    ),
+    "silo without its rows": (
+        ("silo", "kits/south", "south.toml"),
+        "must be a file that exists, got none",
+    ),
+    "coordinator with no kit": (
+        ("coordinator", "."),
+        "must be a kit made by `fedpower federation init`",
+    ),
+    "coordinator with a silo's kit": (
+        ("coordinator", "kits/north"),
+        "must be the kit of the coordinator, got that of",
+    ),
+    "run without a study": (("run", "none.toml"), "the study file must exist, got no file at"),
+    "run without kits": (("run", "elsewhere/study.toml"), "must be a kit made by"),
+    "run with another's kit": (
+        ("run", "study.toml", "--kit", "kits/north"),
+        "the kit of the runner, got that of 'north'",
+    ),
+    "run of another study": (
+        ("run", "other.toml", "--kit", "kits/runner"),
+        "the kit must be of study",
+    ),
+    "run into others' files": (("run", "study.toml", "-o", "occupied"), "occupied"),
+    "resume of nothing": (
+        ("run", "study.toml", "--resume"),
+        "a run to resume, got no trace of one in",
+    ),
+    "rehearsal of too few": (("run", "study.toml", "--local", 2), "must have 3 to 3 silos, got 2"),
+    "rehearsal of too many": (("run", "study.toml", "--local", 4), "must have 3 to 3 silos, got 4"),
+    "rehearsal without data": (
+        ("run", "study.toml", "--local", 3, "--data", "occupied"),
+        "must hold one file for silo 'north', got 0",
+    ),
+    "status with a silo's kit": (
+        ("status", "study.toml", "--kit", "kits/south"),
+        "of the runner, got that of",
+    ),
+    "kits for no study": (
+        ("federation", "init", "none.toml", "-o", "new"),
+        "must exist, got no file at",
+    ),
+    "kits into a full folder": (
+        ("federation", "init", "study.toml", "-o", "occupied"),
+        "must be new or empty, got a folder that holds 'thesis.tex'",
+    ),
+    "kits for a silo called runner": (
+        ("federation", "init", "runner.toml", "-o", "new"),
+        "a silo must not be called 'runner', which names another kit",
+    ),
+    "kits for a silo called like the host": (
+        ("federation", "init", "host.toml", "-o", "new"),
+        "called like the coordinator's host, got 'north' for both",
+    ),
+    "kits without a folder": (("federation", "init", "study.toml"), "Missing option"),
+}
+
+
+@pytest.mark.parametrize("use", WRONG)
+def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str) -> None:
+    text = Path("study.toml").read_text()
+    Path("other.toml").write_text(text.replace("epsilon = 1.0", "epsilon = 0.5"))
+    Path("runner.toml").write_text(text.replace('"east"]', '"runner"]'))
+    Path("host.toml").write_text(text.replace('"localhost"', '"north"'))
+    silo_file("south")
+    silo_file("west")
+    agrees = Path("north.toml").read_text() + f'[agrees]\nstudy = "{"0" * 12}"\n'
+    Path("agrees.toml").write_text(agrees)
+    Path("occupied").mkdir()
+    Path("occupied/thesis.tex").write_text("years of work")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/study.toml").write_text(text)
+    before = files_in(place)
+    words, told = WRONG[use]
+    said = run(*words)
+    assert said.exit_code == 2, said.output
+    sentence = said.stderr.splitlines()[-1]
+    assert sentence.startswith("Error: ")
+    assert told in sentence
+    assert "Traceback" not in said.stderr
+    assert files_in(place) == before
+
+
+NEEDS_FLARE = [
+    ("federation", "init", "study.toml", "-o", "new"),
+    ("coordinator", "kits/coordinator"),
+    ("silo", "kits/north", "north.toml"),
+    ("run", "study.toml"),
+    ("status", "study.toml"),
+]
+
+
+@pytest.mark.parametrize("words", NEEDS_FLARE, ids=lambda words: words[0])
+def test_without_flare_one_sentence_says_what_to_install(
+    place: Path, words: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "nvflare" else found(name, *rest),
+    )
+    before = files_in(place)
+    said = run(*words)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert said.stderr == (
+        "Error: a federation of separate processes must have NVIDIA FLARE, got none installed; run "
+        "`pip install 'fedpower[flare]'`\n"
+    )
+    assert files_in(place) == before
+
+
+@pytest.mark.slow
+def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) -> None:
+    """Real keys and certificates, by FLARE's own provisioning."""
+    write_study()
+    digest = read_study(Path("study.toml")).digest
+    said = succeed("federation", "init", "study.toml", "-o", "kits").stdout
+    folders = {"coordinator", "runner", "north", "south", "east", "authority"}
+    assert {path.name for path in Path("kits").iterdir()} == folders
+    assert all(f"kits/{name}" in said for name in folders)
+    for name in folders - {"authority"}:
+        kit = Path("kits") / name
+        assert read_study(kit / "study.toml").digest == digest
+        assert kit.stat().st_mode & 0o777 == 0o700
+        (key,) = (kit / "startup").glob("*.key")
+        assert key.stat().st_mode & 0o777 == 0o600
+        assert not list(kit.rglob("*.sh"))
+    keys = {path.read_bytes() for path in Path("kits").rglob("*.key")}
+    assert len(keys) == 5
+    assert Path("kits/authority").stat().st_mode & 0o777 == 0o700
+    template = Path("kits/north/silo.toml").read_text()
+    assert digest in template
+    Path("kits/north/silo.toml").write_text(
+        template.replace("rows.parquet", str(here / "north.csv"))
+        .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
+        .replace("# delta = 1e-5", "delta = 1e-5")
+    )
+    shown = json.loads(
+        succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout
+    )
+    assert shown["affordable"] is True

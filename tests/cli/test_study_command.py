@@ -1,0 +1,87 @@
+"""`fedpower study`: the file is written, looked over and shown."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from consortium import PRIVATE_STUDY, STUDY, write_study
+from hospitals import COLUMNS, run, succeed
+
+from fedpower.federation.study_file import read_study
+
+WRONG = {
+    "init without columns": ("study", "init", "s.toml", "--name", "a", "--silos", "b", "-k", 1,
+                             "--epsilon", 1, "--row-norm", 1),
+    "init with columns twice": ("study", "init", "s.toml", *PRIVATE_STUDY, "--columns", "a,b"),
+    "init from columns without names": ("study", "init", "s.toml", "--name", "a", "--silos", "b",
+                                        "-k", 1, "--epsilon", 1, "--row-norm", 1,
+                                        "--columns-of", "east.npy"),
+    "init without a bound": ("study", "init", "s.toml", *STUDY, "--epsilon", 1),
+    "init with two bounds": ("study", "init", "s.toml", *PRIVATE_STUDY, "--normalize"),
+    "init of a bad name": ("study", "init", "s.toml", *PRIVATE_STUDY, "--name", "Heart/1"),
+    "init of too many components": ("study", "init", "s.toml", *PRIVATE_STUDY, "-k", 9),
+    "init of a bad port": ("study", "init", "s.toml", *PRIVATE_STUDY, "--port", 0),
+    "init over another": ("study", "init", "taken.toml", *PRIVATE_STUDY),
+    "check of nothing": ("study", "check", "nowhere.toml"),
+    "check of data": ("study", "check", "north.csv"),
+    "show of nothing": ("study", "show", "nowhere.toml"),
+    "show of a folder": ("study", "show", "."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", WRONG)
+def test_a_wrong_study_command_is_refused_in_one_sentence(here: Path, use: str) -> None:
+    (here / "taken.toml").write_text("somebody's")
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    said = run(*WRONG[use])
+    assert (said.exit_code, said.stdout) == (2, "")
+    (sentence,) = said.stderr.splitlines()
+    assert sentence.startswith("Error: ")
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_init_writes_a_study_that_check_finds_in_order(here: Path) -> None:
+    path = write_study("--min-silos", 2, "--deadline", 30, "--grace", 5, "--host", "a.example.org")
+    study = read_study(path)
+    assert study.columns == COLUMNS
+    assert study.silos == ("north", "south", "east")
+    assert (study.min_silos, study.deadline, study.grace) == (2, 30.0, 5.0)
+    assert (study.host, study.port) == ("a.example.org", 8002)
+    said = succeed("study", "check", path).stdout
+    assert said == f"{path} is in order: study heart, {study.digest}\n"
+
+
+def test_init_replaces_a_file_only_by_force(here: Path) -> None:
+    path = write_study()
+    before = path.read_bytes()
+    said = run("study", "init", path, *PRIVATE_STUDY, "-k", 3)
+    assert said.exit_code == 2
+    assert path.read_bytes() == before
+    succeed("study", "init", path, *PRIVATE_STUDY, "-k", 3, "--force")
+    assert read_study(path).parameters["n_components"] == 3
+
+
+def test_an_exact_study_has_no_delta(here: Path) -> None:
+    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
+    study = read_study(Path("study.toml"))
+    assert math.isinf(study.model().epsilon)
+    assert "delta" not in study.parameters
+
+
+def test_show_fills_in_what_was_left_out(here: Path) -> None:
+    study = read_study(write_study())
+    facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert facts["hash"] == study.digest
+    assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("moment", "moment", 3)
+    assert (facts["epsilon"], facts["delta"], facts["grace"]) == (1.0, 1e-6, None)
+    assert facts["coordinator"] == "localhost:8002"
+    shown = succeed("study", "show", "study.toml").stdout
+    assert study.digest in shown
+    assert facts["why_this_solver"].split()[0] in shown
+
+
+def test_show_of_an_exact_study_is_json_all_the_same(here: Path) -> None:
+    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
+    facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert facts["noise"] == "none"

@@ -1,0 +1,75 @@
+"""The runner's decisions: which run to take up, and whether another job could fare better."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import write_study
+
+from fedpower.errors import ProtocolError
+from fedpower.federation.runner import LAST_RUN, Runner
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """A runner's kit but for its keys: nobody is contacted here."""
+    (tmp_path / "startup").mkdir()
+    for name in ("rootCA.pem", "fed_admin.json"):
+        (tmp_path / "startup" / name).write_text("{}")
+    write_study(tmp_path)
+    return tmp_path
+
+
+def runner_with(kit: Path, said: list[str]) -> Runner:
+    return Runner(kit=kit, patience=0.0, say=said.append, on_round=lambda told: None)
+
+
+@pytest.mark.parametrize("left", [None, "", "no json"])
+def test_where_no_run_was_begun_none_is_resumed(
+    left: str | None, kit: Path, tmp_path: Path
+) -> None:
+    if left is not None:
+        (kit / LAST_RUN).write_text(left)
+    with pytest.raises(ProtocolError, match=r"a run to resume, got no trace .*; run without --res"):
+        runner_with(kit, []).run(tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize(
+    "told", [{}, [], {"study": "0" * 64}, {"run": "a"}, {"study": 1, "run": 2}]
+)
+def test_a_trace_that_names_no_run_is_no_trace(told: Any, kit: Path, tmp_path: Path) -> None:
+    (kit / LAST_RUN).write_text(json.dumps(told))
+    with pytest.raises(ProtocolError, match="run without --resume"):
+        runner_with(kit, []).run(tmp_path / "out", resume=True)
+
+
+def test_the_last_run_of_another_study_is_not_resumed(kit: Path, tmp_path: Path) -> None:
+    (kit / LAST_RUN).write_text(json.dumps({"study": "0" * 64, "run": "0123456789abcdef"}))
+    with pytest.raises(ProtocolError, match=r"must be of this study, got one of study 0{12}; run"):
+        runner_with(kit, []).run(tmp_path / "out", resume=True)
+
+
+def test_a_run_that_cannot_be_opened_is_not_tried_again(kit: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(ProtocolError, match=r"^a checkpoint must begin as fedpower writes it$"):
+        runner_with(kit, said)._consider(
+            {"reason": "a checkpoint must begin as fedpower writes it", "again": False}
+        )
+    assert said == []
+
+
+def test_a_refusal_is_told_with_what_to_do(kit: Path) -> None:
+    state = {"reason": "silo 'north' refused: no budget is left", "again": True}
+    with pytest.raises(ProtocolError, match=r"no budget is left; .* run again with --resume"):
+        runner_with(kit, [])._consider(state)
+
+
+@pytest.mark.parametrize("state", [{}, {"reason": "round 1 needs 3 answers", "again": True}])
+def test_what_may_be_better_another_time_is_taken_up_again(
+    state: dict[str, Any], kit: Path
+) -> None:
+    said: list[str] = []
+    runner_with(kit, said)._consider(state)
+    assert len(said) == 1
+    assert said[0].startswith("taking the run up again: ")

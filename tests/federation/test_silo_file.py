@@ -1,0 +1,165 @@
+"""A silo's own file: its refusals, what it agrees to, and its ledger."""
+
+import math
+from pathlib import Path
+
+import pytest
+from studies import write_silo, write_study
+
+from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
+from fedpower.federation.silo_file import read_silo
+from fedpower.privacy.ledger import Ledger
+
+DATA = '[data]\npath = "rows.csv"\n'
+WRONG = {
+    "no silo": (DATA, "must have 'silo', got none; add it"),
+    "silo of another type": (f"silo = 3\n{DATA}", "silo in .* must be text in quotes, got 3"),
+    "no data": ('silo = "north"', "must have 'data', got none; add it"),
+    "no path": ('silo = "north"\n[data]\n', "must have 'path', got none; add it"),
+    "path of another type": ('silo = "north"\n[data]\npath = 3', "path in .* must be text in quotes"),
+    "drop as text": (f'silo = "north"\n{DATA}drop = "id"', "drop in .* must be a list, got 'id'"),
+    "drop of numbers": (f'silo = "north"\n{DATA}drop = [1]', r"drop in .* names of columns, got \[1\]"),
+    "extra columns": (f'silo = "north"\n{DATA}extra_columns = "keep"', "must be 'refuse' or 'drop'"),
+    "unknown key": (f'silo = "north"\n{DATA}password = "x"', "only the keys path, .*got 'password'"),
+    "unknown table": (f'silo = "north"\n{DATA}[noise]\n', "must have only the keys .*got 'noise'"),
+    "table that is none": ('silo = "north"\ndata = "rows.csv"', "data in .* must be a table"),
+    "ledger without path": (f'silo = "north"\n{DATA}[ledger]\nepsilon = 1', "must have 'path', got none"),
+    "cap as text": (f'silo = "north"\n{DATA}[ledger]\npath="l"\nepsilon = "1"', "must be a number"),
+    "half a cap": (f'silo = "north"\n{DATA}[ledger]\npath="l"\nepsilon = 1', "together, got eps"),
+    "few digits": (f'silo = "north"\n{DATA}[agrees]\nstudy = "abc"', "12 digits of its hash at least"),
+    "no digits": (f'silo = "north"\n{DATA}[agrees]\nstudy = ""', "hash at least, got ''"),
+    "agrees to nan": (f'silo = "north"\n{DATA}[agrees]\nepsilon = nan', "above 0, got nan"),
+    "agrees to nothing": (f'silo = "north"\n{DATA}[agrees]\ndelta = 0.0', "above 0, got 0"),
+    "half a silo": (f'silo = "north"\n{DATA}[agrees]\nmin_silos = 1.5', "must be a whole number"),
+    "no toml": ("silo north", "must be TOML, got something else"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_file_is_refused_in_one_sentence(fault: str, tmp_path: Path) -> None:
+    text, sentence = WRONG[fault]
+    path = tmp_path / "silo.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=sentence) as refused:
+        read_silo(path)
+    assert "\n" not in str(refused.value)
+    assert ";" in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the silo file must exist, got no file at"):
+        read_silo(tmp_path / "silo.toml")
+
+
+def agreed(more: str, tmp_path: Path) -> None:
+    silo = write_silo(tmp_path, more=f"[agrees]\n{more}")
+    silo.check_agreed(write_study(tmp_path, rounds={"min_silos": 2}))
+
+
+@pytest.mark.parametrize(
+    "terms", ["", "epsilon = 1", "epsilon = 1.0\ndelta = 1e-6", "epsilon = inf", "min_silos = 2"]
+)
+def test_what_was_agreed_to_is_accepted(terms: str, tmp_path: Path) -> None:
+    agreed(terms, tmp_path)
+
+
+@pytest.mark.parametrize("digits", [12, 13, 64])
+def test_a_study_is_agreed_to_by_its_hash(digits: int, tmp_path: Path) -> None:
+    digest = write_study(tmp_path, rounds={"min_silos": 2}).digest
+    agreed(f'study = "{digest[:digits]}"', tmp_path)
+    other = ("1" if digest[11] != "1" else "2").join((digest[:11], digest[12:digits]))
+    with pytest.raises(ProtocolError, match=r"agreed to the study .*, got the study .*; read it"):
+        agreed(f'study = "{other}"', tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("terms", "sentence"),
+    [
+        ("epsilon = 0.9", "agrees to epsilon=0.9 at most, got a study with epsilon=1; change"),
+        ("delta = 1e-7", "agrees to delta=1e-07 at most, got a study with delta=1e-06; change"),
+        ("min_silos = 3", "takes part with 3 silos at least, got a study that goes on with 2; ch"),
+    ],
+)
+def test_what_was_not_agreed_to_is_refused(terms: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match=sentence):
+        agreed(terms, tmp_path)
+
+
+def test_an_exact_study_needs_an_epsilon_of_infinity(tmp_path: Path) -> None:
+    study = write_study(tmp_path, privacy={"epsilon": math.inf, "delta": None})
+    silo = write_silo(tmp_path, more="[agrees]\nepsilon = 5.0")
+    with pytest.raises(ProtocolError, match="epsilon=5 at most, got a study with epsilon=inf"):
+        silo.check_agreed(study)
+
+
+def test_a_silo_that_the_study_does_not_name_is_refused(tmp_path: Path) -> None:
+    silo = write_silo(tmp_path)
+    study = write_study(tmp_path, silos={"names": ["south", "east"]})
+    with pytest.raises(ProtocolError, match=r"'north' must be named .*, got the silos south, east"):
+        silo.check_agreed(study)
+
+
+def test_a_ledger_is_made_with_the_file_s_cap_and_kept(tmp_path: Path) -> None:
+    silo = write_silo(tmp_path)
+    with silo.open_ledger() as made:
+        assert made.cap == (2.0, 1e-5)
+        assert made.silo == "north"
+    before = (tmp_path / "north.ledger").read_bytes()
+    with silo.open_ledger() as again:
+        assert again.cap == (2.0, 1e-5)
+    assert (tmp_path / "north.ledger").read_bytes() == before
+
+
+def test_without_a_cap_no_ledger_is_made(tmp_path: Path) -> None:
+    silo = write_silo(tmp_path, cap=None)
+    with pytest.raises(LedgerError):
+        silo.open_ledger()
+    assert not (tmp_path / "north.ledger").exists()
+
+
+def test_a_look_makes_no_ledger(tmp_path: Path) -> None:
+    with write_silo(tmp_path).open_ledger(make=False) as shown:
+        assert shown.cap == (2.0, 1e-5)
+    assert not (tmp_path / "north.ledger").exists()
+
+
+def test_another_cap_than_the_ledger_s_is_refused(tmp_path: Path) -> None:
+    write_silo(tmp_path).open_ledger().close()
+    with pytest.raises(InputError, match=r"got epsilon=3 where .* has 2; change the file, or the"):
+        write_silo(tmp_path, cap=3.0).open_ledger()
+
+
+def test_someone_else_s_ledger_is_refused(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "north.ledger", epsilon=2.0, delta=1e-5, silo="south").close()
+    with pytest.raises(InputError, match="must belong to silo 'north', got that of 'south'; give"):
+        write_silo(tmp_path).open_ledger()
+
+
+def test_a_private_study_without_a_ledger_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "silo.toml"
+    path.write_text(f'silo = "north"\n{DATA}')
+    with pytest.raises(InputError, match=r"charged to a ledger, got no \[ledger\] in .*; add its"):
+        read_silo(path).open_ledger()
+
+
+def test_where_the_rows_are_is_not_shown_by_accident(tmp_path: Path) -> None:
+    """A place may hold credentials; neither the file's words nor a refusal repeat it."""
+    path = tmp_path / "silo.toml"
+    path.write_text('silo = "north"\n[data]\npath = "user:hunter2@rows.csv"\n')
+    silo = read_silo(path)
+    assert "hunter2" not in repr(silo)
+    assert "hunter2" not in str(silo)
+    study = write_study(tmp_path, silos={"names": ["south"]})
+    with pytest.raises(FedpowerError) as refused:
+        silo.check_agreed(study)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_paths_are_taken_from_the_file_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silo = write_silo(tmp_path)
+    study = write_study(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert silo.source(study).columns == study.columns

@@ -1,0 +1,188 @@
+"""A silo put together from its files: refuses before it charges, and looks without touching."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from studies import COLUMNS, silo_rows, write_rows, write_silo, write_study
+
+from fedpower.errors import FedpowerError
+from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.silo_file import read_silo
+from fedpower.federation.silo_node import open_silo
+from fedpower.privacy.ledger import Ledger
+from fedpower.protocol.messages import AskMoment, Enrol, Enrolment, Message, PackedMoment, Refusal
+
+RUN = "0123456789abcdef"
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def question(study: Any, body: Any, silo: str = "north", run: str = RUN) -> Message:
+    return Message(study=study.terms()[0].digest, run=run, round=0, silo=silo, body=body)
+
+
+def another_study(folder: Path) -> None:
+    write_silo(folder, more=f'[agrees]\nstudy = "{"0" * 64}"')
+
+
+def too_much(folder: Path) -> None:
+    write_silo(folder, more="[agrees]\nepsilon = 0.5")
+
+
+def not_named(folder: Path) -> None:
+    write_silo(folder, "north")
+    path = folder / "north.toml"
+    path.write_text(path.read_text().replace('silo = "north"', 'silo = "west"'))
+
+
+def no_rows(folder: Path) -> None:
+    (folder / "north.csv").unlink()
+
+
+def holes(folder: Path) -> None:
+    rows = silo_rows("north").copy()
+    rows[3, 1] = np.nan
+    write_rows(folder / "north.csv", rows)
+
+
+def other_columns(folder: Path) -> None:
+    write_rows(folder / "north.csv", silo_rows("north"), (*COLUMNS[:4], "shoe size"))
+
+
+def more_columns(folder: Path) -> None:
+    write_rows(folder / "north.csv", np.c_[silo_rows("north"), np.ones(60)], (*COLUMNS, "id"))
+
+
+def another_s_ledger(folder: Path) -> None:
+    (folder / "north.ledger").unlink()
+    Ledger.create(folder / "north.ledger", epsilon=2.0, delta=1e-5, silo="south").close()
+
+
+def another_cap(folder: Path) -> None:
+    write_silo(folder, cap=9.0)
+
+
+def damaged_ledger(folder: Path) -> None:
+    content = bytearray((folder / "north.ledger").read_bytes())
+    content[:16] = b"not a database!!"
+    (folder / "north.ledger").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        another_study,
+        too_much,
+        not_named,
+        no_rows,
+        holes,
+        other_columns,
+        more_columns,
+        another_s_ledger,
+        another_cap,
+        damaged_ledger,
+    ],
+)
+@pytest.mark.parametrize("dry", [False, True])
+def test_what_is_refused_is_refused_before_anything_is_charged(
+    spoil: Callable[[Path], None], dry: bool, tmp_path: Path
+) -> None:
+    study = write_study(tmp_path)
+    write_silo(tmp_path).open_ledger().close()
+    spoil(tmp_path)
+    before = files_of(tmp_path)
+    with (
+        pytest.raises(FedpowerError) as refused,
+        open_silo(study, read_silo(tmp_path / "north.toml"), make_ledger=not dry),
+    ):
+        pytest.fail("the silo was opened")
+    assert "\n" not in str(refused.value)
+    assert files_of(tmp_path) == before
+
+
+def test_what_is_refused_makes_no_ledger_either(tmp_path: Path) -> None:
+    study, silo = write_study(tmp_path), write_silo(tmp_path)
+    no_rows(tmp_path)
+    with pytest.raises(FedpowerError), open_silo(study, silo):
+        pytest.fail("the silo was opened")
+    assert not (tmp_path / "north.ledger").exists()
+
+
+def test_a_dry_run_makes_no_ledger(tmp_path: Path) -> None:
+    study, silo = write_study(tmp_path), write_silo(tmp_path)
+    before = files_of(tmp_path)
+    with open_silo(study, silo, make_ledger=False) as node:
+        assert node.affordable
+        assert node.price > 0
+        assert node.moment.n_rows == 60
+    assert files_of(tmp_path) == before
+
+
+def test_a_dry_run_changes_no_byte_of_a_ledger_in_use(tmp_path: Path) -> None:
+    study, silo = write_study(tmp_path), write_silo(tmp_path)
+    with open_silo(study, silo) as node:
+        assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
+    before = files_of(tmp_path)
+    with open_silo(study, silo, make_ledger=False) as node:
+        assert node.ledger is not None
+        assert node.ledger.spent().n_releases == 1
+        assert node.affordable
+    assert files_of(tmp_path) == before
+
+
+def test_opening_charges_nothing_and_answering_charges_once(tmp_path: Path) -> None:
+    study, silo = write_study(tmp_path), write_silo(tmp_path)
+    sent = []
+    for _ in range(2):
+        with open_silo(study, silo) as node:
+            assert node.ledger is not None
+            charged = node.ledger.spent().n_releases
+            assert charged == len(sent)
+            sent.append(node.silo.answer(question(study, AskMoment())).body)
+            assert node.ledger.spent().n_releases == 1
+    np.testing.assert_array_equal(sent[0].triangle, sent[1].triangle)
+
+
+def test_an_exact_study_needs_no_ledger_and_makes_none(tmp_path: Path) -> None:
+    study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
+    with open_silo(study, write_silo(tmp_path)) as node:
+        assert (node.ledger, node.price, node.affordable) == (None, 0.0, True)
+        assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
+    assert not (tmp_path / "north.ledger").exists()
+
+
+def test_a_silo_that_cannot_pay_says_so_at_enrolment(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    with open_silo(study, write_silo(tmp_path, cap=0.5)) as node:
+        assert not node.affordable
+        told = node.silo.answer(question(study, Enrol())).body
+        assert isinstance(told, Refusal)
+        assert "would spend epsilon=0.873 but silo 'north' has 0.499 left" in told.reason
+        assert node.ledger is not None
+        assert node.ledger.spent().n_releases == 0
+
+
+@pytest.mark.parametrize("noise", ["moment", "step"])
+def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_path: Path) -> None:
+    """The poor one is asked last, and still before any other is charged."""
+    study = write_study(tmp_path, privacy={"noise": noise})
+    nodes = {name: open_silo(study, write_silo(tmp_path, name)) for name in ("north", "south")}
+    poor = open_silo(study, write_silo(tmp_path, "east", cap=0.5))
+    with nodes["north"] as north, nodes["south"] as south, poor as east:
+        run = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        silos = {node.silo.name: node for node in (north, south, east)}
+        answers = [silos[asked.silo].silo.answer(asked) for asked in run.coordinator.next()]
+        for answer in answers[:-1]:
+            run.coordinator.receive(answer)
+        with pytest.raises(FedpowerError, match=r"silo 'east' refused: .* has 0\.499 left"):
+            run.coordinator.receive(answers[-1])
+        assert isinstance(north.silo.answer(question(study, Enrol())).body, Enrolment)
+        assert all(
+            node.ledger is not None and node.ledger.spent().n_releases == 0
+            for node in silos.values()
+        )

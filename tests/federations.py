@@ -1,0 +1,197 @@
+"""Federations over the protocol alone, in every noise mode: parties that outlive their processes."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
+from fedpower.protocol import Coordinator, Silo, Study, every
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
+from fedpower.protocol.outcome import Outcome, conclude, with_noise
+from fedpower.protocol.private_releases import open_releases
+from fedpower.protocol.solvers import (
+    KrylovSettings,
+    PowerSettings,
+    SolverSettings,
+    UploadSettings,
+    start,
+)
+from fedpower.protocol.study import NoiseMode
+from problems import Array, ArrayMoment, spiked_rows, split
+
+D, K, R, T = 6, 2, 3, 4
+SIZES = [60, 80, 100, 110]
+CAP = (2.0, 1e-5)
+NAMES = ("north", "south", "east", "west")
+SHAPE: dict[str, Any] = {"n_features": D, "rank": K, "iteration_rank": R}
+POWER = PowerSettings(**SHAPE, n_steps=T, schedule=every(2), center=True)
+KRYLOV = KrylovSettings(**SHAPE, tol=1e-6, max_rounds=8, center=True)
+
+CASES: dict[str, tuple[NoiseMode, SolverSettings]] = {
+    "fedpower": ("none", POWER),
+    "fedpower, partial": ("none", replace(POWER, n_participants=2)),
+    "fedpower, first": ("none", replace(POWER, n_participants=2, participation="first")),
+    "drift-corrected": ("none", replace(POWER, corrected=True)),
+    "krylov": ("none", KRYLOV),
+    "upload": ("none", UploadSettings(**SHAPE)),
+    "fedpower, step": ("step", POWER),
+    "fedpower, step, partial": ("step", replace(POWER, n_participants=2)),
+    "krylov, step": ("step", replace(KRYLOV, n_steps=T)),
+    "fedpower, paper": ("paper", POWER),
+    "fedpower, moment": ("moment", POWER),
+    "fedpower, moment, partial": ("moment", replace(POWER, n_participants=2)),
+    "drift-corrected, moment": ("moment", replace(POWER, corrected=True)),
+    "krylov, moment": ("moment", replace(KRYLOV, warm=False, lookahead=False)),
+    "upload, moment": ("moment", UploadSettings(**SHAPE)),
+}
+"""By name: what is noised, and how the coordinator iterates; every one centres on the pooled mean."""
+
+
+def study_of(case: str) -> Study:
+    noise, _ = CASES[case]
+    return Study(
+        columns=None,
+        n_features=D,
+        iteration_rank=R,
+        center=True,
+        noise=noise,
+        epsilon=float("inf") if noise == "none" else 1.0,
+        delta=0.0 if noise == "none" else 1e-6,
+        n_steps=T if noise in ("step", "paper") else None,
+    )
+
+
+def settings_of(case: str) -> SolverSettings:
+    return with_noise(CASES[case][1], study_of(case), run="a-run")
+
+
+def silo_rows() -> list[Array]:
+    rows = spiked_rows(n_rows=sum(SIZES), n_features=D, rank=K)
+    return split(rows / np.linalg.norm(rows, axis=1).max(), SIZES)
+
+
+@dataclass
+class Party:
+    """What an organisation keeps when its silo's process dies: rows, ledger, and noise not yet drawn.
+
+    ``asked`` holds the questions that reached a silo of it, by round, in the order of arrival. With a
+    ``folder`` the ledger is a file there and is opened anew with every process, else in memory.
+    """
+
+    name: str
+    study: Study
+    rows: Array
+    noise: NoiseSource
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.asked: dict[int, Message] = {}
+        self.n_asked = 0
+        self.ledger: Ledger | None = None
+        if self.study.noise != "none" and self.folder is None:
+            self.ledger = Ledger.in_memory(*CAP, silo=self.name)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new process: all that was in memory is gone."""
+        if self.study.noise != "none" and self.folder is not None:
+            path = self.folder / f"{self.name}.ledger"
+            if self.ledger is None:
+                Ledger.create(path, epsilon=CAP[0], delta=CAP[1], silo=self.name).close()
+            self.stop()
+            self.ledger = Ledger.open(path)
+        releases = open_releases(
+            self.name,
+            ArrayMoment(self.rows),
+            self.study,
+            ledger=self.ledger,
+            source=self.noise,
+            fingerprint=self.name,
+        )
+        self.silo = Silo(self.name, self.study, releases)
+
+    def stop(self) -> None:
+        if self.ledger is not None:
+            self.ledger.close()
+
+    def answer(self, message: Message) -> Message:
+        known = self.asked.setdefault(message.round, message)
+        assert encode(replace(known, run="")) == encode(replace(message, run="")), (
+            "a round asks one thing"
+        )
+        self.n_asked += 1
+        return self.silo.answer(message)
+
+    @property
+    def n_charged(self) -> int:
+        return 0 if self.ledger is None else self.ledger.spent().n_releases
+
+    def n_due(self) -> int:
+        """Return how many releases the questions that came here are worth: equal ones are one."""
+        charged = {
+            encode(replace(each, round=0))
+            for each in self.asked.values()
+            if isinstance(each.body, AskMean | AskSteps | AskMoment)
+        }
+        if self.study.noise == "none":
+            return 0
+        return len(charged) if self.study.noise != "moment" else min(1, len(charged))
+
+
+def parties_of(case: str, *, seed: int = 0, folder: Path | None = None) -> dict[str, Party]:
+    study = study_of(case)
+    return {
+        name: Party(
+            name,
+            study,
+            rows,
+            SeededNoiseForExperiments(1000 * seed + place),
+            folder,
+        )
+        for place, (name, rows) in enumerate(zip(NAMES, silo_rows(), strict=True))
+    }
+
+
+def coordinator_of(case: str, **options: Any) -> Coordinator:
+    settings = settings_of(case)
+    options = {"run": "a-run", "silos": NAMES, **options}
+    return Coordinator(
+        start(settings, np.random.default_rng(0)), study=study_of(case).digest, **options
+    )
+
+
+def deliver(coordinator: Coordinator, parties: Mapping[str, Party], *, rounds: int = 10**6) -> None:
+    """Deliver every message once and in order, for so many rounds at most."""
+    for _ in range(rounds):
+        if coordinator.done:
+            return
+        number = coordinator.history[-1].number
+        for question in coordinator.next():
+            if coordinator.done or coordinator.history[-1].number != number:
+                break  # the first K were enough
+            coordinator.receive(parties[question.silo].answer(question))
+
+
+def outcome_of(case: str, coordinator: Coordinator) -> Outcome:
+    return conclude(coordinator, study_of(case), settings_of(case))
+
+
+def result_bytes(case: str, coordinator: Coordinator) -> bytes:
+    """Return everything that a run ends with, as bytes."""
+    outcome = outcome_of(case, coordinator)
+    solution, kept = outcome.solution, io.BytesIO()
+    np.savez(kept, basis=solution.basis, values=solution.values)
+    rows = [each.as_row() for each in coordinator.history]
+    told = (rows, solution.sizes, outcome.privacy, [each.refused for each in coordinator.history])
+    return kept.getvalue() + repr(told).encode()
+
+
+def closed_rounds(coordinator: Coordinator) -> list[Round]:
+    """Return the rounds of a coordinator that has one open, or is done, without that one."""
+    return coordinator.history if coordinator.done else coordinator.history[:-1]

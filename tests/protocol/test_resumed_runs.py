@@ -1,0 +1,170 @@
+"""A run taken up from its closed rounds ends as if it had never stopped, and asks nothing twice."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from federations import (
+    CASES,
+    K,
+    Party,
+    closed_rounds,
+    coordinator_of,
+    deliver,
+    parties_of,
+    result_bytes,
+    study_of,
+)
+from fedpower.protocol import Coordinator, journal
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.messages import Enrolment, LocalSteps, read_only
+from fedpower.protocol.solvers import PowerSettings, fedpower
+from problems import spiked_rows, split
+from runs import drive, make_silos
+
+
+def kept(case: str, coordinator: Coordinator) -> tuple[Round, ...]:
+    """Return the closed rounds as they come back from disk."""
+    study = study_of(case).digest
+    records = [journal.record(each, study, "a-run") for each in closed_rounds(coordinator)]
+    return journal.read(journal.opening(study, "a-run") + b"".join(records)).rounds
+
+
+def n_asked(parties: dict[str, Party]) -> list[int]:
+    return [party.n_asked for party in parties.values()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_resumed_after_any_round_it_equals_the_uninterrupted_run_bit_for_bit(case: str) -> None:
+    whole, unbroken = coordinator_of(case), parties_of(case)
+    deliver(whole, unbroken)
+    expected = result_bytes(case, whole)
+    assert len(whole.history) >= 2
+    for stopped_after in range(len(whole.history) + 1):
+        parties = parties_of(case)
+        first = coordinator_of(case)
+        deliver(first, parties, rounds=stopped_after)
+        for party in parties.values():
+            party.restart()
+        second = coordinator_of(case, recorded=kept(case, first))
+        assert second.n_replayed == stopped_after
+        deliver(second, parties)
+        assert result_bytes(case, second) == expected
+        assert n_asked(parties) == n_asked(unbroken)
+        charges = [party.n_charged for party in unbroken.values()]
+        assert [party.n_charged for party in parties.values()] == charges
+
+
+@pytest.mark.parametrize("case", ["fedpower, step", "krylov, moment", "upload, moment"])
+def test_a_round_that_was_answered_but_not_written_down_is_asked_again_free_of_charge(
+    case: str,
+) -> None:
+    whole, unbroken = coordinator_of(case), parties_of(case)
+    deliver(whole, unbroken)
+    for lost in range(1, len(whole.history)):
+        parties = parties_of(case)
+        first = coordinator_of(case)
+        deliver(first, parties, rounds=lost)
+        second = coordinator_of(case, recorded=kept(case, first)[:-1])
+        deliver(second, parties)
+        assert result_bytes(case, second) == result_bytes(case, whole)
+        assert all(party.n_charged == unbroken[name].n_charged for name, party in parties.items())
+
+
+def test_what_is_played_back_is_reported_but_not_written_down_again() -> None:
+    case = "krylov"
+    first, parties = coordinator_of(case), parties_of(case)
+    deliver(first, parties, rounds=3)
+    digested: list[int] = []
+    written: list[int] = []
+    second = coordinator_of(
+        case,
+        recorded=kept(case, first),
+        on_round=lambda closed: digested.append(closed.number),
+        on_closed=lambda closed: written.append(closed.number),
+    )
+    assert (digested, written) == ([0, 1, 2], [])
+    deliver(second, parties)
+    numbers = [each.number for each in second.history]
+    assert (digested, written) == (numbers, numbers[3:])
+
+
+@pytest.mark.parametrize("altered", [0, 1, 2, 3])
+@pytest.mark.parametrize("how", ["question", "asked", "number"])
+def test_a_record_that_answers_another_question_is_ignored_from_there_on(
+    altered: int, how: str
+) -> None:
+    case = "fedpower"
+    whole, parties = coordinator_of(case), parties_of(case)
+    deliver(whole, parties)
+    records = list(kept(case, whole))
+    other = {"question": "0" * 64, "asked": ("north",), "number": 17}[how]
+    records[altered] = replace(records[altered], **{how: other})
+    again = parties_of(case)
+    second = coordinator_of(case, recorded=records)
+    assert second.n_replayed == altered
+    deliver(second, again)
+    assert result_bytes(case, second) == result_bytes(case, whole)
+    assert n_asked(again) == [len(whole.history) - altered] * len(again)
+
+
+def test_rounds_of_another_start_basis_are_not_taken_for_this_run_s() -> None:
+    """What was asked depends on the public randomness; the records of another are of no use."""
+    case = "fedpower"
+    other = Coordinator(
+        fedpower(CASES[case][1], np.random.default_rng(99)),  # type: ignore[arg-type]
+        tuple(parties_of(case)),
+        study=study_of(case).digest,
+        run="a-run",
+    )
+    deliver(other, parties_of(case))
+    resumed, parties = coordinator_of(case, recorded=kept(case, other)), parties_of(case)
+    assert resumed.n_replayed == 2  # enrolment and mean are the same questions for all
+    deliver(resumed, parties)
+    whole = coordinator_of(case)
+    deliver(whole, parties_of(case))
+    assert result_bytes(case, resumed) == result_bytes(case, whole)
+
+
+def test_records_beyond_the_end_of_the_run_change_nothing() -> None:
+    case = "upload"
+    whole = coordinator_of(case)
+    deliver(whole, parties_of(case))
+    records = [*kept(case, whole), *kept(case, whole)]
+    resumed = coordinator_of(case, recorded=records)
+    assert resumed.done
+    assert result_bytes(case, resumed) == result_bytes(case, whole)
+
+
+def test_a_run_of_very_many_rounds_is_played_back() -> None:
+    """As many as the default of ``max_rounds`` allows, and more."""
+    silos = make_silos(split(spiked_rows(), [300, 300]), 3)
+    settings = PowerSettings(n_features=12, rank=K, iteration_rank=3, n_steps=1500)
+
+    def coordinator(recorded: list[Round]) -> Coordinator:
+        return Coordinator(
+            fedpower(settings, np.random.default_rng(0)),
+            list(silos),
+            study=silos["silo-0"].study.digest,
+            run="long",
+            recorded=recorded,
+        )
+
+    whole = coordinator([])
+    drive(whole, silos)
+    resumed = coordinator(whole.history)
+    assert resumed.done
+    np.testing.assert_array_equal(resumed.outcome.basis, whole.outcome.basis)
+
+
+def test_answers_that_were_read_back_can_not_be_written_to() -> None:
+    case = "fedpower, step"
+    whole = coordinator_of(case)
+    deliver(whole, parties_of(case))
+    bodies = [body for each in kept(case, whole) for body in each.answers.values()]
+    steps = [body for body in bodies if isinstance(body, LocalSteps)]
+    assert steps
+    assert not any(body.product.flags.writeable for body in steps)
+    assert any(isinstance(body, Enrolment) for body in bodies)
+    assert read_only(steps[0].product) is steps[0].product
