@@ -56,6 +56,7 @@ bench-rounds: setup  ## rounds and bytes to a given error, every solver
 
 bench-secure: setup  ## secure sums: accuracy beside a curator, and cost (about ten minutes)
 	$(BIN)/python -m benchmarks.secure --json benchmarks/results/secure.json
+	$(BIN)/python -m benchmarks.secure --models "Model I" --seeds 100 --noises-per-draw 25 --columns --json benchmarks/results/secure_spiked.json
 	$(BIN)/python -m benchmarks.render
 
 clean:  ## remove the environment and what was built

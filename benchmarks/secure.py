@@ -41,7 +41,6 @@ Array = NDArray[np.float64]
 EPSILONS = (10.0, 1.0, 0.5)
 DELTA = 1e-4
 WAYS = ("curator", "secure", "local")
-NOISES_PER_DRAW = 5
 ROWS = 2000
 
 
@@ -52,7 +51,7 @@ def main() -> None:
         "Model I": lambda seed: spiked_covariance(seed=seed, n_rows=options.rows),
         "Model II": lambda seed: stochastic_block(seed=seed, n_nodes=options.nodes),
     }
-    found = {name: accuracy(name, make, options) for name, make in models.items()}
+    found = {name: accuracy(name, models[name], options) for name in options.models}
     costs = [cost(d, m, options) for d in options.columns for m in options.silos]
     report(
         options,
@@ -64,7 +63,7 @@ def main() -> None:
             "rows of Model I": options.rows,
             "nodes of Model II": options.nodes,
             "seeds": list(range(options.seeds)),
-            "rows drawn anew": f"every {NOISES_PER_DRAW} seeds",
+            "rows drawn anew": f"every {options.noises_per_draw} seeds",
             "rows a silo in the costs": ROWS,
             "repeats of the costs": options.repeats,
         },
@@ -97,7 +96,9 @@ def main() -> None:
                 ],
                 [_cost_row(each) for each in costs],
             )
-        ],
+        ]
+        if costs
+        else [],
     )  # fmt: skip
 
 
@@ -108,8 +109,8 @@ def accuracy(name: str, make: Callable[[int], Any], options: argparse.Namespace)
     }
     silos: dict[str, Any] = {}
     for seed in range(options.seeds):
-        if seed % NOISES_PER_DRAW == 0:
-            model = make(seed // NOISES_PER_DRAW)
+        if seed % options.noises_per_draw == 0:
+            model = make(seed // options.noises_per_draw)
             silos = keep(model)
             together = {"all": PooledMoment(list(silos.values()))}
             values, vectors = np.linalg.eigh(together["all"].moment())
@@ -117,7 +118,7 @@ def accuracy(name: str, make: Callable[[int], Any], options: argparse.Namespace)
             gap = values[-model.rank] - values[-model.rank - 1]
         for place, epsilon in enumerate(EPSILONS):
             for way in WAYS:
-                if way == "local" and seed % NOISES_PER_DRAW:
+                if way == "local" and seed % options.noises_per_draw:
                     continue  # for scale only
                 noise = 100_000 * (seed + 1) + 100 * place + WAYS.index(way)
                 held = together if way == "curator" else silos
@@ -333,8 +334,10 @@ def _options() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--rows", type=int, default=2_000_000, help="of Model I")
     made.add_argument("--nodes", type=int, default=1000, help="of Model II")
+    made.add_argument("--models", nargs="*", default=["Model I", "Model II"])
     made.add_argument("--seeds", type=int, default=20)
-    made.add_argument("--columns", type=int, nargs="+", default=[100, 1000, 3000])
+    made.add_argument("--noises-per-draw", type=int, default=5, help="seeds that share their rows")
+    made.add_argument("--columns", type=int, nargs="*", default=[100, 1000, 3000])
     made.add_argument("--silos", type=int, nargs="+", default=[5, 20, 100])
     made.add_argument("--repeats", type=int, default=3)
     return made.parse_args()

@@ -40,13 +40,14 @@ def masked(words: Words, *, silo: str, roll: Roll, secret: "X25519PrivateKey") -
     """
     names = [place.silo for place in roll.places]
     own = names.index(silo)
+    salt = roll.digest
     streams = []
     for other, place in enumerate(roll.places):
         if other == own:
             continue
         first, second = sorted((own, other))
         info = _info(roll, names[first], names[second])
-        key = agreed_key(secret, place.key, salt=roll.digest, info=info)
+        key = agreed_key(secret, place.key, salt=salt, info=info)
         streams.append((own < other, keystream(key)))
     out = np.array(words, dtype="<u8")
     zeros = memoryview(bytes(8 * CHUNK_WORDS))
