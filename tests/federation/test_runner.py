@@ -52,7 +52,7 @@ def test_the_last_run_of_another_study_is_not_resumed(kit: Path, tmp_path: Path)
 
 def test_a_run_that_cannot_be_opened_is_not_tried_again(kit: Path) -> None:
     said: list[str] = []
-    with pytest.raises(ProtocolError, match="^a checkpoint must begin as fedpower writes it$"):
+    with pytest.raises(ProtocolError, match=r"^a checkpoint must begin as fedpower writes it$"):
         runner_with(kit, said)._consider(
             {"reason": "a checkpoint must begin as fedpower writes it", "again": False}
         )
