@@ -62,7 +62,7 @@ def test_one_silo_whose_release_is_older_takes_the_promise_away(case: str) -> No
     parties = parties_of(case)
     north = parties["north"]
     north.answer(
-        Message(study=north.study.digest, run="earlier", round=0, silo="north", body=AskMoment())
+        Message(study=north.study.digest, run="earlier", round=99, silo="north", body=AskMoment())
     )
     inside, outside = public_epsilon(case, parties, "first")
     assert outside == inside
