@@ -254,9 +254,10 @@ def _wait_for_silos(kit: Path, count: int) -> None:
 @contextmanager
 def _echoing(shape: dict[str, int]) -> Iterator[None]:
     """Let the federation load the echo in place of the study's classes."""
-    kept = policy.CONTROLLER, policy.EXECUTOR
+    kept = policy.CONTROLLER, policy.EXECUTOR, policy.DOORKEEPER
     module = "benchmarks.federation_echo"
     policy.CONTROLLER, policy.EXECUTOR = f"{module}.EchoController", f"{module}.EchoSilo"
+    policy.DOORKEEPER = f"{module}.EchoDoorkeeper"
     root = str(Path(__file__).parents[1])
     paths = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([root, paths])
@@ -264,7 +265,7 @@ def _echoing(shape: dict[str, int]) -> Iterator[None]:
     try:
         yield
     finally:
-        policy.CONTROLLER, policy.EXECUTOR = kept
+        policy.CONTROLLER, policy.EXECUTOR, policy.DOORKEEPER = kept
         os.environ["PYTHONPATH"] = paths
         del os.environ[SHAPE]
 

@@ -24,6 +24,7 @@ def held():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "CONTROLLER", "federation_apps.HeldController")
         patch.setattr(policy, "EXECUTOR", "federation_apps.HeldSilo")
+        patch.setattr(policy, "DOORKEEPER", "federation_apps.HeldDoorkeeper")
         here = str(Path(__file__).parent)
         patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
         yield

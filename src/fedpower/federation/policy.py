@@ -10,6 +10,7 @@ from typing import Any
 
 CONTROLLER = "fedpower.federation.apps.StudyController"
 EXECUTOR = "fedpower.federation.apps.StudySilo"
+DOORKEEPER = "fedpower.federation.doorkeeper.Doorkeeper"
 ROLE = "lead"
 """FLARE's name for someone who may submit jobs and look after their own, and no more."""
 
@@ -41,6 +42,7 @@ def write_silo_policy(kit: Path) -> None:
                 "path": f"{_PROCESS}.client_process_launcher.ClientProcessJobLauncher",
                 "args": {},
             },
+            {"id": "app_deployer", "path": DOORKEEPER, "args": {}},
         ],
     }
     _write(kit, resources, SILO_RIGHTS)

@@ -27,6 +27,8 @@ START_S = 120.0
 """How long a submitted job may take to begin."""
 
 LAST_RUN = "last_run.json"
+TURNED_AWAY = "FINISHED:FAILED_TO_RUN"
+"""FLARE's word for a job that could not be deployed."""
 
 
 @dataclass(kw_only=True)
@@ -122,6 +124,11 @@ class Runner:
             except Exception:
                 self.say("the connection to the coordinator was lost; trying to find it again")
                 return False
+            if status == TURNED_AWAY:
+                raise ProtocolError(
+                    "a job must be let in by the silos, got it turned away; their logs say why: see that "
+                    "every party runs the same version of fedpower, then run again with --resume"
+                )
             if status.startswith("FINISHED"):
                 return True
             told = desk.progress(job)
