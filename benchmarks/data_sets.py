@@ -209,10 +209,10 @@ def model1() -> DataSet:
 
 
 def real(a9a: Path = A9A) -> Loaders:
-    """Return the loaders of the real data sets."""
+    """Return the loaders of the real data sets, by the sets' names."""
     return {
-        "a9a with min-max scaling": lambda: a9a_minmax(a9a),
-        "a9a with unit rows": lambda: a9a_unit(a9a),
+        "a9a, min-max": lambda: a9a_minmax(a9a),
+        "a9a, unit rows": lambda: a9a_unit(a9a),
         "digits": digits,
         "breast cancer": breast_cancer,
         "MNIST": mnist,

@@ -67,9 +67,7 @@ class Federation:
 
     def fit(self, method: str, *, epsilon: float, seed: int) -> Fit:
         """Return the fit of one of `METHODS`; the seed gives the start basis and the noise."""
-        model = FedPCA(
-            self._data.rank, epsilon=epsilon, **self._data.parameters, **METHODS[method]
-        )
+        model = FedPCA(self._data.rank, epsilon=epsilon, **self._data.parameters, **METHODS[method])
         study, settings, _ = agree(
             model,
             sizes={name: silo.n_rows for name, silo in self._silos.items()},

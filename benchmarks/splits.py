@@ -8,9 +8,7 @@ Places = list[NDArray[np.int64]]
 KINDS = ("at random", "by label")
 
 
-def split(
-    kind: str, labels: NDArray[np.int64], n_silos: int, rng: np.random.Generator
-) -> Places:
+def split(kind: str, labels: NDArray[np.int64], n_silos: int, rng: np.random.Generator) -> Places:
     """Return the rows of each silo, silos as equal as can be; `kind` is one of `KINDS`.
 
     By label, rows are sorted by label (in random order within one) and cut into equal parts: as

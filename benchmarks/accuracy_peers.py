@@ -1,0 +1,163 @@
+"""fedpower beside its peers: the same rows, bounded alike, the same ε, one way of scoring.
+
+Whoever needs pooled rows gets them. A fit has one core; OpenDP and diffprivlib run in environments and
+processes of their own and are ended when their time for a data set is over.
+"""
+
+import argparse
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from subprocess import CalledProcessError
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import parser, report
+from benchmarks.data_sets import A9A, available
+from benchmarks.peer_methods import (
+    ABOUT,
+    EPSILONS,
+    Task,
+    fit_here,
+    loaded,
+    loaders,
+    measurement,
+    plain,
+)
+from benchmarks.peer_process import HERE, peer_python, run_peer
+from benchmarks.pool import on_every_core
+from fedpower.engines.inprocess import available_cores
+from fedpower.privacy import default_delta
+
+PEERS = {"OpenDP": "opendp", "diffprivlib": "diffprivlib"}
+
+
+def main() -> None:
+    """Run everything here, then the peers."""
+    options = _options()
+    left_out: list[str] = []
+    facts = [plain(each).facts() for each in available(loaders(options.a9a), left_out.append)]
+    print("\n".join(left_out))
+    names = [each["data"] for each in facts]
+    tasks = [Task(name, str(options.a9a), seed) for name in names for seed in range(options.seeds)]
+    raw = [row for rows in on_every_core(fit_here, tasks).values() for row in rows]
+    ended = []
+    for name in names:
+        for peer, (rows, how) in fit_peers(name, options).items():
+            raw += rows
+            ended.append({"data": name, "peer": peer, "ended": how})
+            print(f"{peer} on {name}: {len(rows)} fits, {how}", flush=True)
+    keys = [(name, method) for name in names for method in ABOUT]
+
+    def table(measure: str) -> list[list[str]]:
+        return [
+            [*key, *ABOUT[key[1]], *_cells(raw, key, measure, options.seeds), _seconds(raw, key)]
+            for key in keys
+        ]
+
+    columns = ["data", "method", "who sees rows", "privacy"]
+    columns += [*(f"ε = {epsilon:g}" for epsilon in EPSILONS), "seconds a fit"]
+    report(
+        options,
+        name="accuracy_peers",
+        settings={
+            "epsilons": list(EPSILONS),
+            "delta": sorted({default_delta(each["rows"]) for each in facts}),
+            "seeds": list(range(options.seeds)),
+            "limit_s": options.limit,
+            "left_out": left_out,
+        },
+        columns=columns,
+        rows=table("captured"),
+        raw={"fits": raw, "peers": ended},
+        notes=[
+            "Captured variance as a share of what the exact subspace captures, mean ± standard "
+            f"deviation over {options.seeds} seeds. “did not finish”: not one fit at this ε within "
+            f"{options.limit:g} seconds for the data set, smallest ε first; “n of "
+            f"{options.seeds}”: so many did. Seconds: the median fit on one core, reading included.",
+            "UDA and WDA have no noise: they send local eigenvectors as they are. OpenDP draws from "
+            "the operating system and cannot be seeded; the others follow from the seed. Both "
+            "libraries spend part of ε on eigenvalues, as they come. The exponential mechanism is "
+            "their method with a sampler that finishes, all of ε spent on eigenvectors.",
+        ],
+        more=[
+            ("The same fits by sin θ_k to the exact subspace", columns, table("error")),
+            ("How the data were used", list(facts[0]), [list(each.values()) for each in facts]),
+        ],
+    )
+
+
+def fit_peers(
+    name: str, options: argparse.Namespace
+) -> dict[str, tuple[list[dict[str, Any]], str]]:
+    """Return each peer's measurements on a data set and how its run ended; one core for each."""
+    with ThreadPoolExecutor(min(len(PEERS), available_cores())) as threads:
+        found = threads.map(lambda peer: _fit_peer(peer, name, options), PEERS)
+        return dict(zip(PEERS, found, strict=True))
+
+
+def _fit_peer(
+    peer: str, name: str, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], str]:
+    data, truth = loaded(name, str(options.a9a))
+    try:
+        python = peer_python(PEERS[peer])
+    except (CalledProcessError, OSError) as error:
+        return [], f"not installed: {error}"
+    run = run_peer(
+        python,
+        HERE / f"{PEERS[peer]}_pca.py",
+        rows=data.rows,
+        rank=data.rank,
+        epsilons=EPSILONS,
+        seeds=options.seeds,
+        limit_s=options.limit,
+    )
+    rows = [
+        measurement(
+            data=name,
+            method=peer,
+            epsilon=fit["epsilon"],
+            seed=fit["seed"],
+            seconds=fit["seconds"],
+            score=truth.score(np.array(fit["basis"])),
+        )
+        for fit in run.fits
+    ]
+    return rows, run.ended
+
+
+def _cells(raw: list[dict[str, Any]], key: tuple[str, str], measure: str, seeds: int) -> list[str]:
+    """Return a cell for every ε: mean ± standard deviation, and how many finished if not all."""
+    cells = []
+    for epsilon in EPSILONS:
+        values = [
+            row[measure]
+            for row in raw
+            if (row["data"], row["method"], row["epsilon"]) == (*key, epsilon)
+        ]
+        if not values:
+            cells.append("did not finish")
+            continue
+        spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+        some = "" if len(values) == seeds else f" ({len(values)} of {seeds})"
+        cells.append(f"{statistics.mean(values):.3f}{spread}{some}")
+    return cells
+
+
+def _seconds(raw: list[dict[str, Any]], key: tuple[str, str]) -> str:
+    values = [row["seconds"] for row in raw if (row["data"], row["method"]) == key]
+    return f"{statistics.median(values):.2g}" if values else ""
+
+
+def _options() -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument("--a9a", type=Path, default=A9A, help="a9a in svmlight format")
+    made.add_argument("--seeds", type=int, default=10, help="number of splits and repetitions")
+    made.add_argument("--limit", type=float, default=60.0, help="seconds for a peer and data set")
+    return made.parse_args()
+
+
+if __name__ == "__main__":
+    main()
