@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit bench bench-rounds clean
+.PHONY: help setup demo test lint types contracts unit bench bench-rounds bench-accuracy docs-results clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP)  ## make .venv with everything pinned by constraints.txt
 
@@ -49,5 +49,15 @@ bench-rounds: setup  ## rounds and bytes to a given error, every solver
 	$(BIN)/python -m benchmarks.rounds --json benchmarks/results/rounds.json
 	$(BIN)/python -m benchmarks.render
 
+bench-accuracy: setup  ## real data and peers: results, pictures and docs/results.md (a quarter of an hour)
+	$(BIN)/python -m benchmarks.accuracy_real $(A9A:%=--a9a %) --json benchmarks/results/accuracy_real.json
+	$(BIN)/python -m benchmarks.accuracy_peers $(A9A:%=--a9a %) --json benchmarks/results/accuracy_peers.json
+	$(BIN)/python -m benchmarks.localpower_tables $(A9A:%=--a9a %) --json benchmarks/results/localpower_tables.json
+	$(BIN)/python -m benchmarks.accuracy_pictures
+	$(BIN)/python -m benchmarks.results_page
+
+docs-results: setup  ## write docs/results.md from the results that are there
+	$(BIN)/python -m benchmarks.results_page
+
 clean:  ## remove the environment and what was built
-	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench

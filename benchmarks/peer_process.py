@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,8 @@ HERE = Path(__file__).parent / "peers"
 ONE_THREAD = dict.fromkeys(
     ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+PATIENCE = 6
+UNFINISHED = "did not finish"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +52,27 @@ def run_peer(
     seeds: int,
     limit_s: float,
 ) -> PeerRun:
-    """Return what the script finds with this interpreter in at most `limit_s` seconds."""
+    """Return what the script finds with this interpreter in `limit_s` seconds of a core.
+
+    Processor time is what counts, so that a busy machine does not change the outcome; a script that
+    waits instead of working is ended as well, after `PATIENCE` times as long.
+    """
     with tempfile.TemporaryDirectory() as folder:
         data, found = Path(folder) / "data.npz", Path(folder) / "found.jsonl"
         np.savez(data, rows=rows, rank=rank, epsilons=np.array(epsilons), seeds=np.arange(seeds))
+        bounded = ["sh", "-c", f'ulimit -S -t {math.ceil(limit_s)}; exec "$@"', "peer"]
         try:
             done = subprocess.run(
-                [str(python), str(script), str(data), str(found)],
-                timeout=limit_s,
+                [*bounded, str(python), str(script), str(data), str(found)],
+                timeout=PATIENCE * limit_s,
                 capture_output=True,
                 text=True,
                 check=False,
                 env=os.environ | ONE_THREAD | {"PYTHONPATH": ""},
             )
-            ended = "finished" if done.returncode == 0 else _last_line(done.stderr)
+            ended = _ending(done.returncode, done.stderr)
         except subprocess.TimeoutExpired:
-            ended = "did not finish"
+            ended = UNFINISHED
         return PeerRun(fits=_whole_lines(found), ended=ended)
 
 
@@ -91,6 +100,11 @@ def _whole_lines(found: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return f"failed: {lines[-1]}" if lines else "failed without a word"
+def _ending(status: int, errors: str) -> str:
+    """Return how a process ended, in words."""
+    if status == 0:
+        return "finished"
+    if status == -signal.SIGXCPU:
+        return UNFINISHED
+    lines = errors.strip().splitlines()
+    return f"failed: {lines[-1]}" if lines else f"failed with status {status}"
