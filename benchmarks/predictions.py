@@ -44,13 +44,14 @@ def main() -> None:
         truth = vectors[:, ::-1][:, :rank]
         for epsilon in EPSILONS:
             model = FedPCA(rank, epsilon=epsilon, delta=DELTA, center=False)
-            facts: dict[str, Any] = {"sizes": sizes, "n_features": values.size}
-            made = plan(model, **facts, spectrum=np.maximum(values[::-1], 0.0))
+            made = plan(
+                model, sizes=sizes, n_features=values.size, spectrum=np.maximum(values[::-1], 0.0)
+            )
             for way in made.ways:
                 if (way.solver, way.noise) in SLOW or way.error is None:
                     continue
                 varied = clone(model).set_params(solver=way.solver, noise=way.noise)
-                measured = measure(varied, silos, facts, truth, n_seeds=options.seeds)
+                measured = measure(varied, silos, truth, n_seeds=options.seeds)
                 middle = float(np.median(measured))
                 ratio = max(middle / way.error, way.error / middle)
                 raw.append(
@@ -102,11 +103,14 @@ def problems(options: argparse.Namespace) -> Any:
         )
 
 
-def measure(
-    model: FedPCA, silos: dict[str, Any], facts: dict[str, Any], truth: Array, *, n_seeds: int
-) -> list[float]:
+def measure(model: FedPCA, silos: dict[str, Any], truth: Array, *, n_seeds: int) -> list[float]:
     """Return sin θ_k of one way for each noise seed."""
-    study, settings, _ = agree(model, **facts, treatment=TREATMENT)
+    study, settings, _ = agree(
+        model,
+        n_rows=sum(silo.n_rows for silo in silos.values()),
+        n_features=truth.shape[0],
+        treatment=TREATMENT,
+    )
     errors = []
     for seed in range(n_seeds):
         outcome = federate(

@@ -117,7 +117,7 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str
     unbounded = read_silos(sources, RowTreatment(), rank=2, steps=2)
     study, settings, _ = agree(
         model,
-        sizes={name: len(part) for name, part in parts.items()},
+        n_rows=sum(len(part) for part in parts.values()),
         n_features=12,
         treatment=RowTreatment(row_norm=12.0),
     )

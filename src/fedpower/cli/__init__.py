@@ -19,6 +19,12 @@ from fedpower.cli.failures import exit_status
 COMMANDS = {
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
     "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
+    "study": ("fedpower.cli.study:study", "The file that a consortium agrees on."),
+    "federation": ("fedpower.cli.federation:federation", "Make a kit for every party of a study."),
+    "coordinator": ("fedpower.cli.parties:coordinator", "Run the coordinator of a study."),
+    "silo": ("fedpower.cli.parties:silo", "Run this organisation's silo."),
+    "run": ("fedpower.cli.run:run", "Run a study over its federation."),
+    "status": ("fedpower.cli.run:status", "Who is connected, and how far a run is."),
     "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
     "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),
     "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),

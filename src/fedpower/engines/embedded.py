@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,43 +15,17 @@ from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import NoiseSource, SystemNoise
-from fedpower.privacy.statement import PrivacyStatement
+from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_releases import MomentReleases, StepReleases
-from fedpower.protocol.private_study import budget_of, noise_shift, state_privacy
-from fedpower.protocol.releases import ExactReleases
-from fedpower.protocol.silo import Releases, Silo
-from fedpower.protocol.solvers import Solution, SolverSettings, UploadSettings, start
+from fedpower.protocol.outcome import Outcome, conclude, with_noise
+from fedpower.protocol.private_releases import open_releases
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.silo import Silo
+from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a federation ends with.
-
-    Attributes
-    ----------
-    solution
-        Basis, values and the rest.
-    rounds
-        The record of every round, enrolment left out.
-    study
-        The terms.
-    privacy
-        What is promised about the rows.
-    kernels
-        By silo: how its products were computed, and why.
-    """
-
-    solution: Solution
-    rounds: list[Round]
-    study: Study
-    privacy: PrivacyStatement
-    kernels: dict[str, str]
 
 
 def read_silos(
@@ -120,34 +94,26 @@ def federate(
         See :class:`Coordinator` and :func:`run_in_process`.
     """
     budget = budget_of(study)
-    private: dict[str, MomentReleases | StepReleases] = {}
     with ExitStack() as stack:
-        if budget is None:
-            releases: dict[str, Releases] = {
-                name: ExactReleases(moment, center=study.center) for name, moment in moments.items()
-            }
-        else:
+        opened: dict[str, Ledger] = {}
+        if budget is not None:
             _check_bounded(moments, study)
-            kind = MomentReleases if budget.mode == "moment" else StepReleases
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack)
-            private = {
-                name: kind(
-                    moment,
-                    study,
-                    budget,
-                    ledger=opened[name],
-                    source=noise or SystemNoise(),
-                    # A ledger in memory lives as long as this fit, whose rows do not change.
-                    fingerprint=fingerprint(moment.source) if name in (ledgers or {}) else "",
-                )
-                for name, moment in moments.items()
-            }
-            # A study that one silo cannot afford must not cost the others.
-            for each in private.values():
-                each.check_affordable()
-            releases = {**private}
-            if not isinstance(settings, UploadSettings):
-                settings = replace(settings, shift=noise_shift(budget))
+        releases = {
+            name: open_releases(
+                moment,
+                study,
+                ledger=opened.get(name),
+                source=noise,
+                # A ledger in memory lives as long as this fit, whose rows do not change.
+                fingerprint=fingerprint(moment.source) if name in (ledgers or {}) else "",
+            )
+            for name, moment in moments.items()
+        }
+        # A study that one silo cannot afford must not cost the others.
+        for each in releases.values():
+            each.check_affordable()
+        settings = with_noise(settings, study)
         silos = {name: Silo(name, study, each) for name, each in releases.items()}
         coordinator = Coordinator(
             start(settings, rng),
@@ -158,22 +124,8 @@ def federate(
             on_round=on_round,
         )
         run_in_process(coordinator, silos, deadline=deadline, n_jobs=n_jobs)
-    solution: Solution = coordinator.outcome
-    rounds = [each for each in coordinator.history if each.kind != "enrol"]
-    return Outcome(
-        solution=solution,
-        rounds=rounds,
-        study=study,
-        privacy=state_privacy(
-            study,
-            budget,
-            solution.sizes,
-            rounds,
-            summed_once=getattr(settings, "n_participants", None) is None
-            and not any(each.reused for each in private.values()),
-        ),
-        kernels={name: moment.choice.reason for name, moment in moments.items()},
-    )
+    kernels = {name: moment.choice.reason for name, moment in moments.items()}
+    return replace(conclude(coordinator, study, settings), kernels=kernels)
 
 
 def _open_ledgers(

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import threadpoolctl
 
+from fedpower.engines.pacing import Pace
 from fedpower.protocol.coordinator import Coordinator, Receipt
 from fedpower.protocol.messages import Message
 
@@ -29,6 +30,7 @@ def run_in_process(
     silos: Mapping[str, Answers],
     *,
     deadline: float | None = None,
+    grace: float | None = None,
     n_jobs: int | None = None,
 ) -> None:
     """Run ``coordinator`` to its end over ``silos`` in threads.
@@ -39,20 +41,22 @@ def run_in_process(
         Holds the outcome and the history afterwards.
     silos
         By name.
-    deadline
-        Seconds after which a round is closed with those who answered; None waits for all.
+    deadline, grace
+        Seconds after which a round is closed with those who answered, and seconds that stragglers get
+        once the coordinator's ``min_silos`` answered; None waits. See :class:`Pace`.
     n_jobs
         How many silos work at once; the number of cores unless given. The cores are shared out: each
         silo's BLAS gets cores // n_jobs threads, so that together they use every core once.
     """
     busy, threads = share_cores(len(silos), n_jobs)
+    pace = Pace(deadline=deadline, grace=grace, enough=coordinator.min_silos)
     # With a deadline every silo has a thread of its own: one that sleeps must not hold up others.
-    workers = busy if deadline is None else len(silos)
+    workers = busy if deadline is None and grace is None else len(silos)
     with blas_threads(threads):
         pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo")
         try:
             while not coordinator.done:
-                _run_round(coordinator, silos, pool, deadline)
+                _run_round(coordinator, silos, pool, pace)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -106,9 +110,10 @@ def _run_round(
     coordinator: Coordinator,
     silos: Mapping[str, Answers],
     pool: ThreadPoolExecutor,
-    deadline: float | None,
+    pace: Pace,
 ) -> None:
     started = time.monotonic()
+    enough: float | None = None
     attempts: dict[str, int] = {}
     pending: set[Future[Message]] = set()
     this_round = -1
@@ -116,7 +121,8 @@ def _run_round(
         this_round = question.round
         pending.add(pool.submit(silos[question.silo].answer, question))
     while pending:
-        left = None if deadline is None else max(0.0, started + deadline - time.monotonic())
+        now = time.monotonic()
+        left = pace.left(now - started, None if enough is None else now - enough)
         finished, pending = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
         for future in finished:
             answer = future.result()
@@ -127,6 +133,8 @@ def _run_round(
             return
         if not finished:
             break
+        if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
+            enough = time.monotonic()
     coordinator.deadline()
 
 

@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpower.data import RowSource, match_columns, open_source
 from fedpower.engines.embedded import LedgerPaths, federate, read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.fitted import column_scale, fitted_attributes
+from fedpower.estimator.fitted import column_scale, take
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.silos import named_sources
-from fedpower.estimator.terms import agree, centers, public_treatment, treatment_of
+from fedpower.estimator.terms import agree, centers, public_rng, public_treatment, treatment_of
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.schedule import Schedule
@@ -343,17 +342,16 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_clipped({name: moment.n_clipped for name, moment in moments.items()})
         study, settings, choice = agree(
             self,
-            sizes={name: moment.n_rows for name, moment in moments.items()},
+            n_rows=sum(moment.n_rows for moment in moments.values()),
             n_features=self.n_features_in_,
             treatment=treatment,
             columns=columns,
         )
-        seed = check_random_state(self.random_state).randint(2**31 - 1)
         outcome = federate(
             moments,
             study=study,
             settings=settings,
-            rng=np.random.default_rng(seed),
+            rng=public_rng(self),
             ledgers=ledgers,
             min_silos=self.min_silos,
             deadline=self.deadline,
@@ -367,8 +365,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        for name, value in fitted_attributes(self, outcome, treatment).items():
-            setattr(self, name, value)
+        take(self, outcome, treatment, choice)
         self.privacy_ = replace(outcome.privacy, leak=leak)
-        self.solver_ = choice
         return self

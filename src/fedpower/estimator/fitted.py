@@ -6,15 +6,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data import RowTreatment
-from fedpower.engines.embedded import Outcome
 from fedpower.estimator.terms import centers
 from fedpower.linalg import fix_signs
+from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import noise_edge
 
 if TYPE_CHECKING:
     from fedpower.estimator.fedpca import FedPCA
 
 Array = NDArray[np.float64]
+
+
+def take(
+    model: "FedPCA", outcome: Outcome, treatment: RowTreatment, choice: SolverChoice
+) -> "FedPCA":
+    """Return the model, fitted: it takes over what a federation ended with."""
+    for name, value in fitted_attributes(model, outcome, treatment).items():
+        setattr(model, name, value)
+    model.privacy_ = outcome.privacy
+    model.solver_ = choice
+    return model
 
 
 def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment) -> dict[str, Any]:

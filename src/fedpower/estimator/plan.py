@@ -113,7 +113,7 @@ def plan(
     named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
     values = None if spectrum is None else full_spectrum(spectrum, n_features)
     facts: dict[str, Any] = {
-        "sizes": named,
+        "n_rows": sum(named.values()),
         "n_features": n_features,
         "treatment": RowTreatment(),
     }
@@ -122,7 +122,9 @@ def plan(
     ways = [
         replace(way, chosen=(way.solver, way.noise) == (choice.solver, study.noise))
         for mode in modes
-        for way in _ways(model, mode, facts, values, n_rehearsals)
+        for way in _ways(
+            model, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals
+        )
     ]
     return Plan(
         ways=tuple(ways),
@@ -161,7 +163,13 @@ def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) 
 
 
 def _ways(
-    model: FedPCA, mode: str, facts: dict[str, Any], values: Array | None, n_rehearsals: int
+    model: FedPCA,
+    mode: str,
+    *,
+    sizes: Mapping[str, int],
+    facts: dict[str, Any],
+    values: Array | None,
+    n_rehearsals: int,
 ) -> Iterator[Way]:
     for solver in WAYS[mode]:
         varied = clone(model).set_params(solver=solver, noise="auto" if mode == "none" else mode)
@@ -170,8 +178,8 @@ def _ways(
         except InputError:  # the model's own parameters rule this way out
             continue
         budget = budget_of(study)
-        level = 0.0 if budget is None else pooled_std(budget, facts["sizes"])
-        alone = 0.0 if budget is None else budget.std(max(facts["sizes"].values()))
+        level = 0.0 if budget is None else pooled_std(budget, sizes)
+        alone = 0.0 if budget is None else budget.std(max(sizes.values()))
         runs: list[Rehearsed] = []
         if values is not None and not _too_wide(study):
             runs = [
@@ -181,7 +189,7 @@ def _ways(
                     spectrum=values,
                     noise_std=level,
                     silo_std=alone,
-                    n_rows=sum(facts["sizes"].values()),
+                    n_rows=facts["n_rows"],
                     rng=np.random.default_rng(seed),
                 )
                 for seed in range(n_rehearsals if level > 0 else 1)

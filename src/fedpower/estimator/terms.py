@@ -2,18 +2,19 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from fedpower.data import RowSource, RowTreatment, largest_row_norm
 from fedpower.errors import InputError
 from fedpower.estimator.parameters import schedule_of
 from fedpower.privacy.calibration import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
-from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.private_study import noise_floor
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,
@@ -92,11 +93,11 @@ def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> tuple[RowTrea
     return found, BOUND_READ
 
 
-def rank_of(model: "FedPCA", n_rows: int, n_features: int) -> int | float:
+def rank_of(model: "FedPCA", n_rows: int | None, n_features: int) -> int | float:
     """Return k, or the fraction of variance asked for."""
     asked = model.n_components
-    most = min(n_rows, n_features)
-    if asked is None:
+    most = n_features if n_rows is None else min(n_rows, n_features)
+    if asked is None and n_rows is not None:
         return most
     if isinstance(asked, Integral) and not isinstance(asked, bool) and 1 <= int(asked) <= most:
         return int(asked)
@@ -116,15 +117,18 @@ def rank_of(model: "FedPCA", n_rows: int, n_features: int) -> int | float:
 def agree(
     model: "FedPCA",
     *,
-    sizes: Mapping[str, int],
+    n_rows: int | None,
     n_features: int,
     treatment: RowTreatment,
     columns: tuple[str, ...] | None = None,
+    agreement: str = "",
 ) -> tuple[Study, SolverSettings, SolverChoice]:
-    """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
-    n_rows = sum(sizes.values())
+    """Return the study, the coordinator's settings and why it takes that solver; public facts decide.
+
+    ``n_rows`` is None where the silos are yet to enrol: then k and δ must be given.
+    """
     center = centers(model)
-    if center and n_rows < 2:
+    if center and n_rows is not None and n_rows < 2:
         raise InputError(
             f"centring must have 2 rows at least, got n_samples = {n_rows}; "
             "bring more rows or pass center=False"
@@ -155,10 +159,10 @@ def agree(
         epsilon=float(model.epsilon),
         delta=_delta(model, n_rows) if noise != "none" else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
+        agreement=agreement,
     )
     choice = solver_of(model, study)
-    tol = max(float(model.tol), noise_tolerance(study, sizes))
-    return study, settings_of(model, study, choice, rank=rank, n_steps=n_steps, tol=tol), choice
+    return study, settings_of(model, study, choice, rank=rank, n_steps=n_steps), choice
 
 
 def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
@@ -196,18 +200,6 @@ def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
     return SolverChoice(solver=model.solver, reason="it was asked for")
 
 
-def noise_tolerance(study: Study, sizes: Mapping[str, int]) -> float:
-    """Return a hundredth of the least error that the noise can leave, the point of stopping there.
-
-    Eigenvalues are at most 1, rows having norm at most 1, so pooled noise of standard deviation τ turns
-    the eigenspace by about τ√d at least.
-    """
-    budget = budget_of(study)
-    if budget is None:
-        return 0.0
-    return 0.01 * pooled_std(budget, sizes) * math.sqrt(study.n_features)
-
-
 def settings_of(
     model: "FedPCA",
     study: Study,
@@ -215,7 +207,6 @@ def settings_of(
     *,
     rank: int | float,
     n_steps: int | None,
-    tol: float,
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
     if choice.solver == "moment":
@@ -232,7 +223,8 @@ def settings_of(
             n_features=study.n_features,
             rank=rank,
             iteration_rank=study.iteration_rank,
-            tol=tol,
+            tol=float(model.tol),
+            floor=noise_floor(study),
             max_rounds=model.max_rounds,
             n_steps=study.n_steps,
             n_participants=model.n_participants,
@@ -245,7 +237,8 @@ def settings_of(
         iteration_rank=study.iteration_rank,
         schedule=schedule_of(model),
         n_steps=n_steps,
-        tol=0.0 if study.noise in ("step", "paper") else tol,
+        tol=0.0 if study.noise in ("step", "paper") else float(model.tol),
+        floor=noise_floor(study),
         max_rounds=model.max_rounds,
         alignment=model.alignment,
         reference=model.reference,
@@ -254,6 +247,11 @@ def settings_of(
         center=study.center,
         corrected=bool(model.drift_correction),
     )
+
+
+def public_rng(model: "FedPCA") -> np.random.Generator:
+    """Return the public randomness of a fit: start basis and sampling of silos, never noise."""
+    return np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
 
 
 def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
@@ -265,5 +263,12 @@ def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
     return "moment" if n_features <= MOST_COLUMNS_FOR_MOMENT else "step"
 
 
-def _delta(model: "FedPCA", n_rows: int) -> float:
-    return default_delta(n_rows) if model.delta is None else float(model.delta)
+def _delta(model: "FedPCA", n_rows: int | None) -> float:
+    if model.delta is not None:
+        return float(model.delta)
+    if n_rows is None:
+        raise InputError(
+            "delta must be agreed on before the silos enrol, got none; give one, at most 1e-6 or "
+            "the inverse of the number of rows"
+        )
+    return default_delta(n_rows)

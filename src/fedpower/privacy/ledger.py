@@ -156,6 +156,13 @@ class Ledger:
         if not known and not account.charged(mu, slack_delta).holds:
             raise BudgetError(overspending(account, self.silo, mu, slack_delta))
 
+    @property
+    def cap(self) -> tuple[float, float]:
+        """The (ε, δ) that all releases together stay within."""
+        with self._store.transaction("DEFERRED"):
+            account = self._account()
+        return account.epsilon, account.delta
+
     def spent(self) -> Spent:
         """Return what all releases so far cost together, at the cap's delta."""
         with self._store.transaction("DEFERRED"):

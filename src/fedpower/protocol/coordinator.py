@@ -5,6 +5,7 @@ takes what arrives, :meth:`Coordinator.deadline` is called by an engine whose cl
 no sockets, threads, clocks or files in here.
 """
 
+import hashlib
 from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import Any
@@ -23,7 +24,9 @@ from fedpower.protocol.messages import (
     MeanRow,
     Message,
     PackedMoment,
+    Question,
     Refusal,
+    encode,
     encoded_size,
 )
 
@@ -62,6 +65,12 @@ class Coordinator:
         Fewer answers than this in a round end the run; all of ``silos`` unless given.
     on_round
         Called with each round once the solver has digested it.
+    on_closed
+        Called with each round as it closes, before the solver sees it: the place to write it down.
+    recorded
+        Rounds that an earlier coordinator of this run wrote down, in order; they are not asked again.
+        A solver is a function of its settings, its randomness and its rounds, so the run goes on as if
+        it had never stopped. Ignored from the first one on that answers another question.
     """
 
     def __init__(
@@ -73,6 +82,8 @@ class Coordinator:
         run: str,
         min_silos: int | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_closed: Callable[[Round], None] | None = None,
+        recorded: Sequence[Round] = (),
     ) -> None:
         if len(set(silos)) != len(silos) or not silos:
             raise ProtocolError(
@@ -91,8 +102,11 @@ class Coordinator:
         self.done = False
         self._solver = solver
         self._study = study
-        self._run = run
+        self.run = run
         self._on_round = on_round
+        self._on_closed = on_closed
+        self._recorded = list(recorded)
+        self.n_replayed = 0
         self._ask: Ask | None = None
         self._round: Round | None = None
         self._advance(None)
@@ -110,7 +124,7 @@ class Coordinator:
     def receive(self, message: Message) -> Receipt:
         """Take an answer that arrived, whatever it is, and say what was done with it."""
         current = self._round
-        if message.study != self._study or message.run != self._run:
+        if message.study != self._study or message.run != self.run:
             return Receipt.FOREIGN
         if current is None or message.round < current.number:
             return Receipt.LATE
@@ -150,6 +164,8 @@ class Coordinator:
         if len(current.answers) < needed:
             raise ProtocolError(self._too_few(current, needed))
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
+        if self._on_closed is not None:
+            self._on_closed(current)
         self._advance(current)
 
     def _too_few(self, current: Round, needed: int) -> str:
@@ -168,10 +184,30 @@ class Coordinator:
             ask = next(self._solver) if closed is None else self._solver.send(closed)
         except StopIteration as stop:
             self.outcome, self.done, self._ask = stop.value, True, None
-        else:
-            self._open(ask)
+            ask = None
         if closed is not None and self._on_round is not None:
             self._on_round(closed)
+        if ask is not None:
+            self._open(ask)
+            self._replay()
+
+    def _replay(self) -> None:
+        """Close the round just opened with what was written down of it, if anything was."""
+        if not self._recorded:
+            return
+        assert self._round is not None
+        opened, known = self._round, self._recorded.pop(0)
+        if (known.number, known.asked, known.question) != (
+            opened.number,
+            opened.asked,
+            opened.question,
+        ):
+            self._recorded.clear()
+            return
+        opened.answers, opened.refused = dict(known.answers), dict(known.refused)
+        opened.bytes_up = known.bytes_up
+        self.n_replayed += 1
+        self._advance(opened)
 
     def _open(self, ask: Ask) -> None:
         asked = self.silos if ask.silos is None else ask.silos
@@ -181,9 +217,12 @@ class Coordinator:
             kind=ask.body.kind.removeprefix("ask-"),
             step=ask.step,
             asked=asked,
+            question=_digest(ask.body),
             local_steps=ask.body.n_local_steps if isinstance(ask.body, AskSteps) else 1,
         )
-        self._round.bytes_down = sum(encoded_size(self._message(name)) for name in asked)
+        # The question is the same for all; only the name in it differs.
+        size = encoded_size(self._message(""))
+        self._round.bytes_down = sum(size + len(name.encode()) for name in asked)
         self.history.append(self._round)
 
     def _message(self, silo: str) -> Message:
@@ -191,7 +230,7 @@ class Coordinator:
         assert self._round is not None
         return Message(
             study=self._study,
-            run=self._run,
+            run=self.run,
             round=self._round.number,
             silo=silo,
             body=self._ask.body,
@@ -218,6 +257,13 @@ class Coordinator:
         assert isinstance(question, AskSteps)
         assert isinstance(body, LocalSteps)
         return _answers_steps(question, body)
+
+
+def _digest(question: Question) -> str:
+    """Return what tells one question from another, whoever is asked it in whichever run."""
+    return hashlib.sha256(
+        encode(Message(study="", run="", round=0, silo="", body=question))
+    ).hexdigest()
 
 
 def _answers_steps(question: AskSteps, body: LocalSteps) -> bool:

@@ -37,6 +37,8 @@ class Round:
     ----------
     local_steps
         Steps that each silo took by itself for its answer.
+    question
+        Digest of what was asked.
     answers
         What each silo answered, in the order of the study's silos (not of arrival), so that sums do
         not depend on timing.
@@ -50,6 +52,7 @@ class Round:
     kind: str
     step: int
     asked: tuple[str, ...]
+    question: str = ""
     local_steps: int = 1
     answers: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)

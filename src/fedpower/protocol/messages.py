@@ -96,6 +96,8 @@ class LocalSteps:
         tr A_i, or None where the silo does not release it.
     misalignment
         ‖Z_t D − Z_τ‖₂ where the silo aligned by itself, else None.
+    made_for
+        The run for which the noised moment behind it was first released; empty where there is none.
     """
 
     kind: ClassVar[str] = "local-steps"
@@ -103,6 +105,7 @@ class LocalSteps:
     basis: Array | None = None
     total_variance: float | None = None
     misalignment: float | None = None
+    made_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +128,15 @@ class PackedMoment:
         The moment's trace.
     mean
         The silo's mean row where the study centres, else None.
+    made_for
+        The run for which a noised moment was first released; empty for an exact one.
     """
 
     kind: ClassVar[str] = "moment"
     triangle: Array
     total_variance: float
     mean: Array | None = None
+    made_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
+from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.mechanism import Noised, perturb
-from fedpower.privacy.noise import NoiseSource
+from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.privacy.summary import pack, unpack
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import (
@@ -30,8 +30,9 @@ from fedpower.protocol.messages import (
     encode,
     read_only,
 )
-from fedpower.protocol.private_study import study_mu
-from fedpower.protocol.releases import Moment, packed
+from fedpower.protocol.private_study import budget_of, study_mu
+from fedpower.protocol.releases import ExactReleases, Moment, packed
+from fedpower.protocol.silo import Releases
 from fedpower.protocol.study import Study
 from fedpower.protocol.wire import rounded
 
@@ -72,14 +73,17 @@ class _PrivateReleases:
         self._ledger = ledger
         self._source = source
         self._fingerprint = fingerprint
-        self.reused = False
-        """Whether an earlier release was given again, as a later analysis of a noised moment does."""
         self._digest = study.digest
+        self._run = ""
 
     @property
     def n_rows(self) -> int:
         """The public number of rows."""
         return self._moment.n_rows
+
+    def begin(self, run: str) -> None:
+        """Take note of the run whose question is answered next."""
+        self._run = run
 
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, a study that the ledger could not pay for to the end."""
@@ -209,6 +213,8 @@ class MomentReleases(_PrivateReleases):
     """Mode ``moment``: A_i, its mean row and its trace are noised once; all else is post-processing."""
 
     _summary: tuple[Array, Array | None, float] | None = None
+    _made_for = ""
+    """The run for which the release was made: others that are given it analyse it once more."""
 
     def mean(self) -> MeanRow:
         """Return the mean row of the one noised release."""
@@ -242,9 +248,11 @@ class MomentReleases(_PrivateReleases):
         """Return the noised moment itself, about the silo's own noised mean where the study centres."""
         moment, mean, trace = self._released()
         if mean is None:
-            return packed(rounded(moment, self._entry_std), None, trace)
-        centred = rounded(moment - np.outer(mean, mean), self._entry_std)
-        return packed(centred, rounded(mean, self._entry_std), trace - float(mean @ mean))
+            sent = packed(rounded(moment, self._entry_std), None, trace)
+        else:
+            centred = rounded(moment - np.outer(mean, mean), self._entry_std)
+            sent = packed(centred, rounded(mean, self._entry_std), trace - float(mean @ mean))
+        return replace(sent, made_for=self._made_for)
 
     @property
     def _entry_std(self) -> float:
@@ -252,7 +260,8 @@ class MomentReleases(_PrivateReleases):
         return self._budget.std(self.n_rows) / math.sqrt(2.0)
 
     def _rounded(self, outcome: LocalSteps) -> LocalSteps:
-        return replace(outcome, product=read_only(rounded(outcome.product, self._entry_std)))
+        product = read_only(rounded(outcome.product, self._entry_std))
+        return replace(outcome, product=product, made_for=self._made_for)
 
     def _released(self) -> tuple[Array, Array | None, float]:
         if self._summary is None:
@@ -267,17 +276,15 @@ class MomentReleases(_PrivateReleases):
             self._moment.trace(),
         )
 
-        self.reused = True
-
         def payload() -> bytes:
-            self.reused = False
             noised = perturb(
                 exact,
                 sensitivity=budget.sensitivity(self.n_rows),
                 multiplier=budget.multiplier,
                 source=self._source,
             )
-            return noised.value.astype("<f8").tobytes()
+            run = self._run.encode()
+            return len(run).to_bytes(2, "little") + run + noised.value.astype("<f8").tobytes()
 
         raw = self._ledger.release(
             key=self._key("moment", self._study.moment_terms.encode()),
@@ -287,7 +294,9 @@ class MomentReleases(_PrivateReleases):
             slack_delta=budget.slack_delta,
             payload=payload,
         )
-        vector = np.frombuffer(raw, dtype="<f8")
+        length = int.from_bytes(raw[:2], "little")
+        self._made_for = raw[2 : 2 + length].decode()
+        vector = np.frombuffer(raw[2 + length :], dtype="<f8")
         return unpack(vector, budget.n_features, with_mean=with_mean)
 
 
@@ -303,3 +312,45 @@ def _recall(raw: bytes, kind: type[Body]) -> Body:
     body = decode(raw).body
     assert isinstance(body, kind)
     return body
+
+
+def open_releases(
+    moment: Moment,
+    study: Study,
+    *,
+    ledger: Ledger | None,
+    source: NoiseSource | None = None,
+    fingerprint: str = "",
+) -> Releases:
+    """Return what a silo lets out of ``study``: exact answers where nothing is private.
+
+    Parameters
+    ----------
+    moment
+        The silo's rows.
+    study
+        The agreed terms.
+    ledger
+        The silo's own; a private study needs one.
+    source
+        Where noise comes from; the operating system unless an experiment injects its own.
+    fingerprint
+        Identifies the rows to the ledger.
+    """
+    budget = budget_of(study)
+    if budget is None:
+        return ExactReleases(moment, center=study.center)
+    if ledger is None:
+        raise InputError(
+            "a private study must be charged to a ledger, got none; create one with "
+            "`fedpower budget init`"
+        )
+    kind = MomentReleases if budget.mode == "moment" else StepReleases
+    return kind(
+        moment,
+        study,
+        budget,
+        ledger=ledger,
+        source=source or SystemNoise(),
+        fingerprint=fingerprint,
+    )

@@ -50,6 +50,22 @@ def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | N
     return shift
 
 
+NOISE_SHARE = 0.01
+"""Iterating stops at this share of the least error that the noise can leave."""
+
+
+def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
+    """Return how small an error is worth iterating for, from the silos' sizes; None without noise.
+
+    Eigenvalues are at most 1, rows having norm at most 1, so pooled noise of standard deviation τ turns
+    the eigenspace by about τ√d at least.
+    """
+    budget = budget_of(study)
+    if budget is None:
+        return None
+    return lambda sizes: NOISE_SHARE * pooled_std(budget, sizes) * math.sqrt(study.n_features)
+
+
 def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
     """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
     total = sum(sizes.values())

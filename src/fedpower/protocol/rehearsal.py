@@ -15,6 +15,7 @@ from fedpower.linalg import sin_theta
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import AskSteps, LocalSteps, MeanRow, PackedMoment, read_only
+from fedpower.protocol.private_study import NOISE_SHARE
 from fedpower.protocol.releases import packed
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import SolverSettings, UploadSettings, start
@@ -77,7 +78,9 @@ def rehearse(
     )
     if not isinstance(settings, UploadSettings):
         edge = noise_std * math.sqrt(2.0 * study.n_features) if study.noise == "moment" else 0.0
-        settings = replace(settings, shift=lambda sizes, steps: edge)
+        # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
+        floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
+        settings = replace(settings, shift=lambda sizes, steps: edge, floor=lambda sizes: floor)
     coordinator = Coordinator(start(settings, rng), [SILO], study=study.digest, run="rehearsal")
     silo = Silo(SILO, study, releases)
     while not coordinator.done:
@@ -116,6 +119,12 @@ class _Pooled:
         if study.noise == "moment":
             square = rng.standard_normal((spectrum.size, spectrum.size)) * noise_std
             self._noise = (square + square.T) / 2  # diagonal std τ, off the diagonal τ/√2
+
+    def begin(self, run: str) -> None:
+        """Do nothing: a rehearsal is one run."""
+
+    def check_affordable(self) -> None:
+        """Do nothing: a rehearsal spends nothing."""
 
     def mean(self) -> MeanRow:
         """Return the mean row: zero, for the spectrum is that of the centred moment."""

@@ -57,6 +57,12 @@ class ExactReleases:
         """The number of rows."""
         return self._moment.n_rows
 
+    def begin(self, run: str) -> None:
+        """Do nothing: exact answers are the same in every run."""
+
+    def check_affordable(self) -> None:
+        """Do nothing: there is no charge."""
+
     def mean(self) -> MeanRow:
         """Return the exact mean row."""
         return MeanRow(mean=read_only(self._moment.mean()))

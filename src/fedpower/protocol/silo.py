@@ -47,6 +47,12 @@ class Releases(Protocol):
     def n_rows(self) -> int:
         """The public number of rows."""
 
+    def begin(self, run: str) -> None:
+        """Take note of the run whose question is answered next."""
+
+    def check_affordable(self) -> None:
+        """Refuse a study that the ledger could not pay for to the end."""
+
     def mean(self) -> MeanRow:
         """Return the mean row."""
 
@@ -104,8 +110,11 @@ class Silo:
                 reason=f"a question to silo {self.name!r} must name it, got one that names "
                 "another silo; send it there"
             )
+        self._releases.begin(message.run)
         match message.body:
             case Enrol():
+                # A silo that cannot pay says so before any other is charged.
+                self._releases.check_affordable()
                 return Enrolment(n_rows=self._releases.n_rows, n_features=self.study.n_features)
             case AskMean():
                 if not self.study.center:

@@ -36,6 +36,9 @@ class Study:
         The budget of this study at each silo, against the coordinator.
     n_steps
         T, the number of noised steps the budget is divided among (``paper`` and ``step``).
+    agreement
+        SHA-256 of the study file that a consortium signed up to, which says more than the terms above
+        (who takes part, k, solver, deadlines); empty where there is none.
     """
 
     columns: tuple[str, ...] | None
@@ -47,6 +50,7 @@ class Study:
     epsilon: float = math.inf
     delta: float = 0.0
     n_steps: int | None = None
+    agreement: str = ""
 
     def __post_init__(self) -> None:
         if self.noise not in NOISE_MODES:

@@ -66,9 +66,9 @@ def run_record(
                 "name": name,
                 "rows": model.silo_sizes_.get(name),
                 **told.get(name, {}),
-                "kernel": kernel,
+                "kernel": model.kernels_.get(name),
             }
-            for name, kernel in model.kernels_.items()
+            for name in model.kernels_ or model.silo_sizes_
         ],
         "n_rounds": len(rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),

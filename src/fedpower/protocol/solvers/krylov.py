@@ -25,7 +25,7 @@ from fedpower.protocol.solvers.evidence import Evidence
 from fedpower.protocol.solvers.expansion import MODEL_PRODUCTS, Expansion
 from fedpower.protocol.solvers.opening import enrol, pooled_mean
 from fedpower.protocol.solvers.participation import Participation, Turnout
-from fedpower.protocol.solvers.power import Shift
+from fedpower.protocol.solvers.power import Floor, Shift
 from fedpower.protocol.solvers.products import Products
 from fedpower.protocol.solvers.solution import Solution
 
@@ -91,6 +91,7 @@ class KrylovSettings:
     max_reasks: int | None = None
     center: bool = False
     shift: Shift | None = None
+    floor: Floor | None = None
 
 
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
@@ -128,7 +129,9 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         expansion = Expansion(
             products,
             rank=settings.rank,
-            tol=settings.tol,
+            tol=settings.tol
+            if settings.floor is None
+            else max(settings.tol, settings.floor(sizes)),
             lookahead=settings.lookahead,
             max_basis=None if isinstance(settings.rank, float) else most,
             rng=rng,

@@ -10,7 +10,7 @@ one-shot               ``schedule=explicit({T})``
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ from fedpower.protocol.solvers.solution import Solution, rank_for
 Array = NDArray[np.float64]
 Reference = Literal["first", "active", "broadcast"]
 Shift = Callable[[Mapping[str, int], int], float]
+Floor = Callable[[Mapping[str, int]], float]
 """From the silos' sizes and the number of local steps to the c of A + cI."""
 
 
@@ -46,6 +47,8 @@ class PowerSettings:
         When rounds happen; T, or None to go on until ``tol`` or ``max_rounds``.
     tol, max_rounds
         Stop once a round moves the leading subspace by sin θ ≤ ``tol`` (0: never), or after so many.
+    floor
+        From the silos' sizes to an error below which iterating is in vain; ``tol`` is raised to it.
     alignment, reference
         How local bases are rotated before averaging, and to whose basis: the first silo's, the first
         that answered (``active``), or the ``broadcast`` basis, in which case silos rotate by themselves.
@@ -72,6 +75,7 @@ class PowerSettings:
     participation: Participation = "sampled"
     center: bool = False
     shift: Shift | None = None
+    floor: Floor | None = None
     corrected: bool = False
 
     def __post_init__(self) -> None:
@@ -93,6 +97,8 @@ def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
     center = None
     if settings.center:
         center, sizes = yield from pooled_mean(sizes)
+    if settings.floor is not None and settings.tol > 0:
+        settings = replace(settings, tol=max(settings.tol, settings.floor(sizes)))
     if settings.corrected:
         return (yield from _corrected(settings, rng, sizes, center))
     iteration = _Iteration(settings, rng, sizes, center)

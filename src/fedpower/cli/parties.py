@@ -1,0 +1,117 @@
+"""`fedpower coordinator` and `fedpower silo`: a party's one process, in the foreground."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.extras import needs_flare
+from fedpower.federation.silo_file import read_silo
+from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.study_file import StudyFile
+from fedpower.privacy.accounting import epsilon_of
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("kit", type=PATH)
+def coordinator(kit: Path) -> None:
+    """Run the coordinator with its KIT, until Ctrl-C.
+
+    It listens at the host and port of the study, moves messages, keeps a checkpoint of every round in
+    KIT/runs, and never sees a row. Started again after a crash it goes on where it was.
+    """
+    needs_flare()
+    from fedpower.federation.kits import kit_study  # noqa: PLC0415
+    from fedpower.federation.processes import coordinator_command, supervise  # noqa: PLC0415
+
+    command, told = coordinator_command(kit)
+    study = kit_study(kit)
+    _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
+    raise SystemExit(supervise(command, told, say=_say, cwd=kit))
+
+
+@click.command()
+@click.argument("kit", type=PATH)
+@click.argument("silo_file", type=PATH)
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would leave and its price; contact nobody."
+)
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON object.")
+def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
+    """Run this organisation's silo with its KIT and its own SILO_FILE, until Ctrl-C.
+
+    It connects to the coordinator (no port is opened here), answers questions of the study it agreed to
+    and of no other, and charges its ledger before anything leaves.
+    """
+    needs_flare()
+    from fedpower.federation.kits import kit_study  # noqa: PLC0415
+    from fedpower.federation.processes import silo_command, supervise  # noqa: PLC0415
+
+    study = kit_study(kit)
+    if dry_run:
+        with open_silo(study, read_silo(silo_file), make_ledger=False) as node:
+            _show(study, node, as_json=as_json)
+        return
+    with open_silo(study, read_silo(silo_file)) as node:
+        _say(f"{node.moment.n_rows} rows of {node.study.n_features} columns are readable")
+    command, told = silo_command(kit, silo_file)
+    _say(f"silo {read_silo(silo_file).name} of study {study.name} ({study.digest[:12]})")
+    raise SystemExit(supervise(command, told, say=_say, cwd=kit))
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"fedpower: {sentence}")
+
+
+def _show(study: StudyFile, node: SiloNode, *, as_json: bool) -> None:
+    facts = _facts(study, node)
+    if as_json:
+        print_json(facts)
+        return
+    out = console()
+    shown = table(f"What would leave {node.silo.name} in study {study.name}", "what", "value")
+    for name, value in facts.items():
+        shown.add_row(name.replace("_", " "), str(value))
+    out.print(shown)
+    out.print("Nobody was contacted and nothing was charged.", soft_wrap=True)
+
+
+def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
+    """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
+    budget, terms = node.budget, node.study
+    facts: dict[str, Any] = {
+        "study": study.digest,
+        "rows": node.moment.n_rows,
+        "columns": terms.n_features,
+        "rows_clipped_by_the_bound": node.moment.n_clipped,
+    }
+    if budget is None:
+        return {
+            **facts,
+            "leaves": "exact numbers: this study is NOT private",
+        }
+    what = {
+        "moment": "the moment, the mean row and the trace, noised once",
+        "step": f"{budget.n_releases} products of d×{terms.iteration_rank}, each noised",
+        "paper": f"{budget.n_releases} products of d×{terms.iteration_rank}, each noised as printed",
+    }[budget.mode]
+    delta = budget.delta - budget.n_releases * budget.slack_delta
+    facts |= {
+        "leaves": what,
+        "largest_release": human_bytes(8 * budget.size),
+        "noise_std_for_rows_of_norm_1": f"{budget.std(node.moment.n_rows):.3g}",
+        "epsilon_of_this_study": f"{epsilon_of(node.price, delta):.4g}",
+        "delta": f"{budget.delta:g}",
+    }
+    if node.ledger is not None:
+        cap, _ = node.ledger.cap
+        facts |= {
+            "ledger_cap": f"{cap:g}",
+            "ledger_spent": f"{node.ledger.spent().epsilon:.4g}",
+            "ledger_left": f"{node.ledger.left():.4g}",
+            "affordable": node.affordable,
+        }
+    return facts

@@ -1,0 +1,140 @@
+"""`fedpower run` and `fedpower status`: a study from the runner's chair."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.extras import needs_flare
+from fedpower.errors import InputError
+from fedpower.federation.study_file import StudyFile, read_study
+from fedpower.report.atomic import new_folder
+from fedpower.report.folder import FILES, RUN
+
+PATH = click.Path(path_type=Path)
+KIT = Path("kits") / "runner"
+
+
+@click.command()
+@click.argument("study", type=PATH)
+@click.option(
+    "-o", "--output", type=PATH, default=Path("result"), show_default=True, help="Result folder."
+)
+@click.option("--kit", type=PATH, help="The runner's kit; kits/runner beside STUDY by default.")
+@click.option("--resume", is_flag=True, help="Take up the last run where it was left.")
+@click.option(
+    "--wait",
+    "patience",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    help="Seconds to wait for silos and coordinator.",
+)
+@click.option(
+    "--local", "n_local", type=int, metavar="N", help="Rehearse with N silos on this machine."
+)
+@click.option("--data", type=PATH, help="With --local: a folder with a file SILO.* for each silo.")
+@click.option("--force", is_flag=True, help="Replace an earlier result in the folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any) -> None:
+    """Run STUDY over its federation and put the result into a folder, the same as `fedpower fit` writes.
+
+    Rounds and who answered are shown as they happen. A coordinator or a silo that dies meanwhile is
+    waited for; a run that was interrupted is taken up with --resume, and nothing is charged twice.
+    """
+    needs_flare()
+    from fedpower.federation.runner import Runner  # noqa: PLC0415
+
+    read = read_study(study)
+    with (
+        new_folder(output, known=FILES, force=force) as place,
+        _runner_kit(study, read, options) as kit,
+    ):
+        runner = Runner(kit=kit, patience=options["patience"], say=_say, on_round=_round)
+        if runner.study.digest != read.digest:
+            raise InputError(
+                f"the kit must be of study {read.digest[:12]}, got one of study "
+                f"{runner.study.digest[:12]}; make kits anew with `fedpower federation init`"
+            )
+        state = runner.run(place, resume=options["resume"])
+    record = json.loads((output / RUN).read_text(encoding="utf-8"))
+    if as_json:
+        print_json({"result": str(output), **record})
+        return
+    out = console()
+    out.print(
+        f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
+        f"{human_bytes(record['bytes_down'])} down; run {state['run']}.",
+        soft_wrap=True,
+    )
+    out.print((output / "privacy.txt").read_text().rstrip(), soft_wrap=True)
+    out.print(
+        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
+    )
+
+
+@click.command()
+@click.argument("study", type=PATH)
+@click.option("--kit", type=PATH, help="The runner's kit; kits/runner beside STUDY by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
+    """Show who of STUDY is connected, and how far its run is."""
+    needs_flare()
+    from fedpower.federation.desk import open_desk  # noqa: PLC0415
+
+    read = read_study(study)
+    with open_desk(_kit(study, kit)) as desk:
+        told = desk.report()
+    silos = {name: name in told["connected"] for name in read.silos}
+    if as_json:
+        print_json({"study": read.digest, "silos": silos, "run": told["run"]})
+        return
+    shown = table(f"Study {read.name} ({read.digest[:12]})", "silo", "connected")
+    for name, there in silos.items():
+        shown.add_row(name, "yes" if there else "no")
+    console().print(shown)
+    if told["run"] is None:
+        click.echo("No run is under way.")
+    else:
+        waiting = ", ".join(told["run"]["waiting_for"]) or "nobody"
+        click.echo(f"Run {told['run']['run']}: {len(told['run']['rounds'])} rounds closed, ")
+        click.echo(f"waiting for {waiting}.")
+
+
+@contextmanager
+def _runner_kit(study: Path, read: StudyFile, options: dict[str, Any]) -> Iterator[Path]:
+    """Give the runner's kit, of the real federation or of one on this machine."""
+    if options["n_local"] is None:
+        yield _kit(study, options["kit"])
+        return
+    from fedpower.federation.local import local_federation, rehearsal_data  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="fedpower-") as scratch:
+        folder = Path(scratch)
+        data = rehearsal_data(read, options["n_local"], folder / "data", options["data"], say=_say)
+        with local_federation(read, folder, data) as made:
+            _say(f"a coordinator and {len(data)} silos are starting on this machine, in {folder}")
+            yield made.runner
+
+
+def _kit(study: Path, kit: Path | None) -> Path:
+    return study.parent / KIT if kit is None else kit
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"fedpower: {sentence}", err=True)
+
+
+def _round(told: dict[str, Any]) -> None:
+    """Show a closed round."""
+    moved = "" if not told["change"] else f", subspace moved by sin θ = {told['change']:.1e}"
+    missing = f"; silent: {', '.join(told['silent'])}" if told["silent"] else ""
+    _say(
+        f"round {told['round']} ({told['kind']}): {len(told['answered'])} answered{missing}, "
+        f"{human_bytes(told['bytes_up'])} up{moved}"
+    )

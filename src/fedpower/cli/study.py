@@ -1,0 +1,146 @@
+"""`fedpower study`: the file that a consortium agrees on."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import console, print_json, table
+from fedpower.cli.values import names
+from fedpower.data import open_source
+from fedpower.errors import InputError
+from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.report.atomic import new_file
+from fedpower.report.record import plain
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group()
+def study() -> None:
+    """Write, check and show the study file that a consortium agrees on."""
+
+
+@study.command()
+@click.argument("path", type=PATH, default=Path("study.toml"))
+@click.option("--name", required=True, help="What the consortium calls the study.")
+@click.option("--silos", callback=names, required=True, metavar="A,B,...", help="Who takes part.")
+@click.option("--columns", callback=names, metavar="A,B,...", help="The columns, in this order.")
+@click.option(
+    "--columns-of", type=PATH, metavar="FILE", help="Take the columns of this file instead."
+)
+@click.option("-k", "n_components", type=int, required=True, help="Number of components.")
+@click.option("--epsilon", type=float, required=True, help="Each silo's budget; inf for none.")
+@click.option("--delta", type=float, default=1e-6, show_default=True, help="The δ of (ε, δ).")
+@click.option("--row-norm", type=float, help="Public bound on a row's norm.")
+@click.option("--normalize", is_flag=True, help="Scale every row to norm 1 instead.")
+@click.option("--min-silos", type=int, help="Fewest silos a round may go on with; all by default.")
+@click.option("--deadline", type=float, default=600.0, show_default=True, help="Seconds a round.")
+@click.option("--grace", type=float, help="Seconds for stragglers once enough have answered.")
+@click.option("--host", default="localhost", show_default=True, help="The coordinator's host name.")
+@click.option("--port", type=int, default=8002, show_default=True, help="The coordinator's port.")
+@click.option("--force", is_flag=True, help="Replace the file.")
+def init(path: Path, *, force: bool, **options: Any) -> None:
+    """Write a study file to PATH, for all parties to read and agree on.
+
+    Example: fedpower study init --name heart-2026 --silos north,south,east --columns-of north.csv
+    -k 4 --epsilon 1 --row-norm 10 --host coordinator.example.org
+    """
+    with new_file(path, force=force) as place:
+        place.write_text(rendered(_content(options)), encoding="utf-8")
+        made = read_study(place)
+    click.echo(
+        f"wrote {path}, study {made.digest[:12]}: read it, change what is to be changed, and send it to "
+        "every party; `fedpower study check` looks it over"
+    )
+
+
+@study.command()
+@click.argument("path", type=PATH)
+def check(path: Path) -> None:
+    """Look over the study in PATH: what is wrong with it is said in one sentence."""
+    read = read_study(path)
+    click.echo(f"{path} is in order: study {read.name}, {read.digest}")
+
+
+@study.command()
+@click.argument("path", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(path: Path, *, as_json: bool) -> None:
+    """Show what the study in PATH comes to, its defaults filled in, and its hash."""
+    read = read_study(path)
+    facts = _facts(read)
+    if as_json:
+        print_json(facts)
+        return
+    out = console()
+    shown = table(f"Study {read.name}", "what", "value")
+    for name, value in facts.items():
+        shown.add_row(name.replace("_", " "), _spoken(value))
+    out.print(shown)
+
+
+def _content(options: dict[str, Any]) -> dict[str, Any]:
+    """Return a study file's content from the command's options."""
+    columns = options["columns"]
+    if (columns is None) == (options["columns_of"] is None):
+        raise InputError(
+            "the columns must be given once, got --columns and --columns-of both or neither; give one"
+        )
+    if columns is None:
+        columns = open_source(options["columns_of"]).columns
+        if columns is None:
+            raise InputError(
+                f"{options['columns_of']} must have column names, got none; list them with --columns"
+            )
+    rows = {"row_norm": options["row_norm"], "normalize": options["normalize"] or None}
+    rounds = {name: options[name] for name in ("min_silos", "deadline", "grace")}
+    privacy = {"epsilon": options["epsilon"], "delta": options["delta"]}
+    if options["epsilon"] == float("inf"):
+        del privacy["delta"]
+    return {
+        "name": options["name"],
+        "columns": {"names": list(columns)},
+        "rows": {"center": True, **_given(rows)},
+        "components": {"n_components": options["n_components"]},
+        "privacy": privacy,
+        "rounds": _given(rounds),
+        "silos": {"names": list(options["silos"])},
+        "coordinator": {"host": options["host"], "port": options["port"]},
+    }
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _facts(read: StudyFile) -> dict[str, Any]:
+    terms, _, choice = read.terms()
+    model = read.model()
+    return {
+        "name": read.name,
+        "hash": read.digest,
+        "silos": list(read.silos),
+        "min_silos": read.min_silos,
+        "columns": list(read.columns),
+        "row_norm": model.row_norm,
+        "normalize": bool(model.normalize),
+        "center": plain(model.center),
+        "n_components": model.n_components,
+        "iteration_rank": terms.iteration_rank,
+        "epsilon": plain(terms.epsilon),
+        "delta": terms.delta,
+        "noise": terms.noise,
+        "solver": choice.solver,
+        "why_this_solver": choice.reason,
+        "deadline": read.deadline,
+        "grace": read.grace,
+        "coordinator": f"{read.host}:{read.port}",
+    }
+
+
+def _spoken(value: Any) -> str:
+    if isinstance(value, list):
+        more = f" and {len(value) - 12} more" if len(value) > 12 else ""
+        return ", ".join(str(each) for each in value[:12]) + more
+    return "–" if value is None else str(value)

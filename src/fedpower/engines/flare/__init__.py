@@ -1,0 +1,1 @@
+"""NVIDIA FLARE carries the messages: separate processes, mutual TLS. Nothing of the algorithm is here."""

@@ -1,0 +1,146 @@
+"""The coordinator of a study: a checkpoint after every round, and the result folder at the end."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpower.errors import ProtocolError
+from fedpower.estimator import FedPCA
+from fedpower.estimator.fitted import take
+from fedpower.estimator.terms import public_rng
+from fedpower.federation.study_file import StudyFile
+from fedpower.protocol import journal
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.outcome import Outcome, conclude, with_noise
+from fedpower.protocol.solvers import start
+from fedpower.report.folder import write_files
+from fedpower.report.record import run_record
+
+
+class Checkpoint:
+    """The file that a run's closed rounds are appended to, each on disk before the next is asked.
+
+    Parameters
+    ----------
+    path
+        Made where there is none; what is damaged at its end is cut off.
+    study, run
+        Whose rounds they are; those of another are refused.
+    """
+
+    def __init__(self, path: Path, *, study: str, run: str) -> None:
+        self.path = path
+        self._study = study
+        self._run = run
+        self.rounds: tuple[Round, ...] = ()
+        self.n_lost = 0
+        if path.exists() and path.stat().st_size:
+            self._read()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(journal.opening(study, run), "wb")
+
+    def append(self, closed: Round) -> None:
+        """Put a closed round on disk."""
+        self._write(journal.record(closed, self._study, self._run), "ab")
+
+    def _read(self) -> None:
+        content = self.path.read_bytes()
+        held = journal.read(content)
+        if (held.study, held.run) != (self._study, self._run):
+            raise ProtocolError(
+                f"checkpoint {self.path} must belong to run {self._run} of study "
+                f"{self._study[:12]}, got run {held.run} of study {held.study[:12]}; start a new run"
+            )
+        self.rounds = held.rounds
+        self.n_lost = len(content) - held.sound
+        if self.n_lost:
+            with self.path.open("r+b") as file:
+                file.truncate(held.sound)
+                os.fsync(file.fileno())
+
+    def _write(self, content: bytes, mode: str) -> None:
+        with self.path.open(mode) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class CoordinatorNode:
+    """One run of a study.
+
+    Parameters
+    ----------
+    study_file
+        What was agreed on.
+    run
+        The run's identity: the same again continues it.
+    checkpoint
+        Where its rounds are kept.
+    on_round
+        Called with each round once it is digested, those of an earlier coordinator too.
+    """
+
+    def __init__(
+        self,
+        study_file: StudyFile,
+        *,
+        run: str,
+        checkpoint: Path,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> None:
+        self.file = study_file
+        self.started = datetime.now(UTC)
+        self.study, settings, self.choice = study_file.terms()
+        self.settings = with_noise(settings, self.study)
+        self.checkpoint = Checkpoint(checkpoint, study=self.study.digest, run=run)
+        self.coordinator = Coordinator(
+            start(self.settings, public_rng(study_file.model())),
+            study_file.silos,
+            study=self.study.digest,
+            run=run,
+            min_silos=study_file.min_silos,
+            on_round=on_round,
+            on_closed=self.checkpoint.append,
+            recorded=self.checkpoint.rounds,
+        )
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the run ended with."""
+        return conclude(self.coordinator, self.study, self.settings)
+
+    def write_result(self, folder: Path) -> dict[str, Any]:
+        """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
+        model = self.fitted()
+        record = run_record(model, started=self.started)
+        record["federation"] = {
+            "name": self.file.name,
+            "agreement": self.file.digest,
+            "run": self.coordinator.run,
+            "rounds_resumed": self.coordinator.n_replayed,
+            "silent": _silent(self.coordinator),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_files(folder, model, record)
+
+    def fitted(self) -> FedPCA:
+        """Return the estimator that an in-process fit would give."""
+        model = self.file.model()
+        model.n_features_in_ = len(self.file.columns)
+        model.feature_names_in_ = np.asarray(self.file.columns, dtype=object)
+        return take(model, self.outcome, self.file.treatment, self.choice)
+
+
+def _silent(coordinator: Coordinator) -> dict[str, int]:
+    """Return how many rounds each silo missed, of those that it was asked in."""
+    missed = dict.fromkeys(coordinator.silos, 0)
+    for each in coordinator.history:
+        for name in set(each.asked) - set(each.answers):
+            missed[name] += 1
+    return missed

@@ -1,0 +1,143 @@
+"""A whole federation on one machine: every party a process of its own, mutual TLS on the loopback."""
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedpower.errors import InputError
+from fedpower.federation.kits import COORDINATOR, RUNNER, SILO_FILE, make_kits
+from fedpower.federation.processes import coordinator_command, silo_command, start, stop
+from fedpower.federation.study_file import StudyFile, moved, read_study
+
+MADE_UP_ROWS = 1000
+LEDGER_CAP = (1e3, 1e-3)
+"""A rehearsal's ledgers are thrown away with it; they must not be what stops it."""
+
+
+class LocalFederation:
+    """Processes of a federation on this machine.
+
+    Parameters
+    ----------
+    study
+        What is rehearsed; its coordinator is moved to this machine.
+    folder
+        Where kits, data, ledgers and logs go.
+    data
+        By silo: its rows. Silos that are not in it are not started.
+    """
+
+    def __init__(self, study: StudyFile, folder: Path, data: Mapping[str, Path]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = folder / "study.toml"
+        text.write_text(moved(study, "localhost", free_port()))
+        self.study = read_study(text)
+        self.folder = folder
+        self.kits = folder / "kits"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        make_kits(self.study, self.kits)
+        for name, path in data.items():
+            self.write_silo(name, path)
+        self.silos = tuple(data)
+
+    @property
+    def runner(self) -> Path:
+        """The runner's kit."""
+        return self.kits / RUNNER
+
+    def ledger(self, name: str) -> Path:
+        """Return where a silo's ledger is."""
+        return self.kits / name / f"{name}.ledger"
+
+    def log(self, name: str) -> str:
+        """Return what a party's process said so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def write_silo(self, name: str, data: Path) -> None:
+        """Write a silo's own file."""
+        epsilon, delta = LEDGER_CAP
+        (self.kits / name / SILO_FILE).write_text(
+            f'silo = "{name}"\n[data]\npath = "{data.absolute()}"\n'
+            f'[ledger]\npath = "{name}.ledger"\nepsilon = {epsilon}\ndelta = {delta}\n'
+        )
+
+    def start(self, *names: str) -> None:
+        """Start parties by name, all by default; their words go to NAME.log."""
+        for name in names or (COORDINATOR, *self.silos):
+            kit = self.kits / name
+            command, told = (
+                coordinator_command(kit)
+                if name == COORDINATOR
+                else silo_command(kit, kit / SILO_FILE)
+            )
+            log = os.open(self.folder / f"{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+            try:
+                self.processes[name] = start(command, told, cwd=kit, log=log)
+            finally:
+                os.close(log)
+
+    def stop(self, *names: str) -> None:
+        """Stop parties by name, all by default."""
+        for name in names or tuple(self.processes):
+            stop(self.processes.pop(name))
+
+
+@contextlib.contextmanager
+def local_federation(
+    study: StudyFile, folder: Path, data: Mapping[str, Path]
+) -> Iterator[LocalFederation]:
+    """Give a running federation on this machine, and stop all of it afterwards."""
+    made = LocalFederation(study, folder, data)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def rehearsal_data(
+    study: StudyFile, n_silos: int, folder: Path, given: Path | None, say: Callable[[str], None]
+) -> dict[str, Path]:
+    """Return the data of the first ``n_silos`` silos: files of their names, or rows that are made up."""
+    if not study.min_silos <= n_silos <= len(study.silos):
+        raise InputError(
+            f"a rehearsal must have {study.min_silos} to {len(study.silos)} silos, got {n_silos}; "
+            "choose a number in between"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for place, name in enumerate(study.silos[:n_silos]):
+        matches = [] if given is None else sorted(given.glob(f"{name}.*"))
+        if given is not None and len(matches) != 1:
+            raise InputError(
+                f"{given} must hold one file for silo {name!r}, got {len(matches)}; name it "
+                f"{name}.csv, {name}.parquet or the like"
+            )
+        found[name] = matches[0] if matches else _made_up(study, folder, name, place)
+    if given is None:
+        say(f"the rows are made up: {MADE_UP_ROWS} a silo; give --data DIR for others")
+    return found
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
+    """Write rows with a decaying spectrum within the study's bound; nobody's data."""
+    width = len(study.columns)
+    rows = np.random.default_rng(place).normal(size=(MADE_UP_ROWS, width))
+    rows *= 0.8 ** np.arange(width)
+    rows *= (study.treatment.row_norm or 1.0) / np.linalg.norm(rows, axis=1).max()
+    path = folder / f"{name}.csv"
+    header = ",".join(f'"{column}"' for column in study.columns)
+    np.savetxt(path, rows, delimiter=",", header=header, comments="")
+    return path

@@ -1,0 +1,109 @@
+"""A silo as its organisation runs it: its own file and the study's, put together and checked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fedpower.data import LocalMoment, fingerprint
+from fedpower.engines.embedded import read_silos
+from fedpower.errors import BudgetError
+from fedpower.federation.silo_file import SiloFile
+from fedpower.federation.study_file import StudyFile
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource
+from fedpower.protocol.private_releases import open_releases
+from fedpower.protocol.private_study import budget_of, study_mu
+from fedpower.protocol.silo import Releases, Silo
+from fedpower.protocol.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiloNode:
+    """A silo that is ready to answer.
+
+    Attributes
+    ----------
+    silo, releases
+        Answers questions, and what it lets out.
+    study, budget
+        What was agreed, and its price list; None where nothing is private.
+    moment
+        The rows.
+    ledger
+        Where releases are charged; None where nothing is private.
+    """
+
+    silo: Silo
+    releases: Releases
+    study: Study
+    budget: Budget | None
+    moment: LocalMoment
+    ledger: Ledger | None
+
+    @property
+    def price(self) -> float:
+        """What the whole study costs in the Gaussian-DP sense; 0 where nothing is charged."""
+        return 0.0 if self.budget is None else study_mu(self.budget, self.moment.n_rows)
+
+    @property
+    def affordable(self) -> bool:
+        """Whether the ledger can pay for the whole study."""
+        try:
+            self.releases.check_affordable()
+        except BudgetError:
+            return False
+        return True
+
+
+@contextmanager
+def open_silo(
+    study_file: StudyFile,
+    silo_file: SiloFile,
+    *,
+    noise: NoiseSource | None = None,
+    make_ledger: bool = True,
+) -> Iterator[SiloNode]:
+    """Give a silo that is ready to answer, its rows read; refuse before anything is charged.
+
+    Parameters
+    ----------
+    study_file, silo_file
+        What the consortium agreed on, and what this organisation decides by itself.
+    noise
+        Where noise comes from; the operating system unless an experiment injects its own.
+    make_ledger
+        Whether a ledger that does not exist yet is made; else one in memory stands for it.
+    """
+    silo_file.check_agreed(study_file)
+    study, settings, _ = study_file.terms()
+    private = study.noise != "none"
+    name = silo_file.name
+    moments = read_silos(
+        {name: silo_file.source(study_file)},
+        study_file.treatment,
+        rank=settings.iteration_rank,
+        steps=study.n_steps or 20,
+        public_facts_only=private,
+    )
+    moment = moments[name]
+    ledger = silo_file.open_ledger(make=make_ledger) if private else None
+    try:
+        releases = open_releases(
+            moment,
+            study,
+            ledger=ledger,
+            source=noise,
+            fingerprint=fingerprint(moment.source) if private else "",
+        )
+        yield SiloNode(
+            silo=Silo(name, study, releases),
+            releases=releases,
+            study=study,
+            budget=budget_of(study),
+            moment=moment,
+            ledger=ledger,
+        )
+    finally:
+        if ledger is not None:
+            ledger.close()

@@ -1,0 +1,250 @@
+"""The study file: what a consortium agrees on, the same bytes of meaning at every party.
+
+Its hash travels in every message. Comments, order and spacing do not count, values do, and so do the
+defaults that they leave to fedpower. Where the coordinator runs is not part of it: certificates say
+who it is.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedpower.data import RowTreatment
+from fedpower.errors import InputError
+from fedpower.estimator import FedPCA
+from fedpower.estimator.parameters import check_parameters
+from fedpower.estimator.terms import agree, public_treatment
+from fedpower.federation.tables import NUMBER, Keys, check_keys, read_toml
+from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.solvers import SolverSettings
+from fedpower.protocol.study import Study
+
+FORMAT = "fedpower-study/1"
+PORT = 8002
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""Names of studies and silos: they become those of folders, certificates and hosts."""
+
+TABLES: dict[str, Keys] = {
+    "columns": {"names": list, "center": list, "scale": list},
+    "rows": {"row_norm": NUMBER, "normalize": bool, "center": bool},
+    "components": {"n_components": (int, float), "iteration_rank": int},
+    "privacy": {"epsilon": NUMBER, "delta": NUMBER, "noise": str},
+    "solver": {
+        "solver": str,
+        "one_shot_start": bool,
+        "schedule": (str, list),
+        "local_steps": int,
+        "drift_correction": bool,
+        "n_steps": int,
+        "tol": NUMBER,
+        "max_rounds": int,
+        "alignment": str,
+        "reference": str,
+        "random_state": int,
+    },
+    "rounds": {
+        "min_silos": int,
+        "deadline": NUMBER,
+        "grace": NUMBER,
+        "n_participants": int,
+        "participation": str,
+    },
+    "silos": {"names": list},
+    "coordinator": {"host": str, "port": int},
+}
+NEEDED = {
+    "columns": ("names",),
+    "components": ("n_components",),
+    "privacy": ("epsilon",),
+    "rounds": ("deadline",),
+    "silos": ("names",),
+    "coordinator": ("host",),
+}
+PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
+"""Tables whose keys are parameters of FedPCA (but for ``grace``, which only a network needs)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile:
+    """A study that was read and found consistent.
+
+    Attributes
+    ----------
+    name
+        What the consortium calls it.
+    columns, silos
+        Names, in the agreed order.
+    parameters
+        FedPCA's parameters as the file gives them.
+    grace
+        Seconds that stragglers get once ``min_silos`` have answered; None gives them all of the deadline.
+    host, port
+        Where the coordinator is reached.
+    content
+        The file as it was read.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    silos: tuple[str, ...]
+    parameters: dict[str, Any] = field(hash=False)
+    grace: float | None
+    host: str
+    port: int
+    content: dict[str, Any] = field(hash=False, repr=False)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything that was agreed on."""
+        terms = {
+            "format": FORMAT,
+            "name": self.name,
+            "columns": self.columns,
+            "silos": self.silos,
+            "grace": self.grace,
+            "parameters": {
+                name: value if isinstance(value, str | int | float | list | None) else repr(value)
+                for name, value in sorted(self.model().get_params().items())
+            },
+        }
+        return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
+
+    def model(self) -> FedPCA:
+        """Return the estimator that the parameters describe, not fitted."""
+        return FedPCA(**self.parameters)
+
+    @property
+    def treatment(self) -> RowTreatment:
+        """What is done to each row before it counts."""
+        return public_treatment(self.model())
+
+    @property
+    def min_silos(self) -> int:
+        """Fewest silos that a round may go on with."""
+        return int(self.parameters.get("min_silos") or len(self.silos))
+
+    @property
+    def deadline(self) -> float:
+        """Seconds after which a round goes on without the rest."""
+        return float(self.parameters["deadline"])
+
+    def terms(self) -> tuple[Study, SolverSettings, SolverChoice]:
+        """Return what silos hold questions against, how the coordinator iterates, and why so."""
+        return agree(
+            self.model(),
+            n_rows=None,
+            n_features=len(self.columns),
+            treatment=self.treatment,
+            columns=self.columns,
+            agreement=self.digest,
+        )
+
+
+def rendered(content: Mapping[str, Any]) -> str:
+    """Return the text of a study file with this content: numbers, texts, lists of them, tables."""
+    lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in TABLES]
+    for table in (each for each in TABLES if each in content):
+        lines += ["", f"[{table}]"]
+        lines += [f"{key} = {_value(value)}" for key, value in content[table].items()]
+    return "\n".join(lines) + "\n"
+
+
+def moved(study: StudyFile, host: str, port: int) -> str:
+    """Return the study's text with the coordinator elsewhere; what was agreed on stays the same."""
+    return rendered({**study.content, "coordinator": {"host": host, "port": port}})
+
+
+def _value(value: Any) -> str:
+    """Return a value in TOML, which has JSON's texts and lists and its own infinity."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def read_study(path: Path) -> StudyFile:
+    """Return the study that a file describes; whatever is wrong with it is said in one sentence."""
+    content = read_toml(path, "the study file")
+    check_keys(
+        f"the study file {path}",
+        content,
+        {"name": str, **dict.fromkeys(TABLES, dict)},
+        ("name", *NEEDED),
+    )
+    for table, keys in TABLES.items():
+        where = f"[{table}] of {path}"
+        check_keys(where, content.get(table, {}), keys, NEEDED.get(table, ()))
+    columns = _names("columns", content["columns"]["names"])
+    silos = _names("silos", content["silos"]["names"])
+    for name in (content["name"], *silos):
+        if not NAME.fullmatch(name):
+            raise InputError(
+                "names of studies and silos must be lower-case letters, digits and inner dashes, "
+                f"63 at most, got {name!r}; rename it"
+            )
+    given = {key: value for table in PARAMETERS for key, value in content.get(table, {}).items()}
+    public = {key: value for key, value in content["columns"].items() if key != "names"}
+    if "center" in given and "center" in public:
+        raise InputError(
+            "center must be given once, got it in [rows] and in [columns]; leave one of them out"
+        )
+    given |= public
+    grace = given.pop("grace", None)
+    parameters = {"random_state": 0, **given}
+    study = StudyFile(
+        name=content["name"],
+        columns=columns,
+        silos=silos,
+        parameters=parameters,
+        grace=None if grace is None else float(grace),
+        host=content["coordinator"]["host"],
+        port=content["coordinator"].get("port", PORT),
+        content=content,
+    )
+    _check(study)
+    return study
+
+
+def _check(study: StudyFile) -> None:
+    """Refuse what contradicts itself, as a fit would refuse it."""
+    model = study.model()
+    check_parameters(model)
+    if math.isfinite(model.epsilon) and not study.treatment.bounded:
+        raise InputError(
+            "a private study must bound the norm of a row, got neither row_norm nor normalize in "
+            "[rows]; agree on one"
+        )
+    study.treatment.check_width(len(study.columns))
+    if study.min_silos > len(study.silos):
+        raise InputError(
+            f"min_silos must be at most the {len(study.silos)} silos, got {study.min_silos}; "
+            "lower it"
+        )
+    if study.grace is not None and not 0 <= study.grace <= study.deadline:
+        raise InputError(
+            f"grace must lie between 0 and the deadline of {study.deadline:g} s, got "
+            f"{study.grace:g}; change one of them"
+        )
+    if not 1 <= study.port <= 65535:
+        raise InputError(f"port must lie between 1 and 65535, got {study.port}; choose one")
+    if not re.fullmatch(r"[A-Za-z0-9.-]+", study.host):
+        raise InputError(
+            f"host must be a host name or an address, got {study.host!r}; give the coordinator's"
+        )
+    study.terms()
+
+
+def _names(what: str, names: list[Any]) -> tuple[str, ...]:
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise InputError(f"{what} must be a list of names, got {names!r}; name one at least")
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise InputError(
+            f"{what} must have different names, got {sorted(twice)[0]!r} twice; rename one"
+        )
+    return tuple(names)
