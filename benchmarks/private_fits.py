@@ -70,7 +70,7 @@ class Federation:
         model = FedPCA(self._data.rank, epsilon=epsilon, **self._data.parameters, **METHODS[method])
         study, settings, _ = agree(
             model,
-            sizes={name: silo.n_rows for name, silo in self._silos.items()},
+            n_rows=sum(silo.n_rows for silo in self._silos.values()),
             n_features=self._data.rows.shape[1],
             treatment=self._treatment,
         )

@@ -25,7 +25,8 @@ REAL = """## Real data
 Each set is split among its silos at random and by label (sorted by label and cut into equal parts).
 `fedpower` is the library with every default, `step` noises every step's product under exact
 accounting, `paper` is the paper's method with its noise as printed [FP §5, Thm 2]. Row bounds, scales
-and centres are public: see the last table."""
+and centres are public: see the last table. The picture shows the splits by label, means over seeds
+with the range that the seeds span."""
 
 PEERS = """## Beside peers
 
@@ -78,7 +79,7 @@ def page(reproduction: Path) -> str:
         _claims_section(claims),
         *_figures(reproduction),
         REAL,
-        _picture("accuracy-real", "Variance lost against ε on real data"),
+        _picture("accuracy-real", "Variance lost against ε on real data, silos split by label"),
         _left_out(real) + section("accuracy_real").strip(),
         PEERS,
         _picture("accuracy-peers", "Variance lost against ε, fedpower and its peers"),
@@ -119,7 +120,7 @@ def _claims_section(claims: dict[str, Any] | None) -> str:
             claim["id"],
             claim["whose"],
             _cell(claim["sentence"]),
-            claim["where"],
+            claim.get("locus", claim.get("where", "")),
             claim["figure"],
             "yes" if claim["holds"] else "**no**",
             _cell(claim["explanation"]),
