@@ -155,9 +155,9 @@ def _seconds(raw: list[dict[str, Any]], key: tuple[str, str]) -> str:
 def _options() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--a9a", type=Path, default=A9A, help="a9a in svmlight format")
-    made.add_argument("--seeds", type=int, default=10, help="number of splits and repetitions")
+    made.add_argument("--seeds", type=int, default=5, help="number of splits and repetitions")
     made.add_argument(
-        "--limit", type=float, default=30.0, help="core seconds for a peer and data set"
+        "--limit", type=float, default=20.0, help="core seconds for a peer and data set"
     )
     return made.parse_args()
 

