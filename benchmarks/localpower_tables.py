@@ -1,9 +1,9 @@
 """LocalPower's table protocol on more data, split at random and by label, scored like for like.
 
 The protocol is that of the ICML paper's code: max(⌈n/1000⌉, 3) silos, 5 columns, p = 4, 29 rounds, no
-noise, columns brought to [0, 1]; of MNIST the first 10,000 rows. Every method is scored by ‖(I − UUᵀ)Z‖₂ over all 5 columns;
-`a9a_localpower` has the other alignments, the schedules, the sketches and the ICML paper's way of
-scoring beside it.
+noise, columns brought to [0, 1]; of MNIST the first rows are taken. Every method is scored by
+‖(I − UUᵀ)Z‖₂ over all 5 columns; `a9a_localpower` has the other alignments, the schedules, the sketches
+and the ICML paper's way of scoring beside it.
 """
 
 import argparse
