@@ -5,6 +5,7 @@ processes of their own and are ended when their time for a data set is over.
 """
 
 import argparse
+import json
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,7 @@ from benchmarks.peer_methods import (
     measurement,
     plain,
 )
-from benchmarks.peer_process import HERE, peer_python, run_peer
+from benchmarks.peer_process import HERE, PATIENCE, peer_python, run_peer
 from benchmarks.pool import on_every_core
 from fedpower.engines.inprocess import available_cores
 from fedpower.privacy import default_delta
@@ -34,8 +35,18 @@ PEERS = {"OpenDP": "opendp", "diffprivlib": "diffprivlib"}
 
 
 def main() -> None:
-    """Run everything here, then the peers."""
+    """Measure, or take what was measured before, and tabulate it."""
     options = _options()
+    if options.tabulate is None:
+        settings, measured = measure(options)
+    else:
+        found = json.loads(options.tabulate.read_text(encoding="utf-8"))
+        settings, measured = found["settings"], found["measured"]
+    tabulate(options, settings, measured)
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings and what was measured: everything here, then the peers."""
     left_out: list[str] = []
     facts = [plain(each).facts() for each in available(loaders(options.a9a), left_out.append)]
     print("\n".join(left_out))
@@ -48,11 +59,27 @@ def main() -> None:
             raw += rows
             ended.append({"data": name, "peer": peer, "ended": how})
             print(f"{peer} on {name}: {len(rows)} fits, {how}", flush=True)
-    keys = [(name, method) for name in names for method in ABOUT]
+    settings = {
+        "epsilons": list(EPSILONS),
+        "delta": sorted({default_delta(each["rows"]) for each in facts}),
+        "seeds": list(range(options.seeds)),
+        "limit_s": options.limit,
+        "limit_clock_s": PATIENCE * options.limit,
+        "left_out": left_out,
+    }
+    return settings, {"fits": raw, "peers": ended, "data": facts}
+
+
+def tabulate(
+    options: argparse.Namespace, settings: dict[str, Any], measured: dict[str, Any]
+) -> None:
+    """Print and keep the tables."""
+    raw, facts, seeds = measured["fits"], measured["data"], len(settings["seeds"])
+    keys = [(each["data"], method) for each in facts for method in ABOUT]
 
     def table(measure: str) -> list[list[str]]:
         return [
-            [*key, *ABOUT[key[1]], *_cells(raw, key, measure, options.seeds), _seconds(raw, key)]
+            [*key, *ABOUT[key[1]], *_cells(raw, key, measure, seeds), _seconds(raw, key)]
             for key in keys
         ]
 
@@ -61,22 +88,16 @@ def main() -> None:
     report(
         options,
         name="accuracy_peers",
-        settings={
-            "epsilons": list(EPSILONS),
-            "delta": sorted({default_delta(each["rows"]) for each in facts}),
-            "seeds": list(range(options.seeds)),
-            "limit_s": options.limit,
-            "left_out": left_out,
-        },
+        settings=settings,
         columns=columns,
         rows=table("captured"),
-        raw={"fits": raw, "peers": ended},
+        raw=measured,
         notes=[
             "Captured variance as a share of what the exact subspace captures, mean ± standard "
-            f"deviation over {options.seeds} seeds. “did not finish”: not one fit at this ε within "
-            f"{options.limit:g} core seconds for the data set, smallest ε first; “n of "
-            f"{options.seeds}”: so many did. The time is processor time of the median fit, reading "
-            "included.",
+            f"deviation over {seeds} seeds. “did not finish”: not one fit at this ε, smallest ε first, "
+            f"within {settings['limit_s']:g} core seconds for the data set, or "
+            f"{settings['limit_clock_s']:g} seconds on the clock; “n of {seeds}”: so many did. "
+            "The time is processor time of the median fit, reading included.",
             "UDA and WDA have no noise: they send local eigenvectors as they are. OpenDP draws from "
             "the operating system and cannot be seeded; the others follow from the seed. Both "
             "libraries spend part of ε on eigenvalues, as they come. The exponential mechanism is "
@@ -158,6 +179,12 @@ def _options() -> argparse.Namespace:
     made.add_argument("--seeds", type=int, default=5, help="number of splits and repetitions")
     made.add_argument(
         "--limit", type=float, default=20.0, help="core seconds for a peer and data set"
+    )
+    made.add_argument(
+        "--tabulate",
+        type=Path,
+        metavar="FILE",
+        help="run nothing: make the tables of these results",
     )
     return made.parse_args()
 

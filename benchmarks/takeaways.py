@@ -116,8 +116,9 @@ def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any])
                 ours = mean(rows, "captured", method="fedpower", data=each, epsilon=epsilon)
                 told.append(f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}")
     return (
-        f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits within "
-        f"{found['settings']['limit_s']:g} core seconds a data set"
+        f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits in the "
+        f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} "
+        "seconds on the clock it had for a data set"
         + (f" (captured variance on {'; '.join(told)})." if told else ".")
     )
 
