@@ -75,11 +75,17 @@ def tabulate(
 ) -> None:
     """Print and keep the tables."""
     raw, facts, seeds = measured["fits"], measured["data"], len(settings["seeds"])
+    ended = {(each["data"], each["peer"]): each["ended"] for each in measured["peers"]}
     keys = [(each["data"], method) for each in facts for method in ABOUT]
 
     def table(measure: str) -> list[list[str]]:
         return [
-            [*key, *ABOUT[key[1]], *_cells(raw, key, measure, seeds), _seconds(raw, key)]
+            [
+                *key,
+                *ABOUT[key[1]],
+                *_cells(raw, key, measure, seeds, ended.get(key, "")),
+                _seconds(raw, key),
+            ]
             for key in keys
         ]
 
@@ -106,6 +112,11 @@ def tabulate(
         more=[
             ("The same fits by sin θ_k to the exact subspace", columns, table("error")),
             ("How the data were used", list(facts[0]), [list(each.values()) for each in facts]),
+            (
+                "How the peers' runs ended",
+                ["data", "peer", "ended"],
+                [list(each.values()) for each in measured["peers"]],
+            ),
         ],
     )
 
@@ -160,7 +171,7 @@ def _cells(raw: list[dict[str, Any]], key: tuple[str, str], measure: str, seeds:
             if (row["data"], row["method"], row["epsilon"]) == (*key, epsilon)
         ]
         if not values:
-            cells.append("did not finish")
+            cells.append(ended.partition(":")[0])
             continue
         spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
         some = "" if len(values) == seeds else f" ({len(values)} of {seeds})"
