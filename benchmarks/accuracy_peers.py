@@ -83,7 +83,7 @@ def tabulate(
             [
                 *key,
                 *ABOUT[key[1]],
-                *_cells(raw, key, measure, seeds, ended.get(key, "")),
+                *_cells(raw, key, measure, seeds=seeds, ended=ended.get(key, "")),
                 _seconds(raw, key),
             ]
             for key in keys
@@ -161,8 +161,10 @@ def _fit_peer(
     return rows, run.ended
 
 
-def _cells(raw: list[dict[str, Any]], key: tuple[str, str], measure: str, seeds: int) -> list[str]:
-    """Return a cell for every ε: mean ± standard deviation, and how many finished if not all."""
+def _cells(
+    raw: list[dict[str, Any]], key: tuple[str, str], measure: str, *, seeds: int, ended: str
+) -> list[str]:
+    """Return a cell for every ε: mean ± standard deviation, how many if not all, or what happened."""
     cells = []
     for epsilon in EPSILONS:
         values = [
