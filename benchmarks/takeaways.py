@@ -58,8 +58,8 @@ def on_real_data(found: dict[str, Any]) -> list[str]:
     return [
         f"On {len(sets)} real data sets at ε = {USUAL:g}, fedpower's default captures "
         f"{_range(shares['fedpower'])} of the variance that the exact subspace captures ({told}).",
-        "Whether silos are alike or hold different labels makes no difference to the default: the "
-        f"largest change in captured variance is {max(by_split):.1e}.",
+        "Whether silos are alike or hold different labels makes no difference to the default: with the "
+        f"same noise, captured variance changes by {max(by_split):.1e} at most.",
         "It is no magic: a direction of the subspace is lost (mean sin θ_k above "
         f"{LOST:g}) " + "; ".join(_lost_at(epsilon, each) for epsilon, each in lost.items()) + ".",
     ]
