@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure clean
+.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure \
+	bench-federation bench-accuracy docs-results clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP)  ## make .venv with everything pinned by constraints.txt
 
@@ -59,5 +60,19 @@ bench-secure: setup  ## secure sums: accuracy beside a curator, and cost (about 
 	$(BIN)/python -m benchmarks.secure --models "Model I" --seeds 100 --noises-per-draw 25 --columns --json benchmarks/results/secure_spiked.json
 	$(BIN)/python -m benchmarks.render
 
+bench-federation: setup  ## rounds over separate processes, and a whole study (about ten minutes)
+	$(BIN)/python -m benchmarks.federation --json benchmarks/results/federation.json
+	$(BIN)/python -m benchmarks.render
+
+bench-accuracy: setup  ## real data and peers: results, pictures and docs/results.md (a quarter of an hour)
+	$(BIN)/python -m benchmarks.accuracy_real $(A9A:%=--a9a %) --json benchmarks/results/accuracy_real.json
+	$(BIN)/python -m benchmarks.accuracy_peers $(A9A:%=--a9a %) --json benchmarks/results/accuracy_peers.json
+	$(BIN)/python -m benchmarks.localpower_tables $(A9A:%=--a9a %) --json benchmarks/results/localpower_tables.json
+	$(BIN)/python -m benchmarks.accuracy_pictures
+	$(BIN)/python -m benchmarks.results_page
+
+docs-results: setup  ## write docs/results.md from the results that are there
+	$(BIN)/python -m benchmarks.results_page
+
 clean:  ## remove the environment and what was built
-	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench

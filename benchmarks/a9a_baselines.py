@@ -1,8 +1,10 @@
 """What LocalPower is compared with on a9a: plain NumPy, no protocol [LocalPower §5]."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -10,26 +12,29 @@ Array = NDArray[np.float64]
 
 def leading(moment: Array, rank: int) -> tuple[Array, Array]:
     """Return the leading eigenvalues and eigenvectors of a symmetric matrix, largest first."""
-    values, vectors = np.linalg.eigh(moment)
-    return values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    width = len(moment)
+    values, vectors = scipy.linalg.eigh(moment, subset_by_index=[width - rank, width - 1])
+    return values[::-1], vectors[:, ::-1]
 
 
-def unweighted_average(parts: Sequence[Array], rank: int) -> Array:
+def local_eigenspaces(parts: Sequence[Array], rank: int) -> list[tuple[Array, Array]]:
+    """Return Λ_i and V_i of each silo: all that a one-shot method sends."""
+    return [leading(part.T @ part, rank) for part in parts]
+
+
+def unweighted_average(local: Sequence[tuple[Array, Array]], rank: int) -> Array:
     """Return UDA: the leading eigenvectors of the average of local projections V_iV_iᵀ."""
-    total = np.zeros((parts[0].shape[1],) * 2)
-    for part in parts:
-        _, vectors = leading(part.T @ part, rank)
-        total += vectors @ vectors.T
-    return leading(total, rank)[1]
+    return leading(sum_of(vectors @ vectors.T for _, vectors in local), rank)[1]
 
 
-def weighted_average(parts: Sequence[Array], rank: int) -> Array:
+def weighted_average(local: Sequence[tuple[Array, Array]], rank: int) -> Array:
     """Return WDA: the leading eigenvectors of the sum of local V_iΛ_iV_iᵀ."""
-    total = np.zeros((parts[0].shape[1],) * 2)
-    for part in parts:
-        values, vectors = leading(part.T @ part, rank)
-        total += vectors * values @ vectors.T
-    return leading(total, rank)[1]
+    return leading(sum_of(vectors * values @ vectors.T for values, vectors in local), rank)[1]
+
+
+def sum_of(matrices: Iterable[Array]) -> Array:
+    """Return the sum of matrices, of which there is at least one."""
+    return functools.reduce(np.add, matrices)
 
 
 def randomized_svd(

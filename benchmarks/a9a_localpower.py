@@ -7,7 +7,7 @@ for each seed.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.a9a_baselines import (
+    local_eigenspaces,
     randomized_svd,
     raw_identity_power,
     unweighted_average,
@@ -29,6 +30,8 @@ from fedpower.protocol import Schedule, Study
 from fedpower.protocol.solvers import PowerSettings
 
 Array = NDArray[np.float64]
+Found = tuple[str, Array, dict[str, float]]
+LocalPower = Callable[..., tuple[Array, dict[str, float]]]
 
 N_SILOS, RANK, LOCAL_STEPS, N_ROUNDS, SCORED = 33, 5, 4, 29, 4
 LONG = 150
@@ -104,8 +107,28 @@ def main() -> None:
     )
 
 
-def run_all(parts: Sequence[Array], seed: int) -> list[tuple[str, Array, dict[str, float]]]:
+def run_all(parts: Sequence[Array], seed: int) -> list[Found]:
     """Return (method, basis, cost) of every method on one split."""
+    local_power = local_power_on(parts, seed)
+    usual = LOCAL_STEPS * N_ROUNDS
+    results = [aligned(local_power, kind) for kind in ("procrustes", "sign", "identity")]
+    start = orth(np.random.default_rng(1000 + seed).standard_normal((parts[0].shape[1], RANK)))
+    raw = raw_identity_power(parts, start, local_steps=LOCAL_STEPS, n_rounds=N_ROUNDS)
+    results.append((f"LocalPower p={LOCAL_STEPS}, identity, raw QR signs", raw, {}))
+    for label, schedule, n_steps in (
+        (f"decaying p={LOCAL_STEPS}", decaying(LOCAL_STEPS), usual),
+        (f"halving p={LOCAL_STEPS}", halving(LOCAL_STEPS), usual),
+        ("a round at every step", every(1), usual),
+        (f"a round at every step, {N_ROUNDS} rounds", every(1), N_ROUNDS),
+        (f"decaying p={LOCAL_STEPS}, {N_ROUNDS} rounds", decaying(LOCAL_STEPS), N_ROUNDS + 6),
+    ):
+        results.append((label, *local_power(schedule, n_steps)))
+    results += [fedpca(parts, seed, solver) for solver in ("auto", "fedpower")]
+    return results + one_shot(parts) + _sketches(parts, seed)
+
+
+def local_power_on(parts: Sequence[Array], seed: int) -> LocalPower:
+    """Return the paper's method on these silos, from the start that the seed gives to every method."""
     moments = read_silos(
         {f"silo-{place}": open_source(part) for place, part in enumerate(parts)},
         RowTreatment(),
@@ -113,7 +136,9 @@ def run_all(parts: Sequence[Array], seed: int) -> list[tuple[str, Array, dict[st
         steps=LONG,
     )
 
-    def local_power(schedule: Schedule, n_steps: int, **settings: Any) -> tuple[Array, Any]:
+    def local_power(
+        schedule: Schedule, n_steps: int, **settings: Any
+    ) -> tuple[Array, dict[str, float]]:
         width = parts[0].shape[1]
         outcome = federate(
             moments,
@@ -126,32 +151,21 @@ def run_all(parts: Sequence[Array], seed: int) -> list[tuple[str, Array, dict[st
                 n_steps=n_steps,
                 **settings,
             ),
-            rng=np.random.default_rng(1000 + seed),  # the same start for every method
+            rng=np.random.default_rng(1000 + seed),
         )
         sent = sum(each.bytes_up for each in outcome.rounds)
         return outcome.solution.basis, {"rounds": len(outcome.rounds), "bytes_up": sent}
 
-    results = []
-    usual = LOCAL_STEPS * N_ROUNDS
-    for alignment in ("procrustes", "sign", "identity"):
-        basis, cost = local_power(every(LOCAL_STEPS), usual, alignment=alignment)
-        results.append((f"LocalPower p={LOCAL_STEPS}, {alignment}", basis, cost))
-    start = orth(np.random.default_rng(1000 + seed).standard_normal((parts[0].shape[1], RANK)))
-    raw = raw_identity_power(parts, start, local_steps=LOCAL_STEPS, n_rounds=N_ROUNDS)
-    results.append((f"LocalPower p={LOCAL_STEPS}, identity, raw QR signs", raw, {}))
-    for label, schedule, n_steps in (
-        (f"decaying p={LOCAL_STEPS}", decaying(LOCAL_STEPS), usual),
-        (f"halving p={LOCAL_STEPS}", halving(LOCAL_STEPS), usual),
-        ("a round at every step", every(1), usual),
-        (f"a round at every step, {N_ROUNDS} rounds", every(1), N_ROUNDS),
-        (f"decaying p={LOCAL_STEPS}, {N_ROUNDS} rounds", decaying(LOCAL_STEPS), N_ROUNDS + 6),
-    ):
-        results.append((label, *local_power(schedule, n_steps)))
-    results += [_fedpca(parts, seed, solver) for solver in ("auto", "fedpower")]
-    return results + _baselines(parts, seed)
+    return local_power
 
 
-def _fedpca(parts: Sequence[Array], seed: int, solver: Any) -> tuple[str, Array, dict[str, float]]:
+def aligned(local_power: LocalPower, alignment: str) -> Found:
+    """Return LocalPower with the ICML table's settings and this alignment."""
+    basis, cost = local_power(every(LOCAL_STEPS), LOCAL_STEPS * N_ROUNDS, alignment=alignment)
+    return f"LocalPower p={LOCAL_STEPS}, {alignment}", basis, cost
+
+
+def fedpca(parts: Sequence[Array], seed: int, solver: Any) -> Found:
     """Return what the estimator gives with this solver and every other default."""
     model = FedPCA(
         RANK, epsilon=float("inf"), center=False, solver=solver, random_state=seed
@@ -162,12 +176,18 @@ def _fedpca(parts: Sequence[Array], seed: int, solver: Any) -> tuple[str, Array,
     return f"FedPCA(5), solver {taken}", model.components_.T, cost
 
 
-def _baselines(parts: Sequence[Array], seed: int) -> list[tuple[str, Array, dict[str, float]]]:
-    sketch = (RANK - 1) + (parts[0].shape[1] - RANK + 1) // 4  # the ICML code's
-    results: list[tuple[str, Array, dict[str, float]]] = [
-        ("UDA", unweighted_average(parts, RANK), {"rounds": 1}),
-        ("WDA", weighted_average(parts, RANK), {"rounds": 1}),
+def one_shot(parts: Sequence[Array]) -> list[Found]:
+    """Return the averages of local eigenvectors that take a single round."""
+    local = local_eigenspaces(parts, RANK)
+    return [
+        ("UDA", unweighted_average(local, RANK), {"rounds": 1}),
+        ("WDA", weighted_average(local, RANK), {"rounds": 1}),
     ]
+
+
+def _sketches(parts: Sequence[Array], seed: int) -> list[Found]:
+    sketch = (RANK - 1) + (parts[0].shape[1] - RANK + 1) // 4  # the ICML code's
+    results: list[Found] = []
     for powers in (0, 1):
         rng = np.random.default_rng(2000 + seed)
         basis = randomized_svd(parts, RANK, sketch=sketch, powers=powers, rng=rng)

@@ -4,7 +4,9 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import markdown
 
@@ -14,29 +16,54 @@ PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def main() -> None:
     """Rewrite or check the page."""
-    made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("--check", action="store_true", help="fail where the page is out of date")
-    options = made.parse_args()
-    page = HERE / "README.md"
-    old = page.read_text(encoding="utf-8")
-    new = PLACE.sub(lambda found: found[1] + section(found[2]) + found[3], old)
-    if options.check and new != old:
-        sys.exit("benchmarks/README.md must match results/; run python -m benchmarks.render")
-    page.write_text(new, encoding="utf-8")
+    settle(
+        HERE / "README.md",
+        lambda old: PLACE.sub(lambda found: found[1] + section(found[2]) + found[3], old),
+        description=__doc__,
+        command="python -m benchmarks.render",
+    )
+
+
+def settle(
+    page: Path, made: Callable[[str], str], *, description: str | None, command: str
+) -> None:
+    """Rewrite a page from its old text or, with ``--check``, fail where that would change it."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--check", action="store_true", help="fail where the page is out of date")
+    check = options.parse_args().check
+    old = page.read_text(encoding="utf-8") if page.exists() else ""
+    new = made(old)
+    if check and new != old:
+        sys.exit(f"{page.parent.name}/{page.name} must match the results; run {command}")
+    if not check:
+        page.write_text(new, encoding="utf-8")
+
+
+def kept(name: str) -> dict[str, Any]:
+    """Return what a benchmark left in ``results/``."""
+    found: dict[str, Any] = json.loads(
+        (HERE / "results" / f"{name}.json").read_text(encoding="utf-8")
+    )
+    return found
 
 
 def section(name: str) -> str:
-    """Return one benchmark's table, notes, settings and machine."""
-    found = json.loads((HERE / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    """Return one benchmark's tables, notes, settings and machine."""
+    found = kept(name)
     table = markdown(found["table"]["columns"], found["table"]["rows"])
-    settings = ", ".join(f"{key}: {_short(value)}" for key, value in found["settings"].items())
-    machine = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
     notes = "".join(f"{note}\n\n" for note in found["notes"])
     more = "".join(
         f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}\n\n"
         for each in found.get("more", ())
     )
-    return f"\n{table}\n\n{notes}{more}<sub>{settings}. {machine}.</sub>\n\n"
+    return f"\n{table}\n\n{notes}{more}{small_print(found)}\n\n"
+
+
+def small_print(found: dict[str, Any]) -> str:
+    """Return a benchmark's settings and machine."""
+    settings = ", ".join(f"{key}: {_short(value)}" for key, value in found["settings"].items())
+    machine = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
+    return f"<sub>{settings}. {machine}.</sub>"
 
 
 def _short(value: object) -> str:

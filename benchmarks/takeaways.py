@@ -1,0 +1,131 @@
+"""Sentences about the accuracy benchmarks, every number in them computed from what was measured."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+Rows = Sequence[dict[str, Any]]
+
+USUAL = 1.0
+"""The ε that a single sentence is about."""
+
+LOST = 0.5
+"""An error sin θ_k above this means that a direction of the subspace is lost."""
+
+
+def mean(rows: Rows, measure: str, **wanted: Any) -> float:
+    """Return the mean of a measure over the rows that have the wanted values; nan if there are none."""
+    values = [
+        row[measure] for row in rows if all(row[key] == value for key, value in wanted.items())
+    ]
+    return statistics.mean(values) if values else math.nan
+
+
+def values_of(rows: Rows, key: str) -> list[Any]:
+    """Return the distinct values of a column in the order of their first appearance."""
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def on_real_data(found: dict[str, Any]) -> list[str]:
+    """Return what the private fits on real data say."""
+    rows: Rows = found["measured"]
+    sets = values_of(rows, "data")
+    shares = {
+        method: [mean(rows, "captured", method=method, epsilon=USUAL, data=each) for each in sets]
+        for method in values_of(rows, "method")
+    }
+    told = ", ".join(
+        f"`{method}` {_range(each)}" for method, each in shares.items() if method != "fedpower"
+    )
+    by_split = [
+        abs(
+            mean(rows, "captured", split="at random", **where)
+            - mean(rows, "captured", split="by label", **where)
+        )
+        for each in sets
+        for epsilon in values_of(rows, "epsilon")
+        for where in [{"method": "fedpower", "data": each, "epsilon": epsilon}]
+    ]
+    lost = {
+        epsilon: [
+            each
+            for each in sets
+            if mean(rows, "error", method="fedpower", epsilon=epsilon, data=each) > LOST
+        ]
+        for epsilon in values_of(rows, "epsilon")
+    }
+    return [
+        f"On {len(sets)} real data sets at ε = {USUAL:g}, fedpower's default captures "
+        f"{_range(shares['fedpower'])} of the variance that the exact subspace captures ({told}).",
+        "Whether silos are alike or hold different labels makes no difference to the default: with the "
+        f"same noise, captured variance changes by {max(by_split):.1e} at most.",
+        "It is no magic: a direction of the subspace is lost (mean sin θ_k above "
+        f"{LOST:g}) " + "; ".join(_lost_at(epsilon, each) for epsilon, each in lost.items()) + ".",
+    ]
+
+
+def beside_peers(found: dict[str, Any]) -> list[str]:
+    """Return what the comparison says."""
+    rows: Rows = found["measured"]["fits"]
+    sets = values_of(rows, "data")
+    ratios = [
+        mean(rows, "error", method="fedpower", epsilon=USUAL, data=each)
+        / mean(rows, "error", method="Analyze-Gauss", epsilon=USUAL, data=each)
+        for each in sets
+    ]
+    better = [
+        each
+        for each in sets
+        if mean(rows, "captured", method="fedpower", epsilon=USUAL, data=each)
+        > mean(rows, "captured", method="exponential mechanism", epsilon=USUAL, data=each)
+    ]
+    return [
+        "The price of trusting nobody: a curator who holds all rows (Analyze-Gauss) is more accurate "
+        f"at the same ε and δ; fedpower's error is {min(ratios):.2g} to {max(ratios):.2g} times the "
+        f"curator's at ε = {USUAL:g}. (With m equal silos its noise is √m times as large.)",
+        f"At ε = {USUAL:g} fedpower, which trusts nobody and allows a δ, captures more than a curator "
+        f"with pure ε (exponential mechanism) on {len(better)} of {len(sets)} data sets: "
+        f"{', '.join(better) or 'none'}.",
+        *(_finished(rows, sets, peer, found) for peer in ("OpenDP", "diffprivlib")),
+    ]
+
+
+def beside_localpower(found: dict[str, Any]) -> list[str]:
+    """Return what the noise-free protocol says."""
+    rows: Rows = found["measured"]
+    methods = [key for key in rows[0] if key not in ("data", "split")]
+    ours = next(method for method in methods if method.startswith("FedPCA"))
+    worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}
+    told = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
+    return [
+        f"Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
+        f"splits is {worst[ours]:.1e}; the others' largest: {told}."
+    ]
+
+
+def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any]) -> str:
+    """Return how far a library's own PCA came, and how it did where it finished."""
+    epsilons, seeds = found["settings"]["epsilons"], len(found["settings"]["seeds"])
+    mine = [row for row in rows if row["method"] == peer]
+    told = []
+    for each in sets:
+        for epsilon in epsilons:
+            share = mean(mine, "captured", data=each, epsilon=epsilon)
+            if not math.isnan(share):
+                ours = mean(rows, "captured", method="fedpower", data=each, epsilon=epsilon)
+                told.append(f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}")
+    return (
+        f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits in the "
+        f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} "
+        "seconds on the clock it had for a data set"
+        + (f" (captured variance on {'; '.join(told)})." if told else ".")
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def _lost_at(epsilon: float, sets: Sequence[str]) -> str:
+    return f"at ε = {epsilon:g} on {', '.join(sets) or 'none'}"
