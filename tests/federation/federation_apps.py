@@ -16,7 +16,7 @@ import json
 import os
 import resource
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from nvflare.apis.controller_spec import SendOrder, Task
@@ -70,6 +70,17 @@ def hold(folder: Path, what: str) -> None:
             time.sleep(0.02)
 
 
+@contextmanager
+def full_disk():
+    """Let no file of this process grow."""
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+
+
 class Held:
     def __init__(self, silo, folder: Path) -> None:
         self._silo = silo
@@ -77,11 +88,8 @@ class Held:
 
     def answer(self, question):
         hold(self._folder, f"before-{question.round}")
-        if (self._folder / "full").exists():
-            ledger = next(self._folder.glob("*.ledger"))
-            size = ledger.stat().st_size
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-        answer = self._silo.answer(question)
+        with full_disk() if (self._folder / "full").exists() else nullcontext():
+            answer = self._silo.answer(question)
         hold(self._folder, f"after-{question.round}")
         with (self._folder / "sent").open("a") as file:
             digest = hashlib.sha256(encode(answer)).hexdigest()

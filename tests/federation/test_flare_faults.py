@@ -33,7 +33,7 @@ def held():
 @pytest.fixture(scope="module")
 def strict(held, tmp_path_factory):
     """A federation that goes on only with all four."""
-    ground = Ground(tmp_path_factory.mktemp("strict"), min_silos=4)
+    ground = Ground(tmp_path_factory.mktemp("strict"), min_silos=4, deadline=25.0)
     ground.start()
     yield ground
     ground.stop()
@@ -119,28 +119,22 @@ def test_a_coordinator_killed_between_rounds_and_a_damaged_checkpoint_are_surviv
     assert "damaged bytes" in strict.log(COORDINATOR)
 
 
-def test_a_replayed_round_gets_the_same_bytes_and_no_charge(strict, expected):
+def test_a_replayed_round_gets_the_same_bytes_and_junk_gets_none_and_neither_is_charged(
+    strict, expected
+):
     strict.fresh()
-    place = strict.place(COORDINATOR)
     strict.hold(COORDINATOR, "replay-2")
-    run = strict.run("replayed")
-    assert_as_expected(strict, run, expected)
+    strict.hold(COORDINATOR, "junk")
+    assert_as_expected(strict, strict.run("replayed"), expected)
+    place = strict.place(COORDINATOR)
     replayed = json.loads((place / "replayed.json").read_text())
     for name in SILOS:
         sent = [line.split() for line in (strict.place(name) / "sent").read_text().splitlines()]
-        of_round_2 = {digest for number, _, digest in sent if number == "2"}
-        assert of_round_2 == {replayed[name]}
-
-
-def test_junk_is_refused_at_the_silo_logged_there_and_costs_nothing(strict, expected):
-    strict.fresh()
-    strict.hold(COORDINATOR, "junk")
-    assert_as_expected(strict, strict.run("junk"), expected)
-    told = json.loads((strict.place(COORDINATOR) / "junk.json").read_text())
+        assert {digest for number, _, digest in sent if number == "2"} == {replayed[name]}
+    told = json.loads((place / "junk.json").read_text())
     assert {tuple(each) for each in told.values()} == {("BAD_TASK_DATA", False)}
-    assert "at most" in strict.log("north")
-    assert "checksum does not match" in strict.log("north")
-    assert "must be bytes" in strict.log("north")
+    for refusal in ("at most", "checksum does not match", "must be bytes"):
+        assert refusal in strict.log("north")
 
 
 def test_a_silo_that_sleeps_past_the_deadline_is_left_out_and_asked_again(lenient):
@@ -172,7 +166,8 @@ def test_a_silo_whose_disk_is_full_releases_nothing_and_the_others_go_on(lenient
     sentences = {sentence for each in refused.values() for sentence in each.values()}
     assert all(set(each) == {"west"} for each in refused.values())
     assert sentences <= {"the silo could not answer; its operator's log says why"}
-    assert "nothing left the silo" in lenient.log("west")
+    assert refused
+    assert "the silo could not answer" in lenient.log("west")
     assert len(lenient.charges("north")) == 4
 
 
