@@ -24,6 +24,10 @@ COMMANDS = {
     "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),
     "budget": ("fedpower.cli.budget:budget", "What a silo has spent on what, and what is left."),
     "audit": ("fedpower.cli.audit:audit", "Measure the privacy that is really delivered."),
+    "reproduce": (
+        "fedpower.cli.reproduce:reproduce",
+        "The paper's figures, its sentences tested, and what is better.",
+    ),
     "attack": ("fedpower.cli.attack:attack", "Rebuild a silo's moment from its messages."),
 }
 """By command: where it is, and its line in the listing."""

@@ -14,6 +14,8 @@ from fedpower.experiments.reproduction.statistics import (
 )
 from fedpower.experiments.reproduction.table import Table, rounded
 
+DROWNED = "the noise drowns the signal there and all errors are near 1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -119,11 +121,14 @@ class Verdict:
             kept = (
                 f", and {'the other part holds' if others == 1 else f'the other {others} hold'} too"
             )
-            return f"It holds: {told}{kept if others else ''}."
-        reason = ""
+            hollow = f", though only because {DROWNED}" if self.weakest.drowned else ""
+            return f"It holds: {told}{kept if others else ''}{hollow}."
+        bound = part.bound
         if self.weakest.drowned:
-            reason = ", because the noise drowns the signal there and all errors are near 1"
-        return f"It does not hold: {told}{reason}."
+            return f"It does not hold: {told}, because {DROWNED}."
+        if bound.at_least <= found.value <= bound.at_most:
+            return f"It is not shown: {told}, but {found.n} repetitions spread too widely."
+        return f"It does not hold: {told}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict for JSON."""

@@ -88,6 +88,12 @@ class Curve:
         return f"{self.figure}/{self.model}/{self.name}"
 
     @property
+    def label(self) -> str:
+        """What tells the curve from others of its solver, noise and ε; empty where nothing has to."""
+        parts = self.name.split(", ")[2:]
+        return " ".join(part for part in parts if not part.startswith("epsilon="))
+
+    @property
     def release(self) -> tuple[object, ...]:
         """Curves that agree in this are post-processing of the same noised moments, or stand alone."""
         if self.noise != "moment":
@@ -167,8 +173,8 @@ def _alignment(settings: Settings) -> Iterator[Curve]:
     """Yield LocalPower with and without Procrustes; Model I with the paper's r, and with r = k."""
     size = settings.sizes["I"]
     panels: tuple[tuple[str, ModelName, int | None], ...] = (
-        (f"I, r={size.iteration_rank}", "I", None),
-        (f"I, r={size.rank}", "I", size.rank),
+        (f"I r={size.iteration_rank}", "I", None),
+        (f"I r={size.rank}", "I", size.rank),
         ("II", "II", None),
     )
     alignments: tuple[Alignment, ...] = ("procrustes", "identity")

@@ -38,10 +38,10 @@ def own_claims(settings: Settings) -> list[Claim]:
 def _ours(model: ModelName, solver: str, noise: str, epsilon: float = EPSILON) -> Query:
     return {
         "figure": FIGURE_OF[model],
-        "panel": "b",
         "solver": solver,
         "noise": noise,
         "epsilon": epsilon,
+        "participation": 1.0,
     }
 
 
@@ -59,7 +59,7 @@ def _claim(name: str, sentence: str, figure: str, panel: str, how: str, *parts: 
 
 
 def _default() -> Claim:
-    paper, default = fedpower("I", "b", "paper"), _ours("I", "default", "moment")
+    paper, default = fedpower("I", "paper"), _ours("I", "default", "moment")
 
     def rounds(table: Table) -> Sample:
         counts = [table.last("round", **query) for query in (default, paper)]
@@ -97,9 +97,7 @@ def _exact_accounting() -> Claim:
         "over repetitions.",
         Part(
             what="last error in mode step over that in mode paper",
-            sample=lambda table: ratio(
-                table, fedpower("I", "b", "step"), fedpower("I", "b", "paper")
-            ),
+            sample=lambda table: ratio(table, fedpower("I", "step"), fedpower("I", "paper")),
             bound=Bound(at_most=1 / 5),
         ),
     )
@@ -116,9 +114,7 @@ def _averaged() -> Claim:
         "repetition, geometric mean over repetitions.",
         Part(
             what="last error of krylov over that of FedPower, mode step",
-            sample=lambda table: ratio(
-                table, _ours("I", "krylov", "step"), fedpower("I", "b", "step")
-            ),
+            sample=lambda table: ratio(table, _ours("I", "krylov", "step"), fedpower("I", "step")),
             bound=Bound(at_most=0.6),
         ),
     )
@@ -158,7 +154,7 @@ def _drowned() -> Claim:
             Part(
                 what=f"last error in mode paper at ε={epsilon:g}",
                 sample=lambda table, epsilon=epsilon: Sample(  # type: ignore[misc]
-                    values=table.last(**fedpower("II", "b", "paper", epsilon=epsilon))
+                    values=table.last(**fedpower("II", "paper", epsilon=epsilon))
                 ),
                 bound=Bound(at_least=CHANCE),
             )

@@ -43,7 +43,7 @@ def paper_claims(settings: Settings) -> list[Claim]:
         claims += [_larger_p(model), _epsilon(model), _participants(model), _little(model)]
         claims += [_start(model), _end(model), _decay(model), _communications(model)]
     size = settings.sizes["I"]
-    for panel in (f"I, r={size.iteration_rank}", f"I, r={size.rank}", "II"):
+    for panel in (f"I r={size.iteration_rank}", f"I r={size.rank}", "II"):
         claims += [_aligned(panel), _not_aligned(panel), _smaller(panel)]
     return [*claims, _more_silos(settings)]
 
@@ -56,16 +56,16 @@ def in_every_mode(parts: Callable[[str], list[Part]]) -> dict[str, Any]:
     }
 
 
-def fedpower(model: ModelName, panel: str, noise: str, **varied: Any) -> Query:
+def fedpower(model: ModelName, noise: str, **varied: Any) -> Query:
     """Return what picks one of [FP §5]'s curves."""
     usual = {"local_steps": LOCAL_STEPS, "epsilon": EPSILON, "participation": 1.0}
-    where = {"figure": FIGURE_OF[model], "panel": panel, "solver": "fedpower", "noise": noise}
+    where = {"figure": FIGURE_OF[model], "solver": "fedpower", "noise": noise}
     return {**where, **usual, **varied}
 
 
 def _larger_p(model: ModelName) -> Claim:
     def parts(noise: str) -> list[Part]:
-        curve = partial(fedpower, model, "a", noise)
+        curve = partial(fedpower, model, noise)
         return [
             Part(
                 what=f"error of p={p} over that of p=1 after equally many rounds",
@@ -93,7 +93,7 @@ def _larger_p(model: ModelName) -> Claim:
 
 def _epsilon(model: ModelName) -> Claim:
     def parts(noise: str) -> list[Part]:
-        curve = partial(fedpower, model, "b", noise)
+        curve = partial(fedpower, model, noise)
         return [
             Part(
                 what=f"last error at ε={more:g} over that at ε={less:g}",
@@ -120,7 +120,7 @@ def _epsilon(model: ModelName) -> Claim:
 
 
 def _participation_parts(model: ModelName, bound: Bound, noise: str) -> list[Part]:
-    curve = partial(fedpower, model, "c", noise)
+    curve = partial(fedpower, model, noise)
     full_first = bound is LESS
     return [
         Part(
@@ -295,7 +295,7 @@ def _spread(panel: str, alignment: str, local_steps: int) -> Query:
 
 
 def _label(panel: str) -> str:
-    return panel.replace(", ", "-").replace("=", "")
+    return panel.replace(" ", "-").replace("=", "")
 
 
 def _growth(panel: str, alignment: str, bound: Bound) -> Part:

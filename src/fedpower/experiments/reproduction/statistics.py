@@ -83,7 +83,8 @@ class Estimate:
 def estimate(sample: Sample, bound: Bound) -> Estimate:
     """Return the mean of a sample and whether it keeps to the bound.
 
-    Values that are all alike need no test: they keep to the bound or they do not.
+    Values that are all alike, or of which one is infinite (something was never reached), need no test:
+    their mean keeps to the bound or it does not.
     """
     values = sample.values
     back: Callable[[float], float] = math.exp if sample.ratios else float
@@ -92,8 +93,9 @@ def estimate(sample: Sample, bound: Bound) -> Estimate:
         limits = [math.log(limit) if 0 < limit < math.inf else limit for limit in limits]
     low, high = limits
     mean, count = float(values.mean()), values.size
-    error = float(values.std(ddof=1)) / math.sqrt(count)
-    if error <= 1e-12 * max(1.0, abs(mean)) or not math.isfinite(error):
+    finite = math.isfinite(mean)
+    error = float(values.std(ddof=1)) / math.sqrt(count) if finite else 0.0
+    if error <= 1e-12 * max(1.0, abs(mean)):
         p_value = 0.0 if low <= mean <= high else 1.0
         return Estimate(
             value=back(mean),

@@ -20,12 +20,12 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A run after a round, as it is shown in one panel; the columns of runs.csv.
+    """A run after a round; the columns of runs.csv.
 
     Attributes
     ----------
     figure, panel, curve
-        Where it is shown, and what tells it from the others there.
+        Where it is shown (``abc``: in all three panels), and what it is called there.
     solver, noise, local_steps, epsilon, participation, n_rows
         The method, what is noised, p, ε (inf without noise), K/m and n.
     repetition, round
@@ -87,7 +87,8 @@ class Table:
         A run that stopped early keeps its last number: it would not change any more.
         """
         rows = self.select(**wanted)
-        assert len({row.curve for row in rows}) == 1, f"one curve must be meant by {wanted}"
+        meant = {(row.solver, row.noise, row.epsilon, row.curve, row.panel) for row in rows}
+        assert len(meant) == 1, f"one curve must be meant by {wanted}"
         runs: dict[int, list[float]] = {}
         for row in rows:
             runs.setdefault(row.repetition, []).append(float(getattr(row, column)))
@@ -118,12 +119,12 @@ def read_table(text: str) -> Table:
 
 
 def table_of(runs: Sequence[tuple[int, Run]]) -> Table:
-    """Return the table of (repetition, run) pairs; a run shown in several panels is in each."""
+    """Return the table of (repetition, run) pairs."""
     return Table(
         Row(
             figure=run.curve.figure,
-            panel=panel,
-            curve=run.curve.name,
+            panel="".join(run.curve.panels),
+            curve=run.curve.label,
             solver=run.curve.solver,
             noise=run.curve.noise,
             local_steps=run.curve.local_steps,
@@ -140,7 +141,6 @@ def table_of(runs: Sequence[tuple[int, Run]]) -> Table:
             misalignment=rounded(point.misalignment),
         )
         for repetition, run in runs
-        for panel in run.curve.panels
         for point in run.points
     )
 
