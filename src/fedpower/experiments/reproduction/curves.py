@@ -33,7 +33,7 @@ SILO_SHARES = (0.25, 0.5, 1.0)
 SILO_EPSILON = 10.0
 """The largest of the paper's ε: there the printed noise leaves errors small enough to scale."""
 
-COPIES = (1, 3, 10, 30, 100, 300, 1000)
+COPIES = (1, 3, 10, 30, 100, 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"color": BLUE, "marker": "s"},
     {"color": GREEN, "marker": "^"},
 )
+ERROR = r"$\sin\,\theta_k$"
 LINES = {"fedpower": "-", "krylov": "--", "default": "none"}
 
 
@@ -61,7 +62,7 @@ def draw_panels(figure: Any, table: Table, number: str, model: ModelName) -> Non
             for place in range(len(VARIED[panel][2])):
                 _draw_value(axes, table, where, panel, place)
             axes.set_yscale("log")
-        row[0].set_ylabel(f"{ROW_NAMES[noise]}\nerror sin θ_k")
+        row[0].set_ylabel(f"{ROW_NAMES[noise]}\nerror {ERROR}")
     for axes, panel in zip(grid[0], VARIED, strict=True):
         sign = VARIED[panel][1]
         axes.set_title(TITLES[panel], fontsize=10, pad=22)
@@ -80,8 +81,7 @@ def draw_panels(figure: Any, table: Table, number: str, model: ModelName) -> Non
         axes.set_xlabel("communications (rounds)")
         axes.set_xticks(range(1, N_STEPS + 1))
         axes.set_xlim(0.6, N_STEPS + 0.4)
-    _explain_lines(figure, grid[-1][0])
-    figure.suptitle(f"Model {model}", fontsize=11)
+    _explain_lines(figure, grid[-1][0], model)
 
 
 def _draw_value(axes: Any, table: Table, where: dict[str, Any], panel: str, place: int) -> None:
@@ -113,7 +113,7 @@ def _draw_value(axes: Any, table: Table, where: dict[str, Any], panel: str, plac
         axes.plot(rounds, errors.mean(axis=0), linestyle=line, label=label, **style)
 
 
-def _explain_lines(figure: Any, axes: Any) -> None:
+def _explain_lines(figure: Any, axes: Any, model: ModelName) -> None:
     """Say once what solid, dashed and starred mean."""
     shown = (
         ("FedPower", {"linestyle": "-", "marker": "o"}),
@@ -121,4 +121,5 @@ def _explain_lines(figure: Any, axes: Any) -> None:
         ("the default, one round", {"linestyle": "none", "marker": "*", "markersize": 11}),
     )
     handles = [axes.plot([], [], color=INK, **style)[0] for _, style in shown]
-    figure.legend(handles, [label for label, _ in shown], loc="outside lower center", ncols=3)
+    names = [label for label, _ in shown]
+    figure.legend(handles, names, loc="outside upper center", ncols=3, title=f"Model {model}")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.experiments.look import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, drawing, saved
-from fedpower.experiments.reproduction.panels import draw_panels
+from fedpower.experiments.reproduction.panels import ERROR, draw_panels
 from fedpower.experiments.reproduction.settings import EPSILON, EPSILONS_SHOWN, LOCAL_STEPS
 from fedpower.experiments.reproduction.table import Table
 
@@ -115,7 +115,7 @@ def _solvers(figure: Any, table: Table) -> None:
         axes.set_yscale("log")
         axes.set_title(f"Model {model}, ε = {epsilon:g}", fontsize=10)
         _rounds(axes, 10)
-    left.set_ylabel("error sin θ_k")
+    left.set_ylabel(f"error {ERROR}")
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3)
 
 
@@ -137,7 +137,7 @@ def _schedules(figure: Any, table: Table) -> None:
         axes.set_yscale("log")
         axes.set_title(f"Model {model}, no noise", fontsize=10)
         _rounds(axes, count)
-    left.set_ylabel("error sin θ_k")
+    left.set_ylabel(f"error {ERROR}")
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=5)
 
 
@@ -162,7 +162,7 @@ def _alignment(figure: Any, table: Table) -> None:
             f"Model {name}" + (f", {rank.replace('=', ' = ')}" if rank else ""), fontsize=10
         )
         axes.label_outer()
-    figure.axes[0].set_ylabel("misalignment ρ_t, last round")
+    figure.axes[0].set_ylabel(r"misalignment $\rho_t$, last round")
     handles = figure.axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper center", ncols=2)
 
@@ -183,7 +183,7 @@ def _silos(figure: Any, table: Table) -> None:
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
     axes.set_xlabel("number of silos m")
-    axes.set_ylabel("last error sin θ_k")
+    axes.set_ylabel(f"last error {ERROR}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2)
 
 
@@ -208,5 +208,5 @@ def _rows(figure: Any, table: Table) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("rows n of all silos")
-    axes.set_ylabel("last error sin θ_k")
+    axes.set_ylabel(f"last error {ERROR}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2)

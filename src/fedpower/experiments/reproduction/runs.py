@@ -144,27 +144,34 @@ class _Repetition:
         if first.copies != 1:
             silos = {name: silo.with_copies(first.copies) for name, silo in silos.items()}
         if math.isinf(first.epsilon):
-            return {curve: self._run(curve, silos, truth, {}) for curve in group}
+            return self._run_on(silos, truth, {}, group)
         with ledgers_for(silos, epsilon=first.epsilon, delta=DELTA) as ledgers:
-            return {curve: self._run(curve, silos, truth, ledgers) for curve in group}
+            return self._run_on(silos, truth, ledgers, group)
 
-    def _run(
-        self, curve: Curve, moments: dict[str, KeptMoment], truth: Array, ledgers: Ledgers
-    ) -> Run:
+    def _run_on(
+        self,
+        moments: dict[str, KeptMoment],
+        truth: Array,
+        ledgers: Ledgers,
+        group: Sequence[Curve],
+    ) -> dict[Curve, Run]:
         sizes = {name: moment.n_rows for name, moment in moments.items()}
-        study, settings = terms_of(curve, self.size, sizes)
+        released = "/".join(str(part) for part in group[0].release)
 
         def noise(silo: str) -> SeededNoiseForExperiments:
-            name = "/".join(str(part) for part in curve.release)
-            return SeededNoiseForExperiments(derived_seed(self.name, name, silo))
+            return SeededNoiseForExperiments(derived_seed(self.name, released, silo))
 
-        silos = silos_of(moments, study, ledgers=ledgers, noise=noise)
-        return Run(
-            curve=curve,
-            n_rows=sum(sizes.values()),
-            n_silos=len(sizes),
-            points=tuple(self._points(curve, study, settings, silos, truth)),
-        )
+        asked: dict[Study, dict[str, Silo]] = {}
+        runs = {}
+        for curve in group:
+            study, settings = terms_of(curve, self.size, sizes)
+            if study not in asked:  # curves of the same study ask the same silos
+                asked[study] = silos_of(moments, study, ledgers=ledgers, noise=noise)
+            points = self._points(curve, study, settings, asked[study], truth)
+            runs[curve] = Run(
+                curve=curve, n_rows=sum(sizes.values()), n_silos=len(sizes), points=tuple(points)
+            )
+        return runs
 
     def _points(
         self,
