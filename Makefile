@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit bench bench-rounds clean
+.PHONY: help setup demo test lint types contracts unit bench bench-rounds reproduce clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ bench: setup  ## every benchmark, results and README tables made anew (about an 
 bench-rounds: setup  ## rounds and bytes to a given error, every solver
 	$(BIN)/python -m benchmarks.rounds --json benchmarks/results/rounds.json
 	$(BIN)/python -m benchmarks.render
+
+reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
+	$(BIN)/fedpower reproduce -o reproduction
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

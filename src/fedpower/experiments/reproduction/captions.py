@@ -78,9 +78,9 @@ def _schedules(table: Table) -> str:
         for p, schedule in ((1, "constant"), (4, "constant"), (4, "decaying"))
     }
     return (
-        "Without noise, constant p = 4 drops first and then stays where it is (Model I: "
-        f"{last[4, 'constant']:.1g}), p = 1 goes on falling ({last[1, 'constant']:.1g} here), and "
-        f"decaying p = 4 does both ({last[4, 'decaying']:.1g}). {_SPREAD}"
+        "Without noise, see where the dashed lines (constant p) level off and the solid ones go on: "
+        f"in Model I constant p = 4 ends at {last[4, 'constant']:.1g}, p = 1 at "
+        f"{last[1, 'constant']:.1g}, decaying p = 4 at {last[4, 'decaying']:.1g}. {_SPREAD}"
     )
 
 
@@ -98,11 +98,11 @@ def _alignment(table: Table) -> str:
             ).mean()
             for p in (4, 16)
         )
-        told.append(f"{low:.2g} and {high:.2g} in Model {panel}")
+        told.append(f"{low:.2g} and {high:.2g} in Model {panel.replace(' r=', ', r = ')}")
     return (
         "Misalignment ρ_t of the silos' bases in the last round against p, without noise: with "
-        f"Procrustes at p = 4 and 16 it is {'; '.join(told)}. It is free of p where r = k, and not "
-        "where a basis has a column more than there are eigenvectors that stand out. "
+        f"Procrustes at p = 4 and 16 it is {'; '.join(told)}. Where r > k a basis has a column more "
+        "than there are eigenvectors that stand out, and no rotation aligns that one. "
         "Bars: 10th to 90th percentile."
     )
 

@@ -181,7 +181,7 @@ def _silos(figure: Any, table: Table) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(counts, [str(count) for count in counts])
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
     axes.set_xlabel("number of silos m")
     axes.set_ylabel(f"last error {ERROR}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2)
