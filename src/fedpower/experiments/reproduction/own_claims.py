@@ -193,7 +193,10 @@ def _rows_needed(settings: Settings) -> Claim:
         rows = needed(table, solver="fedpower", noise="paper")
         with np.errstate(invalid="ignore"):  # neither gets there: not as claimed
             apart = rows - needed(table, solver="default")
-        return Sample(values=np.nan_to_num(apart, nan=-math.inf), ratios=True)
+        return Sample(
+            values=np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf),
+            ratios=True,
+        )
 
     return _claim(
         "printed-noise-needs-more-rows-II",
