@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure \
-	bench-federation bench-accuracy docs-results clean
+	bench-federation bench-accuracy docs-results reproduce clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,9 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 
 docs-results: setup  ## write docs/results.md from the results that are there
 	$(BIN)/python -m benchmarks.results_page
+
+reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
+	$(BIN)/fedpower reproduce -o reproduction
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench

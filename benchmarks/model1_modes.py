@@ -6,16 +6,14 @@ seeded, for an experiment only.
 
 import argparse
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import parser, report, spread
-from fedpower.data import KernelChoice, Moments, RowTreatment, accumulate_moment, open_source
 from fedpower.engines.embedded import federate
-from fedpower.engines.inprocess import available_cores, blas_threads
+from fedpower.experiments.kept import TREATMENT, keep, pooled_moment
 from fedpower.experiments.models import SpikedCovariance, spiked_covariance
 from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -27,34 +25,6 @@ Array = NDArray[np.float64]
 
 MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
 EXPECTED = {"none": "", "paper": "about .19", "step": "≤ .025", "moment": "≤ .0075"}
-TREATMENT = RowTreatment(row_norm=1.0)
-
-
-class KeptMoment:
-    """A silo's moment, made once and used by every run; it stands in for the rows."""
-
-    def __init__(self, moments: Moments) -> None:
-        self._moments = moments
-        self.n_rows = moments.n_rows
-        self.source = open_source(moments.about(None), name="moment")  # identifies it to a ledger
-        self.treatment = TREATMENT
-        self.choice = KernelChoice(kind="moment", reason="the moment is made once for all runs")
-
-    def mean(self) -> Array:
-        """Return the mean row."""
-        return self._moments.mean
-
-    def moment(self, center: Array | None = None) -> Array:
-        """Return A_i."""
-        return self._moments.about(center)
-
-    def product(self, basis: Array, center: Array | None = None) -> Array:
-        """Return A_i Z."""
-        return self._moments.product(basis, center)
-
-    def trace(self, center: Array | None = None) -> float:
-        """Return tr A_i."""
-        return self._moments.trace(center)
 
 
 def main() -> None:
@@ -64,9 +34,7 @@ def main() -> None:
     for seed in range(options.seeds):
         model = spiked_covariance(n_rows=options.rows, n_silos=options.silos, seed=seed)
         silos = keep(model)
-        weights = np.array(model.sizes) / model.n_rows
-        pooled = sum(w * silo.moment() for w, silo in zip(weights, silos.values(), strict=True))
-        truth = np.linalg.eigh(pooled)[1][:, -model.rank :]
+        truth = np.linalg.eigh(pooled_moment(silos))[1][:, -model.rank :]
         for mode in MODES:
             basis = run(mode, silos, model, seed=seed, options=options)
             found[mode].append(
@@ -106,17 +74,6 @@ def main() -> None:
             "basis and noise, and the modes share rows and start."
         ],
     )
-
-
-def keep(model: SpikedCovariance) -> dict[str, Any]:
-    """Return each silo's moment, from one pass over its rows; a few blocks are held at a time."""
-    cores = available_cores()
-    with blas_threads(1), ThreadPoolExecutor(max_workers=cores) as pool:
-        made = pool.map(
-            lambda silo: KeptMoment(accumulate_moment(model.source(silo), TREATMENT)),
-            range(model.n_silos),
-        )
-        return {f"silo-{place:02}": moment for place, moment in enumerate(made, start=1)}
 
 
 def run(

@@ -2,11 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
+from fedpower.experiments.look import GREY, drawing, saved
 
 RESULTS = Path(__file__).parent / "results" / "model1_modes.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "model1.svg"
@@ -21,9 +19,16 @@ MODES = {
 def main() -> None:
     """Draw every seed of every mode on one logarithmic axis."""
     found = json.loads(RESULTS.read_text())
+    with drawing() as Figure:
+        figure = Figure(figsize=(7.2, 2.5), layout="constrained")
+        draw(figure, found)
+        PICTURE.write_bytes(saved(figure, "svg"))
+
+
+def draw(figure: Any, found: dict[str, Any]) -> None:
+    """Draw what was measured."""
     settings = found["settings"]
-    plt.rcParams.update({"font.size": 10, "font.family": "DejaVu Sans", "svg.hashsalt": "fedpower"})
-    figure, axes = plt.subplots(figsize=(7.2, 2.5), layout="constrained")
+    axes = figure.subplots()
     for height, (mode, (_, marker, colour)) in enumerate(reversed(MODES.items())):
         errors = [seed["pooled"] for seed in found["measured"][mode]]
         middle = sum(errors) / len(errors)
@@ -48,12 +53,10 @@ def main() -> None:
         f"{settings['columns']} columns",
         fontsize=10,
     )
-    axes.grid(axis="x", which="both", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", which="both", color=GREY, linewidth=0.6)
+    axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    figure.savefig(PICTURE, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from sklearn.base import clone
 
 from benchmarks.a9a_localpower import load
 from benchmarks.common import parser, report
-from benchmarks.model1_modes import TREATMENT, KeptMoment, keep
 from fedpower import FedPCA
 from fedpower.data import RowTreatment, accumulate_moment, open_source
 from fedpower.engines.embedded import federate
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import agree
+from fedpower.experiments.kept import TREATMENT, KeptMoment, keep
 from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -88,7 +88,7 @@ def main() -> None:
 def problems(options: argparse.Namespace) -> Any:
     """Yield (name, rank, silos) of the three problems."""
     yield "Model I", 4, keep(spiked_covariance(n_rows=options.rows, seed=0))
-    yield "Model II", 2, keep(stochastic_block(seed=0))  # type: ignore[arg-type]
+    yield "Model II", 2, keep(stochastic_block(seed=0))
     if options.data.exists():
         rows = load(options.data)
         rows = rows[np.random.default_rng(0).permutation(len(rows))]

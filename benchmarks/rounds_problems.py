@@ -7,13 +7,13 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
+from fedpower.experiments.driven import drive as drive_silos
+from fedpower.experiments.driven import silos_of
 from fedpower.linalg import heterogeneity, sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Silo, Study
-from fedpower.protocol.messages import AskSteps
-from fedpower.protocol.private_releases import MomentReleases, StepReleases
-from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.messages import AskMoment, Message, PackedMoment
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import NoiseMode
@@ -125,30 +125,27 @@ def private_problem(
         delta=DELTA,
         n_steps=n_steps,
     )
-    budget = budget_of(study)
-    assert budget is not None
-    kind = MomentReleases if mode == "moment" else StepReleases
     noise = SeededNoiseForExperiments(10_000 + seed)
-    releases = {
-        f"silo-{place:02}": kind(
-            HeldMoment(each, s),
-            study,
-            budget,
-            ledger=Ledger.in_memory(EPSILON, DELTA, silo=f"silo-{place:02}"),
-            source=noise,
-            fingerprint="",
-        )
-        for place, each in enumerate(moments)
-    }
+    held = {f"silo-{place:02}": HeldMoment(each, s) for place, each in enumerate(moments)}
+    ledgers = {name: Ledger.in_memory(EPSILON, DELTA, silo=name) for name in held}
+    silos = silos_of(held, study, ledgers=ledgers, noise=lambda silo: noise)
     truth = np.linalg.eigh(np.mean(moments, axis=0))[1][:, -k:]
     floor = float("nan")
     if mode == "moment":
         lower = np.tril_indices(d)
         pooled = np.zeros((d, d))
-        pooled[lower] = np.mean([each.moment().triangle for each in releases.values()], axis=0)
+        uploads = [upload_of(silo) for silo in silos.values()]
+        pooled[lower] = np.mean(uploads, axis=0)
         floor = sin_theta(np.linalg.eigh(pooled, UPLO="L")[1][:, -k:], truth)
-    silos = {name: Silo(name, study, each) for name, each in releases.items()}
     return Problem(silos=silos, study=study, truth=truth, measured_heterogeneity=0.0), floor
+
+
+def upload_of(silo: Silo) -> Array:
+    """Return the noised moment that a silo releases, as it is packed."""
+    asked = Message(study=silo.study.digest, run="", round=0, silo=silo.name, body=AskMoment())
+    body = silo.answer(asked).body
+    assert isinstance(body, PackedMoment)
+    return body.triangle
 
 
 def drive(
@@ -158,26 +155,18 @@ def drive(
 
     ``late`` delivers answers in a new random order every round, so that who comes first changes.
     """
-    coordinator = Coordinator(
-        start(settings, np.random.default_rng(seed)),
-        list(problem.silos),
-        study=problem.study.digest,
-        run="benchmark",
-    )
     order = np.random.default_rng(1000 + seed)
-    bases: list[Array] = []
-    while not coordinator.done:
-        questions = list(coordinator.next())
-        body, number = questions[0].body, questions[0].round
-        if isinstance(body, AskSteps):
-            bases.append(body.basis)
-        if late:
-            order.shuffle(questions)  # type: ignore[arg-type]
-        for question in questions:
-            if coordinator.done or coordinator.history[-1].number != number:
-                break
-            coordinator.receive(problem.silos[question.silo].answer(question))
-    return coordinator, bases
+
+    def shuffled(questions: list[Message]) -> list[Message]:
+        order.shuffle(questions)  # type: ignore[arg-type]
+        return questions
+
+    return drive_silos(
+        start(settings, np.random.default_rng(seed)),
+        problem.silos,
+        study=problem.study,
+        reorder=shuffled if late else None,
+    )
 
 
 def bytes_by_round(coordinator: Coordinator) -> Array:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from benchmarks.postgres_server import PostgresServer, private_server
 from click.testing import CliRunner, Result
 from row_forms import NAMES, read_all, sample_rows
 from test_bad_data import CELL, refusal
@@ -26,6 +25,7 @@ from test_sources import (  # noqa: F401  (the contract, run here over the fixtu
     test_selecting_reorders_and_drops,
 )
 
+from benchmarks.postgres_server import PostgresServer, private_server
 from fedpower.cli import main
 from fedpower.data import RowSource, SqlQuery, fingerprint, open_source, split_by_group
 from fedpower.data.sql import query_table

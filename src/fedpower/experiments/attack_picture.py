@@ -3,17 +3,12 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedpower.errors import InputError
 from fedpower.experiments.attack import MODES, AttackResult, chance_cosine
 from fedpower.experiments.attack_messages import AttackSetting
-
-STYLES = {
-    "paper": {"color": "0.6", "linestyle": ":", "marker": "s"},
-    "step": {"color": "0.35", "linestyle": "--", "marker": "^"},
-    "moment": {"color": "0.0", "linestyle": "-", "marker": "o"},
-}
-"""Told apart in grey: by shade, by line and by marker."""
+from fedpower.experiments.look import NOISE_STYLES, drawing, saved
 
 
 def draw_attack(
@@ -30,14 +25,19 @@ def draw_attack(
     setting
         What it was played on, for the caption.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  (optional and slow)
-    except ImportError:
-        raise InputError(
-            "a picture must be drawn by matplotlib, got none; pip install 'fedpower[plot]'"
-        ) from None
     setting = setting or AttackSetting()
-    figure = Figure(figsize=(9.0, 4.6), dpi=150)
+    with drawing() as Figure:
+        figure = Figure(figsize=(9.0, 4.6), dpi=150)
+        _draw(figure, results, setting)
+        try:
+            path.write_bytes(saved(figure, path.suffix.removeprefix(".") or "none"))
+        except ValueError as error:
+            raise InputError(
+                f"a picture's name must end in .png, .svg or .pdf, got {path.name!r}; rename it"
+            ) from error
+
+
+def _draw(figure: Any, results: Sequence[AttackResult], setting: AttackSetting) -> None:
     left, right = figure.subplots(1, 2)
     (exact,) = [each for each in results if each.mode == "none"]
     for mode in MODES:
@@ -47,8 +47,8 @@ def draw_attack(
         if not played:
             continue
         epsilons = [each.epsilon for each in played]
-        left.plot(epsilons, [each.error for each in played], label=mode, **STYLES[mode])
-        right.plot(epsilons, [each.row_cosine for each in played], label=mode, **STYLES[mode])
+        left.plot(epsilons, [each.error for each in played], label=mode, **NOISE_STYLES[mode])
+        right.plot(epsilons, [each.row_cosine for each in played], label=mode, **NOISE_STYLES[mode])
     rounding = max(exact.error, 1e-16)
     left.axhline(rounding, color="0.0", linewidth=1)
     left.annotate(
@@ -83,11 +83,10 @@ def draw_attack(
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         axes.set_xlabel("ε promised by each silo")
-        axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
         for label in (axes.xaxis.label, axes.yaxis.label):
             label.set_size(9)
-        axes.legend(title="noise mode", frameon=False, fontsize=8, title_fontsize=8, loc="center")
+        axes.legend(title="noise mode", fontsize=8, title_fontsize=8, loc="center")
     figure.text(
         0.02,
         0.02,
@@ -99,9 +98,3 @@ def draw_attack(
         fontsize=8,
     )
     figure.subplots_adjust(left=0.08, right=0.98, top=0.92, bottom=0.26, wspace=0.24)
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise InputError(
-            f"a picture's name must end in .png, .svg or .pdf, got {path.name!r}; rename it"
-        ) from error

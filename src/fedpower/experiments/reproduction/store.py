@@ -1,0 +1,156 @@
+"""The folder of a reproduction: finished repetitions are kept, whatever happens to the process."""
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedpower.errors import InputError
+from fedpower.experiments.reproduction.curves import Curve
+from fedpower.experiments.reproduction.runs import Point, Run
+from fedpower.experiments.reproduction.settings import ModelName, Settings
+from fedpower.experiments.reproduction.table import rounded
+
+SETTINGS = "settings.json"
+FINISHED = "finished"
+PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "dp-accounting", "matplotlib")
+
+
+def versions() -> dict[str, str]:
+    """Return what the outcome may depend on beside the settings."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+class Store:
+    """Keeps the repetitions of one reproduction in a folder.
+
+    Each finished repetition of a model is a file that appears whole or not at all. The number of
+    repetitions is not part of what a folder is made for: more of them go on where fewer ended.
+
+    Parameters
+    ----------
+    folder
+        New, empty, or one that a reproduction with the same settings and versions began.
+    settings
+        What is reproduced.
+    """
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder = folder
+        self._made_for = {
+            "settings": {k: v for k, v in settings.as_dict().items() if k != "repetitions"},
+            "versions": versions(),
+        }
+        self._fingerprint = hashlib.sha256(
+            json.dumps(self._made_for, sort_keys=True).encode()
+        ).hexdigest()
+        self._claim_folder()
+
+    def load(self, model: ModelName, repetition: int, curves: Sequence[Curve]) -> list[Run] | None:
+        """Return the runs of a finished repetition in the order of ``curves``; None if it is not."""
+        path = self._path(model, repetition)
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise _damaged(path) from None
+        if kept.get("fingerprint") != self._fingerprint:
+            raise _damaged(path)
+        by_key = {run["key"]: run for run in kept["runs"]}
+        return [_run(curve, by_key[curve.key]) for curve in curves]
+
+    def save(self, model: ModelName, repetition: int, runs: Sequence[Run]) -> None:
+        """Keep a finished repetition, durably."""
+        record = {
+            "fingerprint": self._fingerprint,
+            "runs": [
+                {
+                    "key": run.curve.key,
+                    "n_rows": run.n_rows,
+                    "n_silos": run.n_silos,
+                    "points": [
+                        [each.round, each.bytes_up, each.error, each.misalignment]
+                        for each in run.points
+                    ],
+                }
+                for run in runs
+            ],
+        }
+        write_whole(self._path(model, repetition), json.dumps(record))
+
+    def _path(self, model: ModelName, repetition: int) -> Path:
+        return self.folder / FINISHED / f"model-{model}-{repetition:03}.json"
+
+    def _claim_folder(self) -> None:
+        """Mark a new folder as made for these settings, or refuse one that is not."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(
+                f"{self.folder} must be a folder, got a file there; name another with -o"
+            )
+        mark = self.folder / SETTINGS
+        if mark.is_file():
+            self._compare(mark)
+            return
+        held = sorted(entry.name for entry in self.folder.iterdir()) if self.folder.exists() else []
+        if held:
+            raise InputError(
+                f"{self.folder} must be new, empty or an unfinished reproduction, got a folder that "
+                f"holds {held[0]!r}; name another with -o"
+            )
+        (self.folder / FINISHED).mkdir(parents=True, exist_ok=True)
+        write_whole(mark, json.dumps(self._made_for, indent=2) + "\n")
+
+    def _compare(self, mark: Path) -> None:
+        try:
+            found = json.loads(mark.read_text(encoding="utf-8"))
+            there = {**found["settings"], **found["versions"]}
+        except (ValueError, KeyError, TypeError):
+            raise _damaged(mark) from None
+        here = {**self._made_for["settings"], **self._made_for["versions"]}
+        other = [name for name in here if there.get(name) != here[name]]
+        if other:
+            name = other[0]
+            raise InputError(
+                f"{self.folder} must have been made with the same settings and versions to go on in "
+                f"it, got {name} {there.get(name)} there and {here[name]} here; name another folder "
+                "with -o, or give the same options again"
+            )
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that appears whole or not at all, and is on disk when this returns."""
+    data = content.encode() if isinstance(content, str) else content
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with staging.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def _run(curve: Curve, kept: dict[str, Any]) -> Run:
+    points = tuple(
+        Point(round=number, bytes_up=sent, error=rounded(error), misalignment=rounded(spread))
+        for number, sent, error, spread in kept["points"]
+    )
+    return Run(curve=curve, n_rows=kept["n_rows"], n_silos=kept["n_silos"], points=points)
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(
+        f"{path} must be what a reproduction wrote, got something else; delete it and run the same "
+        "command again"
+    )

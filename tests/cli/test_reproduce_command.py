@@ -1,0 +1,173 @@
+"""``fedpower reproduce``: the same files whatever happens on the way, and sentences where it stops."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedpower.cli import main
+from fedpower.cli.reproduce import FIGURES
+from fedpower.experiments.reproduction.outputs import verdicts_on
+from fedpower.experiments.reproduction.settings import FIGURES as KNOWN
+from fedpower.experiments.reproduction.settings import Settings
+from fedpower.experiments.reproduction.table import COLUMNS, read_table
+
+SHORT = ["--quick", "--only", "silos"]
+COMMAND = [sys.executable, "-c", "from fedpower.cli import main; main()", "reproduce"]
+
+
+def run(*words: object) -> int:
+    status: int = main.main(["reproduce", *map(str, words)], standalone_mode=False)
+    return status
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every output by name, settings and finished repetitions left out."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != "settings.json"
+    }
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("short") / "made"
+    assert run(*SHORT, "-o", folder) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_a_quick_run_makes_every_file_and_says_it_is_not_the_paper_s_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "made"
+    assert run("--quick", "--repetitions", 2, "-o", folder) == 0
+    shown = capsys.readouterr()
+    assert "not the paper's size" in shown.err
+    assert "claims hold" in shown.out
+    assert str(folder) in shown.out
+    pictures = ("figure3", "figure4", "solvers", "schedules", "alignment", "silos", "rows")
+    drawn = {f"{name}.{kind}" for name in pictures for kind in ("svg", "png")}
+    assert contents(folder).keys() == drawn | {"runs.csv", "claims.json", "captions.json"}
+    captions = json.loads((folder / "captions.json").read_text())
+    assert captions.keys() == set(pictures)
+    assert all("not the paper's size" in caption for caption in captions.values())
+    record = json.loads((folder / "claims.json").read_text())
+    assert record.keys() == {"settings", "versions", "claims"}
+    assert record["settings"]["quick"] is True
+    table = read_table((folder / "runs.csv").read_text())
+    assert table.figures == tuple(KNOWN)
+    verdicts = verdicts_on(Settings(quick=True, repetitions=2), table)
+    assert [each.as_dict() for each in verdicts] == record["claims"]
+    assert {claim["whose"] for claim in record["claims"]} == {"paper", "fedpower"}
+
+
+def test_the_table_has_the_columns_it_says(short: Path) -> None:
+    first = (short / "runs.csv").read_text().splitlines()[0]
+    assert first == ",".join(COLUMNS)
+    assert first.startswith(
+        "figure,panel,curve,solver,noise,local_steps,epsilon,participation,n_rows,repetition,round,"
+        "bytes_up,error"
+    )
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
+    short: Path, tmp_path: Path
+) -> None:
+    assert run(*SHORT, "-o", tmp_path / "again") == 0
+    assert contents(tmp_path / "again") == contents(short)
+    assert run(*SHORT, "--seed", 1, "-o", tmp_path / "other") == 0
+    other = contents(tmp_path / "other")
+    assert other["runs.csv"] != contents(short)["runs.csv"]
+
+
+def test_a_finished_folder_is_not_run_again(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = contents(short)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nothing must be run again")
+
+    monkeypatch.setattr("fedpower.experiments.reproduction.work.run_repetition", never)
+    assert run(*SHORT, "-o", short) == 0
+    assert contents(short) == before
+
+
+def started(folder: Path) -> subprocess.Popen[str]:
+    """Return a run that has finished one repetition of very many."""
+    process = subprocess.Popen(
+        [*COMMAND, *SHORT, "--repetitions", "500", "-o", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    while process.poll() is None and not list(folder.glob("finished/*.json")):
+        time.sleep(0.002)
+    return process
+
+
+def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(
+    short: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    process = started(folder)
+    process.kill()
+    process.communicate()
+    assert list(folder.glob("finished/*.json"))
+    assert run(*SHORT, "-o", folder) == 0
+    assert contents(folder) == contents(short)
+
+
+def test_interrupted_it_says_how_to_go_on(short: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "interrupted"
+    process = started(folder)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+    assert process.returncode == 130, told
+    sentence = f"interrupted; what is finished is kept in {folder}, and the same command goes on"
+    assert sentence in told
+    assert "Traceback" not in told
+    assert run(*SHORT, "-o", folder) == 0
+    assert contents(folder) == contents(short)
+
+
+def test_a_folder_of_other_settings_is_refused_before_any_work(
+    short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(short)
+    assert run(*SHORT, "--seed", 7, "-o", short) == 2
+    told = capsys.readouterr().err
+    assert "same settings and versions" in told
+    assert "seed 0 there and 7 here" in told
+    assert contents(short) == before
+
+
+def test_without_matplotlib_it_says_so_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(*SHORT, "-o", tmp_path / "made") == 2
+    assert "pip install 'fedpower[plot]'" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
+def test_json_is_the_claims_file_and_nothing_else(
+    short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*SHORT, "-o", short, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((short / "claims.json").read_text())
+
+
+def test_the_command_knows_the_figures_there_are() -> None:
+    assert tuple(KNOWN) == FIGURES
+
+
+def test_pictures_hold_no_date(short: Path) -> None:
+    assert b"dc:date" not in (short / "silos.svg").read_bytes()
+    assert (short / "silos.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,153 @@
+"""What a repetition runs: the paper's settings through the protocol, whatever the number of threads."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpower.errors import InputError
+from fedpower.experiments.kept import keep, pooled_moment
+from fedpower.experiments.reproduction.curves import Curve, curves_of
+from fedpower.experiments.reproduction.methods import terms_of
+from fedpower.experiments.reproduction.runs import Run, run_repetition
+from fedpower.experiments.reproduction.settings import FIGURES, PAPER, Settings, derived_seed
+from fedpower.linalg import orth, sin_theta
+from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
+
+QUICK = Settings(quick=True, repetitions=2)
+PLAIN = Curve(figure="3", panels=("a",), model="I")
+MOMENT = replace(PLAIN, noise="moment", epsilon=0.5)
+
+
+def run(*curves: Curve, n_jobs: int = 1, repetition: int = 0) -> list[Run]:
+    return run_repetition(QUICK, "I", repetition, curves, n_jobs=n_jobs)
+
+
+def errors(made: Run) -> list[float]:
+    return [point.error for point in made.points]
+
+
+def test_without_noise_a_round_at_every_step_is_central_power_iteration() -> None:
+    curve = replace(PLAIN, local_steps=1, schedule="constant")
+    (made,) = run(curve)
+    pooled = pooled_moment(keep(QUICK.model("I", 0)))
+    truth = np.linalg.eigh(pooled)[1][:, -4:]
+    rng = np.random.default_rng(derived_seed("0/0/I", "start"))
+    basis = orth(rng.standard_normal((pooled.shape[0], 5)))
+    expected = []
+    for _ in range(10):
+        basis = orth(pooled @ basis)
+        expected.append(sin_theta(basis, truth))
+    np.testing.assert_allclose(errors(made), expected, rtol=1e-9)
+
+
+def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside() -> None:
+    curves = [PLAIN, *(replace(PLAIN, noise=noise, epsilon=0.5) for noise in ("paper", "step"))]
+    curves += [
+        MOMENT,
+        replace(MOMENT, solver="krylov", local_steps=1),
+        replace(MOMENT, epsilon=1.0),
+    ]
+    together = run(*curves, n_jobs=3)
+    for place, curve in enumerate(curves):
+        (alone,) = run(curve)
+        assert repr(alone.points) == repr(together[place].points)
+
+
+def test_repetitions_and_seeds_differ_and_noise_differs_from_curve_to_curve() -> None:
+    noised = replace(PLAIN, noise="step", epsilon=0.5)
+    (first,), (second,) = run(noised), run(noised, repetition=1)
+    assert errors(first) != errors(second)
+    (other,) = run_repetition(replace(QUICK, seed=1), "I", 0, [noised])
+    assert errors(first) != errors(other)
+    steps = [replace(noised, local_steps=1, schedule=each) for each in ("constant", "decaying")]
+    same_but_noise = run(*steps)
+    assert errors(same_but_noise[0]) != errors(same_but_noise[1])
+
+
+def test_solvers_on_the_moment_noised_once_share_the_release_and_end_at_the_same_floor() -> None:
+    ours = [replace(MOMENT, solver=each, local_steps=1) for each in ("krylov", "moment", "default")]
+    power, krylov, upload, default = run(MOMENT, *ours)
+    assert len(upload.points) == len(default.points) == 1
+    assert upload.points[0].bytes_up == default.points[0].bytes_up
+    floor = upload.points[-1].error
+    assert krylov.points[-1].error == pytest.approx(floor, rel=0.01)  # where its tol stops it
+    assert power.points[-1].error == pytest.approx(floor, rel=0.05)
+    # r = 5 columns hold at least what the leading k = 4 of them do
+    assert floor <= default.points[0].error * (1 + 1e-9)
+
+
+def test_rounds_and_bytes_are_those_of_the_schedule() -> None:
+    made = run(*(replace(PLAIN, local_steps=p) for p in (1, 2, 4)))
+    assert [len(each.points) for each in made] == [10, 9, 4]
+    for each in made:
+        sent = [point.bytes_up for point in each.points]
+        assert sent == sorted(set(sent))
+
+
+def test_copies_of_rows_divide_the_noise_and_leave_the_moment() -> None:
+    noised = replace(PLAIN, noise="step", epsilon=0.5)
+    few, many = run(noised, replace(noised, copies=100))
+    assert many.n_rows == 100 * few.n_rows
+    assert many.points[-1].error < few.points[-1].error / 20
+    (exact, copied) = run(PLAIN, replace(PLAIN, copies=100))
+    assert errors(exact) == errors(copied)
+
+
+def test_fewer_silos_are_the_first_ones_and_their_own_truth() -> None:
+    half, whole = run(replace(PLAIN, silo_share=0.5), PLAIN)
+    assert (half.n_silos, whole.n_silos) == (4, 8)
+    assert half.points[-1].error < 1e-3
+
+
+def test_the_paper_s_numbers_reach_the_solver() -> None:
+    sizes = {f"silo-{place}": 100_000 for place in range(20)}
+    curve = replace(PLAIN, noise="paper", epsilon=0.5, participation=0.4)
+    study, settings = terms_of(curve, PAPER["I"], sizes)
+    assert (study.epsilon, study.delta, study.n_steps) == (0.5, 1e-4, 10)
+    assert isinstance(settings, PowerSettings)
+    assert settings.n_participants == 8
+    assert settings.schedule.rounds(10) == (2, 3, 4, 5, 6, 7, 8, 9, 10)
+    ours = replace(curve, solver="krylov", noise="step", participation=1.0)
+    study, settings = terms_of(ours, PAPER["I"], sizes)
+    assert isinstance(settings, KrylovSettings)
+    assert (settings.n_steps, settings.n_participants, study.iteration_rank) == (10, None, 5)
+    for model in ("I", "II"):
+        default = replace(MOMENT, solver="default", model=model)
+        study, settings = terms_of(default, PAPER[model], sizes)
+        assert isinstance(settings, UploadSettings)
+        assert (study.noise, study.center) == ("moment", False)
+
+
+def test_every_figure_has_curves_of_different_names_and_the_paper_s_panels_are_whole() -> None:
+    for figure in FIGURES:
+        curves = curves_of(replace(QUICK, figures=(figure,)))
+        assert curves
+        assert len({curve.key for curve in curves}) == len(curves)
+    for panel, column, values in (
+        ("a", "local_steps", {1, 2, 4}),
+        ("b", "epsilon", {10.0, 1.0, 0.5}),
+        ("c", "participation", {1.0, 0.6, 0.4}),
+    ):
+        for noise in ("paper", "step", "moment"):
+            shown = [
+                getattr(curve, column)
+                for curve in curves_of(replace(QUICK, figures=("3",)))
+                if panel in curve.panels and (curve.solver, curve.noise) == ("fedpower", noise)
+            ]
+            assert sorted(shown) == sorted(values)
+
+
+def test_wrong_settings_are_refused_in_one_sentence() -> None:
+    with pytest.raises(InputError, match="repetitions must be at least 2, got 1"):
+        Settings(repetitions=1)
+    with pytest.raises(InputError, match=r"figures must be some of 3, 4.*got \['5'\]"):
+        Settings(figures=("5",))
+
+
+def test_misalignment_is_told_where_bases_were_aligned_and_nowhere_else() -> None:
+    local, upload = run(replace(PLAIN, local_steps=4), replace(MOMENT, solver="moment"))
+    assert local.points[0].misalignment > 0
+    assert local.points[-1].misalignment == 0.0
+    assert math.isnan(upload.points[0].misalignment)

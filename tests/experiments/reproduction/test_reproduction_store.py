@@ -1,0 +1,108 @@
+"""Finished repetitions are kept whole, and only for the settings and versions they were made with."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedpower.errors import InputError
+from fedpower.experiments.reproduction import store as module
+from fedpower.experiments.reproduction.curves import Curve, curves_of
+from fedpower.experiments.reproduction.runs import Point, Run
+from fedpower.experiments.reproduction.settings import Settings
+from fedpower.experiments.reproduction.store import Store, write_whole
+
+SETTINGS = Settings(quick=True, repetitions=2, figures=("silos",))
+CURVES = curves_of(SETTINGS)
+
+
+def made(curve: Curve) -> Run:
+    points = (
+        Point(round=1, bytes_up=10, error=0.123456789, misalignment=math.nan),
+        Point(round=2, bytes_up=20, error=1 / 3, misalignment=0.0),
+    )
+    return Run(curve=curve, n_rows=7, n_silos=3, points=points)
+
+
+def test_what_is_saved_is_read_back_to_six_digits(tmp_path: Path) -> None:
+    store = Store(tmp_path / "made", SETTINGS)
+    assert store.load("I", 0, CURVES) is None
+    store.save("I", 0, [made(curve) for curve in CURVES])
+    again = Store(tmp_path / "made", SETTINGS).load("I", 0, CURVES)
+    assert again is not None
+    assert [run.curve for run in again] == CURVES
+    assert [point.error for point in again[0].points] == [0.123457, 0.333333]
+    assert math.isnan(again[0].points[0].misalignment)
+    assert (again[0].n_rows, again[0].n_silos) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (replace(SETTINGS, seed=1), "seed 0 there and 1 here"),
+        (replace(SETTINGS, quick=False), "quick True there and False here"),
+        (replace(SETTINGS, figures=("rows",)), r"figures \['silos'\] there and \['rows'\] here"),
+    ],
+)
+def test_a_folder_made_with_other_settings_is_refused(
+    other: Settings, named: str, tmp_path: Path
+) -> None:
+    Store(tmp_path, SETTINGS)
+    with pytest.raises(InputError, match=rf"same settings and versions.*{named}.*-o"):
+        Store(tmp_path, other)
+
+
+def test_a_folder_made_with_other_versions_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(tmp_path, SETTINGS)
+    monkeypatch.setattr(module, "versions", lambda: {"numpy": "0.1"})
+    with pytest.raises(InputError, match=r"same settings and versions.*numpy .* and 0\.1 here"):
+        Store(tmp_path, SETTINGS)
+
+
+def test_more_repetitions_go_on_where_fewer_ended(tmp_path: Path) -> None:
+    Store(tmp_path, SETTINGS).save("I", 0, [made(curve) for curve in CURVES])
+    assert Store(tmp_path, replace(SETTINGS, repetitions=9)).load("I", 0, CURVES) is not None
+
+
+def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; name another with -o"):
+        Store(tmp_path, SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(InputError, match="must be a folder, got a file there"):
+        Store(tmp_path / "thesis.tex", SETTINGS)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"fingerprint": "another", "runs": []}'])
+def test_a_damaged_repetition_is_refused_by_name(content: str, tmp_path: Path) -> None:
+    store = Store(tmp_path, SETTINGS)
+    (tmp_path / "finished" / "model-I-000.json").write_text(content)
+    with pytest.raises(InputError, match=r"model-I-000\.json must be .* delete it"):
+        store.load("I", 0, CURVES)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_damaged_settings_are_refused_by_name(content: str, tmp_path: Path) -> None:
+    Store(tmp_path, SETTINGS)
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(InputError, match=r"settings\.json must be .* delete it"):
+        Store(tmp_path, SETTINGS)
+
+
+def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_whole(tmp_path / "a.json", json.dumps(1))
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(tmp_path / "a.json", json.dumps(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert (tmp_path / "a.json").read_text() == "1"
