@@ -79,6 +79,11 @@ def make_kits(study: StudyFile, folder: Path) -> None:
         _finish(folder / kit, study)
 
 
+def organisation(silo: str) -> str:
+    """Return a silo's name as FLARE lets an organisation be called: it knows no dashes there."""
+    return silo.replace("-", "_")
+
+
 def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     """Return the study that a kit was made for; refuse a folder that is no kit.
 
@@ -145,7 +150,12 @@ def _provision(study: StudyFile, scratch: Path) -> Path:
         },
         {"name": USER, "type": "admin", "org": COORDINATOR, "role": policy.ROLE},
         *(
-            {"name": name, "type": "client", "org": name, "allow_log_streaming": False}
+            {
+                "name": name,
+                "type": "client",
+                "org": organisation(name),
+                "allow_log_streaming": False,
+            }
             for name in study.silos
         ),
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedpower.federation import environment as names
 from fedpower.federation import policy
-from fedpower.federation.kits import COORDINATOR, STUDY_FILE, kit_study
+from fedpower.federation.kits import COORDINATOR, STUDY_FILE, kit_study, organisation
 from fedpower.federation.silo_file import read_silo
 
 MOST_RESTARTS, WITHIN_S = 5, 300.0
@@ -41,7 +41,9 @@ def silo_command(kit: Path, silo_path: Path) -> tuple[list[str], dict[str, str]]
     own.check_agreed(study)
     policy.write_silo_policy(kit)
     told = {names.STUDY: str(kit / STUDY_FILE), names.SILO: str(silo_path.absolute())}
-    command = _command(kit, "client", "client_train", f"uid={own.name}", f"org={own.name}")
+    command = _command(
+        kit, "client", "client_train", f"uid={own.name}", f"org={organisation(own.name)}"
+    )
     return command, told
 
 
