@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEVICES := $(VENV)/.devices
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types contracts unit bench bench-rounds clean
@@ -16,6 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpower needs Python 3.11 or newer; run make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(DEVICES): $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]'
 	@touch $@
 
 demo: setup  ## four organisations, one eigenspace: about half a minute
@@ -33,7 +38,7 @@ types: setup  ## mypy, strict
 contracts: setup  ## arrows between modules point down only
 	$(BIN)/lint-imports --no-cache
 
-unit: setup  ## the test suite
+unit: setup $(DEVICES)  ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: setup  ## every benchmark, results and README tables made anew (about an hour)
