@@ -171,7 +171,7 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "svmlight.gz": _svmlight_gz,
     "dask array": lambda rows, folder: dask.array.from_array(rows, chunks=(20, 2)),
     "dask frame": lambda rows, folder: dask.dataframe.from_pandas(
-        pd.DataFrame(rows, columns=NAMES), npartitions=4
+        pd.DataFrame(rows, columns=NAMES), npartitions=2
     ),
     "source": lambda rows, folder: open_source(rows),
 }
