@@ -41,7 +41,6 @@ class FactoredRows:
         """Return Σ (y − center)(y − center)ᵀ basis over the bounded rows y."""
         library = torch()
         place = {"dtype": self.rows.dtype, "device": self.rows.device}
-        # Column by column: cuBLAS multiplies tall rows by such a basis half as fast again.
         scaled = library.as_tensor(np.ascontiguousarray(basis.T * self.gain), **place).T
         middle = np.zeros(basis.shape[0]) if center is None else center
         of_center = library.as_tensor(middle @ basis, **place)
