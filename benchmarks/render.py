@@ -1,4 +1,4 @@
-"""Write the tables of ``benchmarks/README.md`` from ``results/*.json``; ``--check`` compares."""
+"""Write the tables of the pages that show results from ``results/*.json``; ``--check`` compares."""
 
 import argparse
 import json
@@ -11,17 +11,19 @@ from typing import Any
 from benchmarks.common import markdown
 
 HERE = Path(__file__).parent
+PAGES = (HERE / "README.md", HERE.parent / "docs" / "federation.md")
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Rewrite or check the page."""
-    settle(
-        HERE / "README.md",
-        lambda old: PLACE.sub(lambda found: found[1] + section(found[2]) + found[3], old),
-        description=__doc__,
-        command="python -m benchmarks.render",
-    )
+    """Rewrite or check the pages."""
+    for page in PAGES:
+        settle(
+            page,
+            lambda old: PLACE.sub(lambda found: found[1] + section(found[2]) + found[3], old),
+            description=__doc__,
+            command="python -m benchmarks.render",
+        )
 
 
 def settle(

@@ -1,6 +1,5 @@
 """A federation of four silos on this machine, for tests: started once, held up and killed at will."""
 
-import hashlib
 import os
 import signal
 import sqlite3
@@ -203,13 +202,9 @@ def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str,
 
 def fedpower(*words: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "fedpower", *words],
+        [sys.executable, "-c", "from fedpower.cli import main; main()", *words],
         capture_output=True,
         text=True,
         check=False,
         **options,
     )
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -5,6 +5,8 @@ Every test asserts on the result and on the ledgers: nothing lost, nothing charg
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +119,28 @@ def test_a_coordinator_killed_between_rounds_and_a_damaged_checkpoint_are_surviv
     assert_as_expected(strict, run, expected)
     assert all(strict.charges(name)[: len(old)] == old for name, old in before.items())
     assert "damaged bytes" in strict.log(COORDINATOR)
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+from fedpower.federation import policy
+from fedpower.federation.runner import Runner
+policy.CONTROLLER, policy.EXECUTOR = "federation_apps.HeldController", "federation_apps.HeldSilo"
+kit, place = map(Path, sys.argv[1:])
+Runner(kit=kit, patience=90.0, say=print, on_round=print).run(place, resume=False)
+"""
+
+
+def test_a_runner_that_is_killed_takes_its_run_up_again(strict, expected, tmp_path):
+    strict.fresh()
+    strict.hold("west", "before-2")
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(strict.runner), str(tmp_path)])
+    strict.reached("west", "before-2")
+    runner.kill()
+    runner.wait()
+    strict.release("west", "before-2")
+    assert_as_expected(strict, strict.run("resumed", resume=True), expected)
 
 
 def test_a_replayed_round_gets_the_same_bytes_and_junk_gets_none_and_neither_is_charged(

@@ -9,4 +9,6 @@ class ForOperators(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is shown."""
         ours = record.name.startswith("fedpower") or "Study" in record.name
-        return ours or record.levelno >= logging.WARNING
+        # A runner that asks how far a job is, before it runs or after, is no news.
+        asked_in_vain = "STP=app_command" in record.getMessage()
+        return ours or (record.levelno >= logging.WARNING and not asked_in_vain)

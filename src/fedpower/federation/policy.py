@@ -25,6 +25,8 @@ COORDINATOR_RIGHTS = {
     "view": "any",
 }
 _PROCESS = "nvflare.app_common.job_launcher"
+LOOK_S = 0.1
+"""How often a silo asks whether there is something to do."""
 
 
 def write_silo_policy(kit: Path) -> None:
@@ -110,6 +112,7 @@ def job(run: str, study_name: str) -> dict[str, dict[str, Any]]:
             "format_version": 2,
             "dead_client_grace_period": 3.0,
             "dead_client_check_lead_time": 3.0,
+            "server": {"task_request_interval": LOOK_S},  # FLARE's 2 s would be most of a round
             "workflows": [{"id": "study", "path": CONTROLLER, "args": {"run": run}}],
             "components": [],
             "task_data_filters": [],
@@ -121,7 +124,7 @@ def job(run: str, study_name: str) -> dict[str, dict[str, Any]]:
             "components": [],
             "task_data_filters": [],
             "task_result_filters": [],
-            "default_task_fetch_interval": 0.05,
+            "default_task_fetch_interval": LOOK_S,
         },
     }
 

@@ -1,0 +1,54 @@
+"""`fedpower run --local`: the whole of it on one machine, as a user runs it, a secure sum too."""
+
+import json
+
+import numpy as np
+import pytest
+from ground import fedpower
+from studies import COLUMNS, SIZES, silo_rows, write_rows
+
+from fedpower.linalg import sin_theta
+from fedpower.protocol.identity import Identity
+
+pytestmark = pytest.mark.federation
+
+
+def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command(tmp_path):
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for name in SIZES:
+        write_rows(rows / f"{name}.csv", silo_rows(name))
+    keys = [f"--identity={name}={Identity.new().public}" for name in SIZES]
+    made = fedpower(
+        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
+        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=50", "--delta=1e-6", "--row-norm=12",
+        "--deadline=60", *keys, cwd=tmp_path,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "round 2 (masked-moment): 3 answered" in done.stderr
+    record = json.loads(done.stdout)
+    assert record["study"]["terms"]["aggregation"] == "secure"
+    assert "summed securely" in (tmp_path / "result" / "privacy.txt").read_text()
+    with np.load(tmp_path / "result" / "components.npz") as arrays:
+        found = arrays["components"]
+    pooled = np.vstack([silo_rows(name) for name in SIZES])
+    exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:2]
+    assert sin_theta(found.T, exact.T) < 0.2
+
+
+def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "empty").mkdir()
+    fedpower(
+        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
+        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", cwd=tmp_path,
+    )  # fmt: skip
+    for words, sentence in (
+        (("--local=2",), "a rehearsal must have 3 to 3 silos, got 2"),
+        (("--local=3", "--data=empty"), "must hold one file for silo 'north', got 0"),
+    ):
+        refused = fedpower("run", "study.toml", *words, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert sentence in refused.stderr
+        assert not (tmp_path / "result").exists()
