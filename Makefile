@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEVICES := $(VENV)/.devices
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure \
@@ -17,6 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpower needs Python 3.11 or newer; run make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(DEVICES): $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]'
 	@touch $@
 
 demo: setup  ## four organisations, one eigenspace: about half a minute
@@ -34,7 +39,7 @@ types: setup  ## mypy, strict
 contracts: setup  ## arrows between modules point down only
 	$(BIN)/lint-imports --no-cache
 
-unit: setup  ## the test suite
+unit: setup $(DEVICES)  ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
         "cores": cores,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: version(name) for name in ("fedpower", "numpy", "scipy", "pyarrow")},
+        **{name: _version(name) for name in ("fedpower", "numpy", "scipy", "pyarrow")},
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
@@ -105,6 +105,14 @@ def spread(values: Sequence[float]) -> str:
     """Return mean ± standard deviation as text."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.mean(values):.2e} ± {deviation:.1e}"
+
+
+def _version(name: str) -> str:
+    """Return a package's version; some benchmarks run from the source folder, or without all packages."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _commit() -> str:

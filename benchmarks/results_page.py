@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.common import markdown
 from benchmarks.render import kept, section, settle, small_print
-from benchmarks.takeaways import beside_localpower, beside_peers, on_real_data
+from benchmarks.takeaways import beside_localpower, beside_peers, on_real_data, with_secure_sums
 
 DOCS = Path(__file__).parents[1] / "docs"
 REPRODUCTION = DOCS / "reproduction"
@@ -71,6 +71,7 @@ def page(reproduction: Path) -> str:
         *_told_by_claims(claims),
         *on_real_data(real),
         *beside_peers(peers),
+        *with_secure_sums(kept("secure")),
         *beside_localpower(tables),
     ]
     parts = [

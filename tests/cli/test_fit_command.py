@@ -176,3 +176,14 @@ def test_a_warning_is_one_line(here: Path):
     (line,) = said.stderr.splitlines()
     assert line.startswith("Warning: ")
     assert "--max-rounds" in line
+
+
+def test_a_device_changes_nothing_but_where_it_is_computed(here: Path):
+    pytest.importorskip("torch")
+    succeed("fit", *FILES, *EXACT, "-o", "plain")
+    succeed("fit", *FILES, *EXACT, "--device", "cpu", "-o", "device")
+    one, other = read_result("plain"), read_result("device")
+    np.testing.assert_allclose(one.components, other.components, atol=1e-10)
+    said = run("fit", *FILES, *EXACT, "--device", "abacus", "-o", "none")
+    assert said.exit_code == 2
+    assert "device must be one that PyTorch has here" in said.stderr

@@ -1,11 +1,14 @@
 """The same rows in every form that a source can take."""
 
 import gzip
+import importlib.util
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array
+import dask.dataframe
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -192,8 +195,17 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "svmlight.gz": _svmlight_gz,
     "sqlite": _sqlite,
     "sqlite toml": _sqlite_toml,
+    "dask array": lambda rows, folder: dask.array.from_array(rows, chunks=(20, 2)),
+    "dask frame": lambda rows, folder: dask.dataframe.from_pandas(
+        pd.DataFrame(rows, columns=NAMES), npartitions=2
+    ),
     "source": lambda rows, folder: open_source(rows),
 }
+if importlib.util.find_spec("torch") is not None:
+    import torch
+
+    FORMS["tensor"] = lambda rows, folder: torch.tensor(rows)
+    FORMS["transposed tensor"] = lambda rows, folder: torch.tensor(rows.T.copy()).T
 
 
 def read_all(source: RowSource, max_rows: int = 10_000) -> NDArray[np.float64]:

@@ -64,21 +64,18 @@ def test_silos_answer_at_the_same_time() -> None:
 def test_blas_threads_are_bounded_while_silos_work_and_given_back() -> None:
     seen: list[int] = []
 
+    def now() -> list[int]:
+        # PyTorch, where a test has imported it, brings a BLAS that only PyTorch calls.
+        info = [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas"]
+        return [each["num_threads"] for each in info if "torch" not in each["filepath"]]
+
     class Looks:
         def __init__(self, silo: Silo) -> None:
             self.silo = silo
 
         def answer(self, message: Message) -> Message:
-            seen.extend(
-                each["num_threads"]
-                for each in threadpoolctl.threadpool_info()
-                if each["user_api"] == "blas"
-            )
+            seen.extend(now())
             return self.silo.answer(message)
-
-    def now() -> list[int]:
-        info = threadpoolctl.threadpool_info()
-        return [each["num_threads"] for each in info if each["user_api"] == "blas"]
 
     before = now()
     silos = make_silos(split(spiked_rows(), SIZES), 3, center=True)

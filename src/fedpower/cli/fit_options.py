@@ -36,6 +36,7 @@ PASSED_ON = (
     "extra_columns",
     "random_state",
     "n_jobs",
+    "device",
 )
 """Options that are parameters of FedPCA; one that is not given keeps FedPCA's default."""
 
@@ -187,6 +188,9 @@ OPTIONS = (
         help="Start basis and sampling; never noise.",
     ),
     click.option("--jobs", "n_jobs", type=int, help="Silos that work at once."),
+    click.option(
+        "--device", metavar="NAME", help="PyTorch device for the silos' arithmetic, e.g. cuda."
+    ),
 )
 
 

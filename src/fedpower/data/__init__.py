@@ -1,6 +1,7 @@
 """From sources of rows to their moment or product, block by block in bounded memory."""
 
 from fedpower.data.columns import match_columns
+from fedpower.data.device import Device, open_device
 from fedpower.data.fingerprint import fingerprint
 from fedpower.data.groups import split_by_group
 from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel
@@ -15,6 +16,7 @@ from fedpower.data.sql import SqlQuery
 
 __all__ = [
     "Block",
+    "Device",
     "KernelChoice",
     "LocalMoment",
     "Moments",
@@ -29,6 +31,7 @@ __all__ = [
     "largest_row_norm",
     "local_moment",
     "match_columns",
+    "open_device",
     "open_query",
     "open_source",
     "split_by_group",

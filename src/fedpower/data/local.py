@@ -1,13 +1,37 @@
 """`LocalMoment`: what a silo asks of its own rows, whichever kernel answers."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
 import numpy as np
 
+from fedpower.data.dask_moment import DaskProduct
+from fedpower.data.dask_source import DaskSource
+from fedpower.data.device import Device
+from fedpower.data.device_moment import DeviceProduct
 from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, choose_kernel, moment_bytes
 from fedpower.data.moment import Moments, accumulate_moment
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector
 from fedpower.errors import InputError
+
+
+class Products(Protocol):
+    """What a kernel over rows offers; `RowProduct` is the CPU's."""
+
+    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
+        """Return the moment about `center` times the basis."""
+        ...
+
+    def trace(self, center: Vector | None = None) -> float:
+        """Return the trace of the moment about `center`."""
+        ...
+
+    def summary(self) -> RowSummary:
+        """Return number, mean and variance of the rows."""
+        ...
 
 
 class LocalMoment:
@@ -22,6 +46,7 @@ class LocalMoment:
     source, treatment : the rows and what is done to them.
     choice : the kernel.
     memory_limit : bytes that d×d arrays may take.
+    device : where rows are multiplied; the CPU, by NumPy, without one.
     """
 
     def __init__(
@@ -31,14 +56,27 @@ class LocalMoment:
         *,
         choice: KernelChoice,
         memory_limit: int = MEMORY_LIMIT,
+        device: Device | None = None,
     ) -> None:
         treatment.check_width(source.n_features)
         self.source = source
         self.treatment = treatment
         self.choice = choice
+        self.device = device
         self._limit = memory_limit
         self._moments: Moments | None = None
-        self._rows = RowProduct(source, treatment)
+        self._rows: Products
+        self._accumulate: Callable[[], Moments]
+        if isinstance(source, DaskSource):
+            on_workers = DaskProduct(source, treatment)
+            self._rows, self._accumulate = on_workers, on_workers.moments
+        elif device is not None:
+            on_device = DeviceProduct(source, treatment, device)
+            self._rows, self._accumulate = on_device, on_device.moments
+            self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
+        else:
+            self._rows = RowProduct(source, treatment)
+            self._accumulate = lambda: accumulate_moment(source, treatment)
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -92,7 +130,7 @@ class LocalMoment:
     def _moment(self) -> Moments:
         """Return the moments, made on first use."""
         if self._moments is None:
-            self._moments = accumulate_moment(self.source, self.treatment)
+            self._moments = self._accumulate()
         return self._moments
 
     def _summary(self) -> Moments | RowSummary:
@@ -109,6 +147,7 @@ def local_moment(
     steps: int,
     density: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    device: Device | None = None,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -119,6 +158,8 @@ def local_moment(
     rank, steps : columns of the basis and number of products to come.
     density : share of entries that are not zero, for the choice; the source's own by default.
     memory_limit : bytes that d×d arrays may take.
+    device : where rows are multiplied; the CPU, by NumPy, without one. Dask's rows are multiplied by
+        its workers.
     """
     treatment = RowTreatment() if treatment is None else treatment
     choice = choose_kernel(
@@ -129,4 +170,4 @@ def local_moment(
         density=source.density if density is None else density,
         memory_limit=memory_limit,
     )
-    return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit)
+    return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit, device=device)

@@ -13,6 +13,7 @@ from fedpower.data.arrays import array_source, sparse_source
 from fedpower.data.arrowfiles import ipc_reader, parquet_reader
 from fedpower.data.checks import shown
 from fedpower.data.csvfiles import csv_reader
+from fedpower.data.dask_source import DaskSource, dask_source, is_dask
 from fedpower.data.frames import arrow_reader, frame_reader, is_pandas
 from fedpower.data.npy import npy_source
 from fedpower.data.npz import npz_source
@@ -21,6 +22,7 @@ from fedpower.data.source import Extra, RowSource
 from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_file, query_of, query_table
 from fedpower.data.svmlight import svmlight_source
 from fedpower.data.tables import TableReader, TableSource
+from fedpower.data.tensors import is_tensor, tensor_source
 from fedpower.errors import InputError
 
 Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
@@ -58,10 +60,10 @@ def open_source(
 
     Parameters
     ----------
-    data : a 2-d NumPy array or SciPy sparse matrix; a pandas data frame, an Arrow table or what
-        exports itself as one; a path ending in .npy, .npz, .csv, .tsv, .parquet, .feather, .arrow,
-        .svm, .libsvm or .svmlight (text also with .gz); a `SqlQuery`, or a .toml file that holds
-        one; or a `RowSource`.
+    data : a 2-d NumPy array, SciPy sparse matrix or PyTorch tensor; a pandas data frame, an Arrow
+        table or what exports itself as one; a Dask array or data frame; a path ending in .npy, .npz,
+        .csv, .tsv, .parquet, .feather, .arrow, .svm, .libsvm or .svmlight (text also with .gz); a
+        `SqlQuery`, or a .toml file that holds one; or a `RowSource`.
     name : what error sentences call it; the path, or the kind of object, by default.
     columns : where columns have names, the ones to use, in this order; where they have none, their
         names.
@@ -73,7 +75,7 @@ def open_source(
         do).
     """
     source = _open(data, name, n_features, zero_based)
-    if isinstance(source, PositionalSource) and source.columns is None and columns is not None:
+    if isinstance(source, PositionalSource | DaskSource) and source.columns is None and columns:
         source, columns = source.named(tuple(columns)), None
     if drop:
         source = _without(source, drop)
@@ -155,6 +157,8 @@ def kind_of(path: Path) -> str:
 
 def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool) -> RowSource:
     """Return the source of everything the object holds."""
+    if is_dask(data):  # first: Dask's delayed objects have every attribute
+        return dask_source(data, name)
     if isinstance(data, RowSource):
         renames = name is not None and is_dataclass(data)
         return replace(data, name=name) if renames else data  # type: ignore[type-var]
@@ -172,6 +176,8 @@ def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool)
         return sparse_source(data, name or "the sparse matrix")
     if isinstance(data, np.ndarray):
         return array_source(data, name or "the array")
+    if is_tensor(data):
+        return tensor_source(data, name or "the tensor")
     raise InputError(
         f"{name or 'a source'} must be an array, a sparse matrix, a table, a path or a query, got "
         f"{type(data).__name__}; convert it, for instance with numpy.asarray"

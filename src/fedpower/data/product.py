@@ -27,6 +27,13 @@ class RowSummary:
         """The mean of the treated rows."""
         return self.origin + self.drift
 
+    def trace(self, center: Vector | None = None) -> float:
+        """Return the trace of the moment about `center`."""
+        shift = self.mean
+        if center is not None:
+            shift = (self.origin - require_center(center, self.origin.size)) + self.drift
+        return float(self.variance + shift @ shift)
+
 
 class RowProduct:
     """Products with the moment of a source's treated rows, one read of the source for each.
@@ -78,13 +85,7 @@ class RowProduct:
 
     def trace(self, center: Vector | None = None) -> float:
         """Return the trace of the moment about `center`."""
-        summary = self.summary()
-        shift = summary.mean
-        if center is not None:
-            shift = (
-                summary.origin - require_center(center, self._source.n_features)
-            ) + summary.drift
-        return float(summary.variance + shift @ shift)
+        return self.summary().trace(center)
 
     def summary(self) -> RowSummary:
         """Return number, mean and variance of the rows, from one pass made on first use."""

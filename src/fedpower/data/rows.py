@@ -89,7 +89,7 @@ class RowTreatment:
         with np.errstate(over="ignore"):
             if self.center is not None:
                 rows = np.asarray(rows) - self.center
-            divisors = self._divisors(int(block.shape[1]))
+            divisors = self.divisors(int(block.shape[1]))
             if divisors is not None:
                 rows = divide_columns(rows, divisors)
         if rows is not block and not np.isfinite(_values(rows)).all():
@@ -129,7 +129,7 @@ class RowTreatment:
     def __hash__(self) -> int:
         return hash(self.digest())
 
-    def _divisors(self, n_features: int) -> Vector | None:
+    def divisors(self, n_features: int) -> Vector | None:
         """Return what each column is divided by: its scale times B."""
         if self.row_norm is None:
             return self.scale

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpower.data import LocalMoment, RowSource, RowTreatment, fingerprint, local_moment
+from fedpower.data import (
+    LocalMoment,
+    RowSource,
+    RowTreatment,
+    fingerprint,
+    local_moment,
+    open_device,
+)
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
@@ -38,13 +45,16 @@ def read_silos(
     steps: int,
     n_jobs: int | None = None,
     public_facts_only: bool = False,
+    device: str | None = None,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
     Data that cannot be used are refused here, before a study exists or a budget is touched. With
     ``public_facts_only`` the kernel and its reason, which go into results, are chosen without a look at
-    how sparse the rows are.
+    how sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
+    sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
     """
+    place = None if device is None else open_device(device, single=not public_facts_only)
     workers, threads = share_cores(len(sources), n_jobs)
     moments = {
         name: local_moment(
@@ -53,6 +63,7 @@ def read_silos(
             rank=rank,
             steps=steps,
             density=1.0 if public_facts_only else source.density,
+            device=place,
         )
         for name, source in sources.items()
     }
@@ -178,11 +189,16 @@ def _open_ledgers(
 
 
 def _check_bounded(moments: Mapping[str, LocalMoment], study: Study) -> None:
-    """Refuse rows that are not bounded as the study says: the noise is made for norm 1."""
+    """Refuse rows that are not bounded as the study says, in float64: the noise is made for norm 1."""
     for name, moment in moments.items():
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
                 f"the rows of silo {name!r} must be treated as the private study says and bounded, got "
                 "another treatment; give row_norm or normalize, the same for all"
+            )
+        if moment.device is not None and moment.device.single:
+            raise InputError(
+                f"the rows of silo {name!r} must be bounded and summed in float64 in a private study, "
+                f"got a device that may use float32; open the device {moment.device.name!r} without it"
             )

@@ -105,6 +105,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Public randomness: start basis and sampling of silos. Never noise.
     n_jobs : int, default=None
         Silos that work at once; None takes the number of cores.
+    device : str, default=None
+        PyTorch device that multiplies the silos' rows, such as ``"cuda"``; None takes NumPy on the CPU.
+        Rows given in float32 are multiplied in float32 where nothing is private and in float64 where
+        something is. See docs/devices.md.
 
     Attributes
     ----------
@@ -170,6 +174,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         extra_columns: Literal["refuse", "drop"] = "refuse",
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
+        device: str | None = None,
     ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
@@ -199,6 +204,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.extra_columns = extra_columns
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.device = device
 
     def fit(self, X: ArrayLike, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Fit to rows in memory; ``groups`` says which silo each row belongs to (one silo without).
@@ -252,8 +258,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         silos : list or mapping from names
-            Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, or the path of a .npy,
-            .npz, .csv, .parquet, .feather or .svm file.
+            Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, PyTorch tensor, Dask array
+            or data frame, or the path of a .npy, .npz, .csv, .parquet, .feather or .svm file.
         y : ignored
             Here for scikit-learn's sake.
         ledgers : mapping from silo names to ledger files, default=None
@@ -364,6 +370,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             steps=self.n_steps or 20,
             n_jobs=self.n_jobs,
             public_facts_only=not np.isinf(self.epsilon),
+            device=self.device,
         )
         if on_clipped is not None and treatment.row_norm is not None:
             on_clipped({name: moment.n_clipped for name, moment in moments.items()})

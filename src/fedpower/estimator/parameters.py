@@ -63,6 +63,11 @@ def check_parameters(model: "FedPCA") -> None:
             f"deadline must be a positive number of seconds, got {model.deadline!r}; "
             "None waits for every silo"
         )
+    if model.device is not None and not isinstance(model.device, str):
+        raise InputError(
+            f"device must be the name of a PyTorch device, got {model.device!r}; give e.g. 'cuda', or "
+            "None for the CPU"
+        )
     schedule_of(model)
 
 

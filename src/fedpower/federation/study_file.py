@@ -82,6 +82,10 @@ PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
 FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind is NUMBER}
 
 
+OWN = ("device", "extra_columns", "n_jobs")
+"""Parameters of FedPCA that every party decides for itself."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyFile:
     """A study that was read and found consistent.
@@ -124,6 +128,7 @@ class StudyFile:
             "parameters": {
                 name: value if isinstance(value, str | int | float | list | None) else repr(value)
                 for name, value in sorted(self.model().get_params().items())
+                if name not in OWN
             },
         }
         return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,190 @@
+"""Moments and products of rows in a Dask collection, by a tree of partial sums where the rows are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedpower.data.dask_source import DaskSource, PartitionOpener, dask
+from fedpower.data.moment import Moments, accumulate_moment, require_center
+from fedpower.data.product import RowProduct, RowSummary, require_basis
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Matrix, Vector
+from fedpower.errors import InputError
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scatter:
+    """Partial sums of some rows y: number, mean (origin + drift), Σ (y − mean)(y − mean)ᵀ, clipped.
+
+    `scatter` is d×d, or for a summary the 1×1 sum of squares.
+    """
+
+    n_rows: int
+    origin: Vector
+    drift: Vector
+    scatter: Matrix
+    n_clipped: int
+
+
+def merge_scatters(one: Scatter, two: Scatter) -> Scatter:
+    """Return the partial sums of two sets of rows together [CGL83 eq. 2.1]."""
+    total = one.n_rows + two.n_rows
+    step = (two.origin - one.origin) + (two.drift - one.drift)
+    weight = one.n_rows * two.n_rows / total
+    between = np.outer(weight * step, step)
+    if one.scatter.shape != between.shape:
+        between = np.array([[np.trace(between)]])
+    return Scatter(
+        n_rows=total,
+        origin=one.origin,
+        drift=one.drift + step * (two.n_rows / total),
+        scatter=one.scatter + two.scatter + between,
+        n_clipped=one.n_clipped + two.n_clipped,
+    )
+
+
+class DaskProduct:
+    """Products with the moment of a Dask collection's treated rows, one pass for each.
+
+    Every partition is treated and summed up by the kernels for arrays, on whichever scheduler Dask
+    is set to; sums are merged two by two, so that only d×d or d×r numbers travel, and a term passes
+    through the additions of its partition and log₂ of the number of partitions more: within what
+    `privacy.budget.longest_sum` allows.
+
+    Parameters
+    ----------
+    source, treatment : the rows and what is done to them.
+    """
+
+    def __init__(self, source: DaskSource, treatment: RowTreatment) -> None:
+        treatment.check_width(source.n_features)
+        self._source = source
+        self._treatment = treatment
+        self._summary: RowSummary | None = None
+
+    def moments(self) -> Moments:
+        """Return the moments of the treated rows from one pass."""
+        found = self._reduce(_partition_moment, merge_scatters)
+        covariance = found.scatter / found.n_rows
+        for array in (found.origin, found.drift, covariance):
+            array.flags.writeable = False
+        return Moments(
+            n_rows=found.n_rows,
+            origin=found.origin,
+            drift=found.drift,
+            covariance=covariance,
+            n_clipped=found.n_clipped,
+        )
+
+    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
+        """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y."""
+        width = self._source.n_features
+        basis = require_basis(basis, width)
+        shift = None if center is None else require_center(center, width)
+        total, result = self._reduce(_partition_product, _add_products, basis, shift)
+        return np.asarray(result / total)
+
+    def trace(self, center: Vector | None = None) -> float:
+        """Return the trace of the moment about `center`."""
+        return self.summary().trace(center)
+
+    def summary(self) -> RowSummary:
+        """Return number, mean and variance of the rows, from one pass made on first use."""
+        if self._summary is None:
+            found = self._reduce(_partition_summary, merge_scatters)
+            self._summary = RowSummary(
+                n_rows=found.n_rows,
+                origin=found.origin,
+                drift=found.drift,
+                variance=float(found.scatter[0, 0]) / found.n_rows,
+                n_clipped=found.n_clipped,
+            )
+        return self._summary
+
+    def _reduce(
+        self,
+        summed: Callable[..., Part | None],
+        merged: Callable[[Part, Part], Part],
+        *shared: Any,
+    ) -> Part:
+        """Return the merged sums of all partitions that have rows."""
+        delayed = dask().delayed
+        constants = delayed((self._treatment, *shared), pure=False)
+        parts = [
+            delayed(summed, pure=False)(partition, self._source.opener(place), constants)
+            for place, partition in enumerate(self._source.partitions)
+        ]
+        while len(parts) > 1:
+            pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
+            parts = [
+                delayed(_merged, pure=False)(merged, *pair) if len(pair) == 2 else pair[0]
+                for pair in pairs
+            ]
+        found: Part | None = parts[0].compute()
+        if found is None:
+            raise InputError(
+                f"{self._source.name} must have at least one row, got none; leave this silo out"
+            )
+        return found
+
+
+def _merged(merge: Callable[[Part, Part], Part], one: Part | None, two: Part | None) -> Part | None:
+    """Return both parts merged; a partition without rows has none."""
+    if one is None or two is None:
+        return two if one is None else one
+    return merge(one, two)
+
+
+def _partition_moment(
+    partition: Any, opener: PartitionOpener, constants: tuple[RowTreatment]
+) -> Scatter | None:
+    """Return the partial sums of one partition."""
+    source = opener(partition)
+    if source is None:
+        return None
+    found = accumulate_moment(source, constants[0])
+    return Scatter(
+        n_rows=found.n_rows,
+        origin=found.origin,
+        drift=found.drift,
+        scatter=found.covariance * found.n_rows,
+        n_clipped=found.n_clipped,
+    )
+
+
+def _partition_summary(
+    partition: Any, opener: PartitionOpener, constants: tuple[RowTreatment]
+) -> Scatter | None:
+    """Return the partial sums of one partition without a d×d array."""
+    source = opener(partition)
+    if source is None:
+        return None
+    found = RowProduct(source, constants[0]).summary()
+    return Scatter(
+        n_rows=found.n_rows,
+        origin=found.origin,
+        drift=found.drift,
+        scatter=np.array([[found.variance * found.n_rows]]),
+        n_clipped=found.n_clipped,
+    )
+
+
+def _partition_product(
+    partition: Any, opener: PartitionOpener, constants: tuple[RowTreatment, Matrix, Vector | None]
+) -> tuple[int, Matrix] | None:
+    """Return the number of rows of one partition and its sum of products."""
+    source = opener(partition)
+    if source is None:
+        return None
+    treatment, basis, center = constants
+    n_rows = len(partition)
+    return n_rows, RowProduct(source, treatment).product(basis, center) * n_rows
+
+
+def _add_products(one: tuple[int, Matrix], two: tuple[int, Matrix]) -> tuple[int, Matrix]:
+    """Return two partitions' counts and sums together."""
+    return one[0] + two[0], one[1] + two[1]

@@ -1,0 +1,148 @@
+"""Rows in Dask collections: NumPy's numbers, and no rows on their way to the client."""
+
+import pickle
+from typing import Any
+
+import dask
+import dask.array
+import dask.dataframe
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpower import FedPCA
+from fedpower.data import RowTreatment, local_moment, open_source
+from fedpower.errors import InputError
+
+NAMES = list("abcde")
+RULES = [
+    RowTreatment(),
+    RowTreatment(center=np.arange(5.0), scale=np.arange(1.0, 6.0)),
+    RowTreatment(row_norm=3.0),
+    RowTreatment(normalize=True),
+]
+
+
+def sample(n_rows: int = 1003) -> Any:
+    rng = np.random.default_rng(4)
+    return rng.standard_normal((n_rows, 5)) * [1, 2, 0.5, 1, 3] + [0, 1, 0, 5, 0]
+
+
+def array(rows: Any) -> Any:
+    return dask.array.from_array(rows, chunks=(100, 2))
+
+
+def frame(rows: Any) -> Any:
+    return dask.dataframe.from_pandas(pd.DataFrame(rows, columns=NAMES), npartitions=7)
+
+
+def kernels(source: Any, rule: RowTreatment) -> list[Any]:
+    return [
+        local_moment(source, rule, rank=1, steps=10_000),
+        local_moment(source, rule, rank=1, steps=2, memory_limit=1),
+    ]
+
+
+def assert_alike(found: Any, plain: Any, center: Any = None) -> None:
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((5, 2)))[0]
+    expected = plain.product(basis, center)
+    np.testing.assert_allclose(found.product(basis, center), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.mean(), plain.mean(), rtol=1e-12, atol=1e-12)
+    assert found.trace(center) == pytest.approx(plain.trace(center), rel=1e-12)
+    assert found.n_rows == plain.n_rows
+    assert found.n_clipped == plain.n_clipped
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("collection", [array, frame])
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+def test_dask_answers_as_numpy_does(rule: RowTreatment, collection: Any, scheduler: str) -> None:
+    rows = sample()
+    with dask.config.set(scheduler=scheduler):
+        pairs = zip(
+            kernels(open_source(collection(rows)), rule),
+            kernels(open_source(rows), rule),
+            strict=True,
+        )
+        for found, plain in pairs:
+            for center in (None, np.full(5, 0.2)):
+                assert_alike(found, plain, center)
+
+
+@pytest.mark.slow
+def test_workers_in_other_processes_answer_alike() -> None:
+    rows = sample()
+    with dask.config.set(scheduler="processes", num_workers=2):
+        found = local_moment(open_source(array(rows)), RULES[2], rank=1, steps=10_000)
+        assert_alike(found, local_moment(open_source(rows), RULES[2], rank=1, steps=10_000))
+
+
+def test_only_sums_come_back_to_the_client() -> None:
+    rows = sample(20_000)
+    came_back: list[int] = []
+
+    def traced(graph: Any, keys: Any, **options: Any) -> Any:
+        found = dask.get(graph, keys, **options)
+        came_back.append(len(pickle.dumps(found)))
+        return found
+
+    basis = np.eye(5)[:, :2]
+    with dask.config.set(scheduler=traced):
+        for collection in (array, frame):
+            for silo in kernels(open_source(collection(rows)), RULES[2]):
+                silo.prepare()
+                silo.product(basis, np.zeros(5))
+    assert len(came_back) >= 6
+    assert max(came_back) < 2_000 < rows.nbytes / 100
+
+
+def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
+    rows = sample(3000)
+    plain = FedPCA(2, epsilon=float("inf")).fit_silos([rows[:1200], rows[1200:]])
+    given = [array(rows[:1200]), array(rows[1200:])]
+    found = FedPCA(2, epsilon=float("inf")).fit_silos(given)
+    np.testing.assert_allclose(found.components_, plain.components_, rtol=0, atol=1e-11)
+    private = FedPCA(2, epsilon=1.0, row_norm=10.0).fit_silos(given)
+    assert private.privacy_.is_private
+
+
+def test_partitions_without_rows_do_not_matter() -> None:
+    rows = sample(50)
+    table = frame(rows)
+    thin = table[table["a"] > 1.0]
+    kept = rows[rows[:, 0] > 1.0]
+    assert any(len(part) == 0 for part in dask.compute(*thin.to_delayed()))
+    for found, plain in zip(
+        kernels(open_source(thin), RULES[0]), kernels(open_source(kept), RULES[0]), strict=True
+    ):
+        assert_alike(found, plain)
+    nobody = local_moment(open_source(table[table["a"] > 99], name="silo 'north'"), rank=1, steps=1)
+    with pytest.raises(InputError, match="silo 'north' must have at least one row, got none"):
+        nobody.prepare()
+
+
+def test_rows_of_unknown_number_are_counted() -> None:
+    rows = sample(300)
+    unknown = frame(rows).to_dask_array()
+    source = open_source(unknown)
+    assert source.n_rows is None
+    assert local_moment(source, rank=1, steps=100).n_rows == 300
+
+
+def test_bad_values_are_named_by_partition_and_place() -> None:
+    rows = sample(250)
+    rows[123, 1] = np.nan
+    silo = local_moment(open_source(array(rows), name="silo 'north'"), rank=1, steps=100)
+    with pytest.raises(InputError, match=r"column 2 of partition 2 of silo 'north' .* at row 24"):
+        silo.prepare()
+
+
+def test_what_is_no_table_of_rows_is_refused() -> None:
+    with pytest.raises(InputError, match="must be a 2-d array of rows by columns, got 1-d"):
+        open_source(dask.array.ones(5))
+    with pytest.raises(InputError, match="must be a Dask array or data frame, got Delayed"):
+        open_source(dask.delayed(sample)(5))
+    with pytest.raises(InputError, match="columns must name each of the 5 columns"):
+        open_source(array(sample(20)), columns=["a"])
+    with pytest.raises(InputError, match="must have column names to select by name"):
+        open_source(array(sample(20))).select(("a",))

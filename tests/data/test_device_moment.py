@@ -1,0 +1,179 @@
+"""Rows on a PyTorch device: the CPU's numbers, in the precision that privacy asks for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpower import FedPCA
+from fedpower.data import Device, RowTreatment, local_moment, open_device, open_source
+from fedpower.engines.embedded import federate, read_silos
+from fedpower.errors import InputError
+from fedpower.estimator.terms import agree, public_rng
+
+torch = pytest.importorskip("torch")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RULES = [
+    RowTreatment(),
+    RowTreatment(center=np.linspace(-1, 1, 12), scale=np.linspace(0.5, 2, 12)),
+    RowTreatment(row_norm=4.0),
+    RowTreatment(center=np.linspace(-1, 1, 12), scale=np.linspace(0.5, 2, 12), row_norm=4.0),
+    RowTreatment(normalize=True),
+]
+
+
+def sample(n_rows: int = 20_011) -> Any:
+    rows = np.random.default_rng(0).standard_normal((n_rows, 12)) * np.geomspace(2, 0.2, 12) + 0.5
+    rows[7] = 0.0
+    return rows
+
+
+def kernels(source: Any, rule: RowTreatment, device: Device | None) -> list[Any]:
+    return [
+        local_moment(source, rule, rank=1, steps=10_000, device=device),
+        local_moment(source, rule, rank=1, steps=2, memory_limit=1, device=device),
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("center", [None, np.full(12, 0.1)], ids=["origin", "centre"])
+def test_a_device_answers_as_numpy_does(rule: RowTreatment, center: Any) -> None:
+    rows = sample()
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((12, 3)))[0]
+    device = open_device(DEVICE)
+    forms = (rows, torch.tensor(rows), torch.tensor(rows, device=DEVICE))
+    for place, plain in enumerate(kernels(open_source(rows), rule, None)):
+        for form in forms:
+            found = kernels(open_source(form), rule, device)[place]
+            expected = plain.product(basis, center)
+            np.testing.assert_allclose(found.product(basis, center), expected, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(found.mean(), plain.mean(), rtol=0, atol=1e-12)
+            assert found.trace(center) == pytest.approx(plain.trace(center), rel=1e-12)
+            assert found.n_clipped == plain.n_clipped
+            assert found.n_rows == plain.n_rows
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_float32_rows_are_right_to_float32_where_nothing_is_private(rule: RowTreatment) -> None:
+    rows = sample().astype(np.float32)
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((12, 3)))[0]
+    device = open_device(DEVICE, single=True)
+    for form in (rows, torch.tensor(rows), torch.tensor(rows, device=DEVICE)):
+        for plain, found in zip(
+            kernels(open_source(rows), rule, None),
+            kernels(open_source(form), rule, device),
+            strict=True,
+        ):
+            assert "in float32" in found.choice.reason
+            for center in (None, plain.mean()):
+                expected = plain.product(basis, center)
+                error = np.linalg.norm(found.product(basis, center) - expected)
+                assert error <= 3e-6 * np.linalg.norm(plain.product(basis))
+
+
+def test_far_and_sorted_rows_lose_no_digits_on_a_device() -> None:
+    rows = np.random.default_rng(3).standard_normal((40_000, 6)) + 1e6
+    rows = rows[np.argsort(rows[:, 0])]
+    center = rows.mean(axis=0)
+    exact = (rows - center).T @ (rows - center) / len(rows)
+    found = local_moment(
+        open_source(torch.tensor(rows)), rank=1, steps=10**6, device=open_device(DEVICE)
+    )
+    np.testing.assert_allclose(found.moment(found.mean()), exact, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e160])
+def test_rows_of_extreme_length_are_bounded_like_others(scale: float) -> None:
+    rows = sample(500) * scale
+    rule = RowTreatment(normalize=True)
+    plain = local_moment(open_source(rows), rule, rank=1, steps=1000)
+    found = local_moment(open_source(rows), rule, rank=1, steps=1000, device=open_device(DEVICE))
+    np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-13)
+
+
+def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
+    rows = sample().astype(np.float32)
+    rule = RowTreatment(row_norm=4.0)
+    tensor = open_source(torch.tensor(rows, device=DEVICE))
+    found = read_silos(
+        {"north": tensor}, rule, rank=3, steps=20, public_facts_only=True, device=DEVICE
+    )["north"]
+    assert "in float64" in found.choice.reason
+    plain = local_moment(open_source(rows), rule, rank=3, steps=20)
+    np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-14)
+
+
+def test_a_private_study_refuses_a_device_that_may_use_float32() -> None:
+    model = FedPCA(2, epsilon=1.0, delta=1e-6, row_norm=4.0, random_state=0)
+    rule = RowTreatment(row_norm=4.0)
+    source = open_source(torch.tensor(sample(300)))
+    device = open_device(DEVICE, single=True)
+    moments = {"north": local_moment(source, rule, rank=3, steps=20, device=device)}
+    study, settings, _ = agree(model, n_rows=300, n_features=12, treatment=rule, columns=None)
+    with pytest.raises(InputError, match="silo 'north' must be bounded and summed in float64"):
+        federate(moments, study=study, settings=settings, rng=public_rng(model))
+
+
+def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:
+    rows = sample(4000)
+    silos = [rows[:1500], rows[1500:]]
+    plain = FedPCA(3, epsilon=float("inf")).fit_silos(silos)
+    tensors = [torch.tensor(part, device=DEVICE) for part in silos]
+    for given in (silos, tensors):
+        found = FedPCA(3, epsilon=float("inf"), device=DEVICE).fit_silos(given)
+        np.testing.assert_allclose(found.components_, plain.components_, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=1e-12)
+    private = FedPCA(3, epsilon=1.0, row_norm=8.0, device=DEVICE).fit_silos(tensors)
+    assert private.privacy_.is_private
+    assert all("in float64" in reason for reason in private.kernels_.values())
+
+
+def test_products_that_a_program_allows_to_be_tf32_are_taken_in_float64() -> None:
+    source = open_source(torch.tensor(sample(100)).float())
+    device = open_device(DEVICE, single=True)
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        found = local_moment(source, rank=1, steps=10, device=device)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert "in float64" in found.choice.reason
+
+
+def test_selected_columns_reach_the_device() -> None:
+    rows = sample(300)
+    names = tuple("abcdefghijkl")
+    for form in (torch.tensor(rows), rows, rows.astype(np.float32)):
+        source = open_source(form, columns=names).select(("c", "a"), extra="drop")
+        found = local_moment(source, rank=1, steps=100, device=open_device(DEVICE, single=True))
+        part = np.asarray(rows[:, [2, 0]])
+        np.testing.assert_allclose(found.moment(), part.T @ part / 300, rtol=1e-6)
+
+
+def test_a_missing_value_is_named_and_told_by_place() -> None:
+    rows = sample(300)
+    rows[123, 4] = np.nan
+    for form in (rows, torch.tensor(rows), torch.tensor(rows).float()):
+        silo = local_moment(
+            open_source(form, name="silo 'north'"), rank=1, steps=9, device=open_device(DEVICE)
+        )
+        with pytest.raises(InputError, match=r"column 5 of silo 'north' .* at row 124"):
+            silo.prepare()
+
+
+def test_what_a_device_cannot_do_is_refused_in_one_sentence() -> None:
+    with pytest.raises(InputError, match=r"device must be one that PyTorch has here.*'warp'"):
+        open_device("warp")
+    with pytest.raises(InputError, match="device must be the name of a PyTorch device, got 3"):
+        FedPCA(2, epsilon=1.0, device=3).fit_silos([sample(50)])  # type: ignore[arg-type]
+    source = open_source(sparse.csr_array(sample(50)))
+    with pytest.raises(InputError, match="must be dense to be computed on a device, got sparse"):
+        local_moment(source, rank=1, steps=1, device=open_device(DEVICE))
+    with pytest.raises(InputError, match=r"must be a dense tensor, got layout torch\.sparse_coo"):
+        open_source(torch.tensor(sample(9)).to_sparse())
+    with pytest.raises(InputError, match="must hold real numbers, got complex"):
+        open_source(torch.tensor(sample(9)).to(torch.complex64))
+    with pytest.raises(InputError, match="2-d array of rows by columns, got 1-d"):
+        open_source(torch.ones(3))
