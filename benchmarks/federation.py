@@ -97,6 +97,7 @@ def main() -> None:
             "From run to result: submitting, starting a job process at every party, reading the rows, "
             "the rounds, fetching the result; the parties' own processes were there. All share this "
             "machine's cores, which starting them keeps busy.",
+            "Sin θ between: of the two results, over processes and in one, each with noise of its own.",
         ],
     )  # fmt: skip
 
