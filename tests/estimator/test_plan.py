@@ -60,7 +60,9 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
         assert abs(rounds - way.rounds) <= max(1, 0.3 * way.rounds)
         up = sum(row["bytes_up"] for row in fits[0].history_) / len(parts)
         assert way.bytes_up is not None
-        assert 0.7 < way.bytes_up / way.rounds / (up / rounds) < 1.4
+        # Twice as many where the noise is at the edge of drowning what float32 rounds away: some
+        # answers are then sent as float64, and which ones is chance.
+        assert 0.45 < way.bytes_up / way.rounds / (up / rounds) < 2.2
 
 
 def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
