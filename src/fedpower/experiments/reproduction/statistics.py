@@ -55,6 +55,11 @@ class Bound:
         return f"{self.at_least:g} to {self.at_most:g}"
 
 
+LESS = Bound(at_most=0.95)
+MORE = Bound(at_least=1.05)
+"""Differences of less than 5% in error are no difference that a figure could show."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A mean over repetitions.
