@@ -18,6 +18,9 @@ WIDTH_OF_FILES = 120
 
 BAR_CELLS = 40
 
+MOST_NAMES = 12
+"""Items of a list that are told one by one."""
+
 
 def console(*, stderr: bool = False) -> Console:
     """Return where to print; text is taken as it is, without markup."""
@@ -42,6 +45,17 @@ def table(title: str | None, *headings: str, numbers: Sequence[str] = ()) -> Tab
 def print_json(record: Any) -> None:
     """Print one JSON object, strictly by the standard: no NaN and no Infinity."""
     click.echo(json.dumps(record, indent=2, allow_nan=False))
+
+
+def print_facts(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
+    """Print named facts: one JSON object for programs, a table of two columns for people."""
+    if as_json:
+        print_json(facts)
+        return
+    shown = table(title, "what", "value")
+    for name, value in facts.items():
+        shown.add_row(name.replace("_", " "), _spoken(value))
+    console().print(shown)
 
 
 def note(sentence: str) -> None:
@@ -87,3 +101,11 @@ def progress_of_rounds(what: str) -> Iterator[Callable[[Round], None]]:
             progress.update(task, description=f"round {closed.number}, step {closed.step}{moved}")
 
         yield show
+
+
+def _spoken(value: Any) -> str:
+    """Return a fact as a table's cell; of a long list the beginning."""
+    if isinstance(value, list):
+        more = f" and {len(value) - MOST_NAMES} more" if len(value) > MOST_NAMES else ""
+        return ", ".join(str(each) for each in value[:MOST_NAMES]) + more
+    return "–" if value is None else str(value)

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, human_bytes, note, print_json, progress_of_rounds, table
+from fedpower.cli.console import (
+    MOST_NAMES,
+    console,
+    human_bytes,
+    note,
+    print_json,
+    progress_of_rounds,
+    table,
+)
 from fedpower.cli.fit_options import PASSED_ON, fit_options
 from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
 from fedpower.cli.words import in_options
@@ -17,9 +25,6 @@ from fedpower.estimator import FedPCA
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, write_files
 from fedpower.report.record import plain, run_record
-
-MOST_NAMES = 12
-"""Columns that are listed by name."""
 
 
 @click.command(

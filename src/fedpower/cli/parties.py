@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.console import human_bytes, print_facts
 from fedpower.cli.extras import needs_flare
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
@@ -68,16 +68,10 @@ def _say(sentence: str) -> None:
 
 
 def _show(study: StudyFile, node: SiloNode, *, as_json: bool) -> None:
-    facts = _facts(study, node)
-    if as_json:
-        print_json(facts)
-        return
-    out = console()
-    shown = table(f"What would leave {node.silo.name} in study {study.name}", "what", "value")
-    for name, value in facts.items():
-        shown.add_row(name.replace("_", " "), str(value))
-    out.print(shown)
-    out.print("Nobody was contacted and nothing was charged.", soft_wrap=True)
+    title = f"What would leave {node.silo.name} in study {study.name}"
+    print_facts(title, _facts(study, node), as_json=as_json)
+    if not as_json:
+        click.echo("Nobody was contacted and nothing was charged.")
 
 
 def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, print_json, table
+from fedpower.cli.console import print_facts
 from fedpower.cli.values import named_keys, names
 from fedpower.data import open_source
 from fedpower.errors import InputError
@@ -77,15 +77,7 @@ def check(path: Path) -> None:
 def show(path: Path, *, as_json: bool) -> None:
     """Show what the study in PATH comes to, its defaults filled in, and its hash."""
     read = read_study(path)
-    facts = _facts(read)
-    if as_json:
-        print_json(facts)
-        return
-    out = console()
-    shown = table(f"Study {read.name}", "what", "value")
-    for name, value in facts.items():
-        shown.add_row(name.replace("_", " "), _spoken(value))
-    out.print(shown)
+    print_facts(f"Study {read.name}", _facts(read), as_json=as_json)
 
 
 def _content(options: dict[str, Any]) -> dict[str, Any]:
@@ -151,10 +143,3 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "grace": read.grace,
         "coordinator": f"{read.host}:{read.port}",
     }
-
-
-def _spoken(value: Any) -> str:
-    if isinstance(value, list):
-        more = f" and {len(value) - 12} more" if len(value) > 12 else ""
-        return ", ".join(str(each) for each in value[:12]) + more
-    return "–" if value is None else str(value)

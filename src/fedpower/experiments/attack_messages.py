@@ -1,27 +1,23 @@
 """The federation that is attacked: real silos, Algorithm 1, and an ear on the first silo's line."""
 
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import LocalMoment, RowTreatment, fingerprint, local_moment, open_source
-from fedpower.privacy.budget import Budget
-from fedpower.privacy.ledger import Ledger
+from fedpower.data import LocalMoment, RowTreatment, local_moment, open_source
+from fedpower.experiments.driven import ledgers_for, silos_of
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import AskSteps, LocalSteps
-from fedpower.protocol.private_releases import MomentReleases, StepReleases
-from fedpower.protocol.private_study import budget_of, noise_shift
-from fedpower.protocol.releases import ExactReleases
-from fedpower.protocol.silo import Releases, Silo
-from fedpower.protocol.solvers import PowerSettings, fedpower
+from fedpower.protocol.outcome import with_noise
+from fedpower.protocol.solvers import PowerSettings, start
 from fedpower.protocol.study import NoiseMode, Study
 
 Array = NDArray[np.float64]
 
 TARGET = "silo-1"
+RUN = "attack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +50,26 @@ def overhear(
     Algorithm 1 as it is: real silos, real releases, a coordinator that follows the protocol.
     """
     study = study_of(mode, epsilon, setting)
-    budget = budget_of(study)
-    settings = PowerSettings(
-        n_features=setting.n_features,
-        rank=setting.iteration_rank,
-        iteration_rank=setting.iteration_rank,
-        n_steps=setting.n_steps,
+    settings = with_noise(
+        PowerSettings(
+            n_features=setting.n_features,
+            rank=setting.iteration_rank,
+            iteration_rank=setting.iteration_rank,
+            n_steps=setting.n_steps,
+        ),
+        study,
+        run=RUN,
     )
-    if budget is not None:
-        settings = replace(settings, shift=noise_shift(budget))
+    moments = {
+        f"silo-{number}": moment_of(rows)
+        for number, rows in enumerate(silo_rows(setting, seed), start=1)
+    }
+    charged = moments if mode != "none" else ()
     bases, products = [], []
-    with ExitStack() as stack:
-        silos = {
-            f"silo-{number}": Silo(
-                f"silo-{number}", study, _releases(moment_of(rows), study, budget, source, stack)
-            )
-            for number, rows in enumerate(silo_rows(setting, seed), start=1)
-        }
-        solver = fedpower(settings, np.random.default_rng(seed))
-        coordinator = Coordinator(solver, list(silos), study=study.digest, run="attack")
+    with ledgers_for(charged, epsilon=study.epsilon, delta=study.delta) as ledgers:
+        silos = silos_of(moments, study, ledgers=ledgers, noise=lambda name: source)
+        solver = start(settings, np.random.default_rng(seed))
+        coordinator = Coordinator(solver, list(silos), study=study.digest, run=RUN)
         while not coordinator.done:
             for question in coordinator.next():
                 answer = silos[question.silo].answer(question)
@@ -120,19 +117,3 @@ def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
 def moment_of(rows: Array) -> LocalMoment:
     """Return rows as a silo holds them."""
     return local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=10)
-
-
-def _releases(
-    moment: LocalMoment,
-    study: Study,
-    budget: Budget | None,
-    source: NoiseSource,
-    stack: ExitStack,
-) -> Releases:
-    if budget is None:
-        return ExactReleases(moment)
-    ledger = stack.enter_context(Ledger.in_memory(budget.epsilon, budget.delta))
-    kind = MomentReleases if budget.mode == "moment" else StepReleases
-    return kind(
-        moment, study, budget, ledger=ledger, source=source, fingerprint=fingerprint(moment.source)
-    )

@@ -4,9 +4,11 @@ Which study they serve and whose rows they hold is said by the site's own enviro
 write: a job may name these classes, a run, and nothing else.
 """
 
+import functools
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -79,8 +81,9 @@ class StudyController(CoordinatorController):
         self._delivery.mkdir(parents=True, exist_ok=True)
         done = coordinator is not None and coordinator.done
         if done:
-            self._node.write_result(self._delivery / environment.RESULT)
-            self._node.write_result(self._place / environment.RESULT)
+            delivered = self._delivery / environment.RESULT
+            self._node.write_result(delivered)
+            shutil.copytree(delivered, self._place / environment.RESULT, dirs_exist_ok=True)
         told = {"done": done, "reason": reason, "again": again, **self._progress()}
         (self._delivery / environment.STATE).write_text(json.dumps(told))
 
@@ -124,7 +127,7 @@ class StudySilo(SiloExecutor):
         """Give the silo, its rows read."""
         return self._opened()
 
-    @property
+    @functools.cached_property
     def most_bytes(self) -> int:
         """Basis, pooled product and centre in float64, and a header."""
         study, _, _ = self._study().terms()

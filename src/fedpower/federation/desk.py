@@ -45,7 +45,7 @@ class Desk:
     def silos(self) -> dict[str, float]:
         """Return the connected silos and when each last connected."""
         clients = self._session.get_connected_client_list()
-        return {each.name: float(each.last_connect_time) for each in clients}
+        return {each.name: each.last_connect_time for each in clients}
 
     def report(self) -> dict[str, Any]:
         """Return who is connected and how far the run that is under way is; None where there is none."""
