@@ -14,13 +14,24 @@ import pyarrow.parquet
 HEART = ("age", "bmi", "sbp", "dbp", "hdl")
 """Columns of a made-up study; the pages say nothing about them but their names."""
 
+SILO_FILE = """
+silo = "{name}"
+[data]
+path = "{name}.csv"
+[ledger]
+path = "{name}.ledger"
+epsilon = 3.0
+delta = 1e-5
+"""
+
 
 def three_hospitals(folder: Path) -> None:
-    """Write north, south and east in the formats that pages speak of."""
+    """Write north, south and east in the formats that pages speak of, and each one's own file."""
     for place, name in enumerate(("north", "south", "east")):
         table = _rows(place)
         pa.csv.write_csv(table, folder / f"{name}.csv")
         pa.parquet.write_table(table, folder / f"{name}.parquet")
+        (folder / f"{name}.toml").write_text(SILO_FILE.format(name=name))
     for name, value in (("usual", 0.5), ("units", 2.0)):
         lines = "".join(f"{column},{value}\n" for column in HEART)
         (folder / f"{name}.csv").write_text(lines)

@@ -22,7 +22,7 @@ NOT_RUN = {
     "takes minutes": "reproduce",
 }
 """By allowed reason for a block that runs nowhere: a word that such a block holds."""
-SHOWN = {"", OUTPUT, "toml", "csv", "{toctree}", "{include}"}
+SHOWN = {"", OUTPUT, "toml", "{toctree}", "{include}"}
 """Languages of blocks that nobody runs."""
 LONGEST_S = 120.0
 RUNNABLE = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
