@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "site"))
 
 project = "fedpower"
 author = "The fedpower authors"
+copyright = "The fedpower authors, Apache-2.0"
 version = release = fedpower.__version__
 
 extensions = [
@@ -33,6 +34,7 @@ myst_links_external_new_tab = False
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
+nb_merge_streams = True
 
 # Reference from the code itself.
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -40,8 +42,10 @@ autodoc_typehints = "none"  # NumPy docstrings say the types in words
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_param = False
 napoleon_use_ivar = True
 default_role = "code"
+smartquotes_action = "D"  # dashes, and quotes as they are written
 
 html_theme = "furo"
 html_title = f"fedpower {version}"

@@ -15,7 +15,9 @@ def test_lengths_of_spaces_rules_and_bars_do_not_count() -> None:
     assert is_shown("a  b\n────\n███░ 10%", " a b \n\n──\n█░░░░ 10%\n")
 
 
-@pytest.mark.parametrize("got", ["", "component", TABLE + "more", TABLE.replace("pc1", "pc1 (noise)")])
+@pytest.mark.parametrize(
+    "got", ["", "component", TABLE + "more", TABLE.replace("pc1", "pc1 (noise)")]
+)
 def test_other_words_are_not_what_is_shown(got: str) -> None:
     assert is_shown(TABLE, TABLE)
     assert not is_shown(TABLE, got)
