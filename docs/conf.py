@@ -44,6 +44,7 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_param = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 default_role = "code"
 smartquotes_action = "D"  # dashes, and quotes as they are written
 

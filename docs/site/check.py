@@ -39,9 +39,8 @@ def faults(site: Path) -> list[str]:
     pages = {path.resolve(): _read(path) for path in sorted(site.rglob("*.html"))}
     found = [] if pages else [f"{site} holds no page"]
     for path, page in pages.items():
-        for address in page.loads:
-            if urlsplit(address).netloc:
-                found.append(f"{path}: {address} would be fetched from a network")
+        far = [address for address in page.loads if urlsplit(address).netloc]
+        found += [f"{path}: {address} would be fetched from a network" for address in far]
         for address in [*page.links, *page.loads]:
             found += _dead(path, address, pages)
     return found

@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 _LITERAL = re.compile(r"(``.+?``|`[^`]+`)")
 _TRAILING = re.compile(r"(?<![\\\w])(\w*[A-Za-z0-9])_(?!\w)")
-_ENUMERATED = re.compile(r"^(\s*\w)\. ")
+_ENUMERATED = re.compile(r"^(\s*\w)\.(?= |$)")
 _OPTION = re.compile(r"(?<![`\w-])(--[a-z][a-z-]*)")
 _SEVERAL = re.compile(r"\w+(, \w+)+( : .*)?")
 _NO_SPACE = ",\u200b"
@@ -28,10 +28,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _keep_together(
-    app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]
-) -> None:
-    del app, what, name, obj, options
+def _keep_together(*facts: Any) -> None:
+    lines: list[str] = facts[-1]  # the rest is what and whose they are
     section = ""
     for place, line in enumerate(lines[:-1]):
         if re.fullmatch(r"-{3,}", lines[place + 1].strip()):
@@ -41,13 +39,13 @@ def _keep_together(
             lines[place] = names.replace(", ", _NO_SPACE) + colon + kind
 
 
-def _escape(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    del app, what, name, obj, options
+def _escape(*facts: Any) -> None:
+    lines: list[str] = facts[-1]
     for place, line in enumerate(lines):
         if not line.lstrip().startswith(".."):
             parts = _LITERAL.split(line)
             parts[::2] = [_TRAILING.sub(r"\1\\_", part.replace("|", r"\|")) for part in parts[::2]]
-            lines[place] = _ENUMERATED.sub(r"\1\\. ", "".join(parts))
+            lines[place] = _ENUMERATED.sub(r"\1\\.", "".join(parts))
 
 
 def _options_as_code(app: Sphinx, context: Any, lines: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+
+from fedpower.protocol.identity import Identity
 
 HEART = ("age", "bmi", "sbp", "dbp", "hdl")
 """Columns of a made-up study; the pages say nothing about them but their names."""
@@ -50,7 +51,7 @@ def signed_hospitals(folder: Path) -> None:
     """Write the hospitals and the keys of those that the page does not make."""
     three_hospitals(folder)
     for name in ("south", "east"):
-        subprocess.run(["fedpower", "identity", "new", "-o", f"{name}.pem"], cwd=folder, check=True)
+        Identity.new().save(folder / f"{name}.pem")
 
 
 def partitioned(folder: Path) -> None:

@@ -64,7 +64,7 @@ def blocks(page: str) -> list[Block]:
     remarks: dict[str, str] = {}
     for token in MarkdownIt("commonmark").parse((ROOT / page).read_text(encoding="utf-8")):
         if token.type == "html_block":
-            remarks |= {kind: said for kind, said in _REMARK.findall(token.content)}
+            remarks |= dict(_REMARK.findall(token.content))
         elif token.type == "fence":
             assert token.map is not None
             found.append(

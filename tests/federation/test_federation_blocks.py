@@ -46,6 +46,7 @@ class Parties:
             return None
         done = subprocess.run(
             ["bash", "-c", command],
+            check=False,
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
