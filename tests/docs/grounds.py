@@ -55,7 +55,7 @@ def signed_hospitals(folder: Path) -> None:
 
 
 def partitioned(folder: Path) -> None:
-    """Write north as a folder of Parquet files, and south as an array in the page's reach."""
+    """Write the hospitals, and north as a folder of Parquet files besides."""
     three_hospitals(folder)
     (folder / "north").mkdir()
     shutil.copy(folder / "north.parquet", folder / "north" / "part-0.parquet")
