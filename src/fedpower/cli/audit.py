@@ -1,5 +1,6 @@
 """``fedpower audit``: play the distinguishing game against the real code, and say what it shows."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,6 +69,10 @@ def audit(
     """
     from fedpower.experiments.audit_game import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 
+    if not math.isfinite(epsilon):
+        raise InputError(
+            f"an audit must put a finite epsilon to the test, got {epsilon}, which promises nothing; give one"
+        )
     chosen = _available() if mode == "all" else tuple(each for each in MODES if each == mode)
     plans: list[tuple[Mode, bool, float]] = []
     for each in chosen:
