@@ -61,8 +61,11 @@ def init(ledger: Path, epsilon: float, delta: float, silo: str | None) -> None:
 @click.option("--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon fit?")
 @click.option("--json", "as_json", is_flag=True, help="Print the statement as one JSON object.")
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
-    """Show the cap of LEDGER, every charge, and what is left."""
-    with Ledger.open(ledger) as opened:
+    """Show the cap of LEDGER, every charge, and what is left.
+
+    The file is only read: it need not be writable, and nothing is made beside it.
+    """
+    with Ledger.look(ledger) as opened:
         forecast = None if what_if is None else asdict(opened.what_if(what_if))
         statement = opened.statement()
     if forecast is not None:

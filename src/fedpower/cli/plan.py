@@ -154,7 +154,7 @@ def _spectrum(options: dict[str, Any], n_features: int) -> NDArray[np.float64] |
 
 
 def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
-    with Ledger.open(path) as ledger:
+    with Ledger.look(path) as ledger:
         if not math.isfinite(epsilon):
             return {"fits": False, "left": ledger.left()}
         forecast = ledger.what_if(epsilon)
