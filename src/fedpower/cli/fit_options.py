@@ -118,7 +118,7 @@ OPTIONS = (
         "--columns",
         callback=values.names,
         metavar="A,B,...",
-        help="Use these columns and no others.",
+        help="Use these columns and no others; where columns have no names (.npy), name them.",
     ),
     click.option("--drop", multiple=True, metavar="COLUMN", help="Leave a column out; repeatable."),
     click.option(
