@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data import RowSource, RowTreatment, block_rows, open_source
 from fedpower.errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
 
@@ -62,6 +66,28 @@ class Result:
     def score_names(self) -> tuple[str, ...]:
         """What the columns of scores are called: pc1, pc2, ..."""
         return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows of the fit, of all silos together."""
+        return int(self.run["n_samples"])
+
+    def to_sklearn(self) -> "PCA | Pipeline":
+        """Return a scikit-learn PCA that transforms as this does, as ``FedPCA.to_sklearn`` would."""
+        from fedpower.estimator.conversion import as_sklearn  # noqa: PLC0415 - reading takes none
+
+        return as_sklearn(
+            components=self.components,
+            mean=self.mean,
+            explained_variance=self.explained_variance,
+            explained_variance_ratio=self.explained_variance_ratio,
+            singular_values=self.singular_values,
+            n_samples=self.n_samples,
+            feature_names=self.feature_names,
+            scale=self.scale,
+            normalize=self.normalize,
+            center=self.center,
+        )
 
     def transform(self, rows: Any) -> Array:
         """Return the scores of rows on the components, as ``FedPCA.transform`` would.
