@@ -1,4 +1,4 @@
-"""A fit in scikit-learn's own objects: a plain PCA, behind the steps that treat rows where there are any."""
+"""A fit in scikit-learn's own objects: a plain PCA, behind steps that treat rows where there are any."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ def as_sklearn(
 
     Divisors cannot be folded into a single PCA: its ``transform`` would need components divided by them
     and its ``inverse_transform`` components multiplied by them, and neither are orthonormal. So a
-    ``StandardScaler`` that holds the public divisors stands before it. Rows that were scaled to norm 1 pass
+    ``StandardScaler`` that holds the public divisors stands before it. Rows scaled to norm 1 pass
     a ``Normalizer``, from which there is no way back: that pipeline has no ``inverse_transform``.
 
     Parameters
