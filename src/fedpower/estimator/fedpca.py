@@ -264,7 +264,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ----------
         silos : list or mapping from names
             Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, PyTorch tensor, Dask array
-            or data frame, or the path of a .npy, .npz, .csv, .parquet, .feather or .svm file.
+            or data frame, AnnData, or the path of a .npy, .npz, .csv, .parquet, .feather, .svm or .h5ad
+            file.
         y : ignored
             Here for scikit-learn's sake.
         ledgers : mapping from silo names to ledger files, default=None
