@@ -26,6 +26,7 @@ COMMANDS = {
     "run": ("fedpower.cli.run:run", "Run a study over its federation."),
     "status": ("fedpower.cli.run:status", "Who is connected, and how far a run is."),
     "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
+    "export": ("fedpower.cli.export:export", "A result in the formats of other tools."),
     "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),
     "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),
     "budget": ("fedpower.cli.budget:budget", "What a silo has spent on what, and what is left."),

@@ -38,10 +38,10 @@ def h5py() -> Any:
 
 
 @contextmanager
-def open_h5ad(path: Path, name: str, mode: str = "r") -> Iterator[Any]:
+def _opened(path: Path, name: str) -> Iterator[Any]:
     """Open a file of annotated data; one that is damaged or of another kind is refused."""
     try:
-        with h5py().File(path, mode) as file:
+        with h5py().File(path, "r") as file:
             if file.attrs.get("encoding-type") != "anndata":
                 raise InputError(
                     f"{name} must be an .h5ad file of anndata 0.8 or newer, got another or an older "
@@ -62,7 +62,7 @@ def corrupt_h5ad(name: str) -> InputError:
     )
 
 
-def names_of(frame: Any) -> tuple[str, ...]:
+def _names_of(frame: Any) -> tuple[str, ...]:
     """Return the index of a stored data frame, ``obs`` or ``var``: its names in order."""
     stored = frame[frame.attrs["_index"]]
     values = stored["values"] if isinstance(stored, h5py().Group) else stored  # or nullable
@@ -77,7 +77,7 @@ class H5adSource(PositionalSource):
 
     def read(self, max_rows: int) -> Iterator[Block]:
         """Yield slices of rows."""
-        with open_h5ad(self.path, self.name) as file:
+        with _opened(self.path, self.name) as file:
             for start in range(0, file["X"].shape[0], max_rows):
                 with np.errstate(over="ignore"):
                     yield np.asarray(file["X"][start : start + max_rows], dtype=np.float64)
@@ -103,7 +103,7 @@ class SparseH5adSource(PositionalSource):
 
     def read(self, max_rows: int) -> Iterator[Block]:
         """Yield slices of rows as canonical CSR."""
-        with open_h5ad(self.path, self.name) as file:
+        with _opened(self.path, self.name) as file:
             stored = file["X"]
             for start in range(0, self.indptr.size - 1, max_rows):
                 pointers = self.indptr[start : start + max_rows + 1]
@@ -119,8 +119,8 @@ class SparseH5adSource(PositionalSource):
 
 def h5ad_source(path: Path, name: str) -> PositionalSource:
     """Return the source of a file's ``X``: dense and CSR ones are streamed, a CSC one is read whole."""
-    with open_h5ad(path, name) as file:
-        names, stored = names_of(file["var"]), file["X"]
+    with _opened(path, name) as file:
+        names, stored = _names_of(file["var"]), file["X"]
         kind = stored.attrs.get("encoding-type")
         if isinstance(stored, h5py().Dataset):
             require_matrix(name, stored.shape, stored.dtype)

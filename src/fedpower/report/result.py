@@ -90,6 +90,15 @@ class Result:
             center=self.center,
         )
 
+    def to_anndata(self, adata: Any) -> Any:
+        """Return an AnnData with this result in it, where scanpy looks for it; changed in place.
+
+        Scores go to ``obsm["X_pca"]``, components to ``varm["PCs"]``, variances to ``uns["pca"]``.
+        """
+        from fedpower.report.export.cells import annotate  # noqa: PLC0415
+
+        return annotate(self, adata)
+
     def transform(self, rows: Any) -> Array:
         """Return the scores of rows on the components, as ``FedPCA.transform`` would.
 
