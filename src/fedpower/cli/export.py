@@ -6,18 +6,18 @@ from pathlib import Path
 import click
 
 from fedpower.cli.console import note
+from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.transform import scores_of
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
 
-PATH = click.Path(path_type=Path)
 FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
 WITH_ROWS = ("plink", "anndata")
 
 
 @click.command(epilog="Example: fedpower export result --to plink --rows north.csv -o north")
-@click.argument("model", type=PATH)
+@click.argument("model", type=RESULT)
 @click.option("--to", "kind", type=click.Choice(FORMATS), required=True, help="The format.")
 @click.option(
     "-o",

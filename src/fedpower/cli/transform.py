@@ -6,16 +6,15 @@ from pathlib import Path
 import click
 
 from fedpower.cli.console import note
+from fedpower.cli.paths import PATH, RESULT
 from fedpower.data import open_source
 from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
 from fedpower.report.scores import Scores, write_csv, writer_for
 
-PATH = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("model", type=PATH)
+@click.argument("model", type=RESULT)
 @click.argument("file", type=PATH)
 @click.option(
     "-o", "--output", type=PATH, help="A .csv, .parquet or .npy file; else CSV on stdout."
