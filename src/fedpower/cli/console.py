@@ -4,14 +4,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedpower.protocol.exchange import Round
+if TYPE_CHECKING:  # whoever prints a table need not import NumPy for it
+    from fedpower.protocol.exchange import Round
 
 WIDTH_OF_FILES = 120
 """Columns of tables that are written to a file or a pipe."""
@@ -84,7 +85,7 @@ def bar(share: float) -> str:
 
 
 @contextmanager
-def progress_of_rounds(what: str) -> Iterator[Callable[[Round], None]]:
+def progress_of_rounds(what: str) -> Iterator["Callable[[Round], None]"]:
     """Give what to call with every closed round; shown on stderr where that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda closed: None
@@ -95,7 +96,7 @@ def progress_of_rounds(what: str) -> Iterator[Callable[[Round], None]]:
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"reading {what}", total=None)
 
-        def show(closed: Round) -> None:
+        def show(closed: "Round") -> None:
             change = closed.notes.get("change")
             moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
             progress.update(task, description=f"round {closed.number}, step {closed.step}{moved}")

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from fedpower.cli import values
-
-PATH = click.Path(path_type=Path)
+from fedpower.cli.paths import PATH, any_file
 
 PASSED_ON = (
     "epsilon",
@@ -41,7 +40,7 @@ PASSED_ON = (
 """Options that are parameters of FedPCA; one that is not given keeps FedPCA's default."""
 
 OPTIONS = (
-    click.argument("files", nargs=-1, required=True, metavar="FILE..."),
+    click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file),
     click.option(
         "-k",
         "n_components",
@@ -118,7 +117,7 @@ OPTIONS = (
         "--columns",
         callback=values.names,
         metavar="A,B,...",
-        help="Use these columns and no others.",
+        help="Use these columns and no others; where columns have no names (.npy), name them.",
     ),
     click.option("--drop", multiple=True, metavar="COLUMN", help="Leave a column out; repeatable."),
     click.option(

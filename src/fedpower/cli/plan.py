@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli import values
 from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.paths import LEDGER, any_file
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
 from fedpower.data import match_columns, open_source
@@ -18,14 +19,12 @@ from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import Plan, plan, spectrum_of_gap
 from fedpower.privacy.ledger import Ledger
 
-PATH = click.Path(path_type=Path)
-
 
 @click.command(
     name="plan",
     epilog="Example: fedpower plan --features 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
 )
-@click.argument("files", nargs=-1, metavar="[FILE...]")
+@click.argument("files", nargs=-1, metavar="[FILE...]", shell_complete=any_file)
 @click.option("-k", "n_components", type=click.IntRange(min=1), required=True, metavar="K",
               help="Number of components.")  # fmt: skip
 @click.option("--epsilon", callback=values.epsilon, required=True, metavar="NUMBER|inf",
@@ -56,7 +55,7 @@ PATH = click.Path(path_type=Path)
               help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
 @click.option("--spectrum", metavar="FILE|NUMBERS",
               help="A guess of the leading eigenvalues: a .npy file, or 0.03,0.02,...")  # fmt: skip
-@click.option("--ledger", "ledgers", type=PATH, multiple=True,
+@click.option("--ledger", "ledgers", type=LEDGER, multiple=True,
               help="Tell what the fit would leave of this ledger; repeatable.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def plan_command(**options: Any) -> None:
@@ -154,7 +153,7 @@ def _spectrum(options: dict[str, Any], n_features: int) -> NDArray[np.float64] |
 
 
 def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
-    with Ledger.open(path) as ledger:
+    with Ledger.look(path) as ledger:
         if not math.isfinite(epsilon):
             return {"fits": False, "left": ledger.left()}
         forecast = ledger.what_if(epsilon)

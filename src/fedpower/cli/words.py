@@ -4,7 +4,7 @@ import re
 
 PHRASES = (
     (r"drop=\['([^']*)'\]", r"--drop '\1'"),
-    (r"extra=[\"']drop[\"']", "--extra drop"),
+    (r"extra_columns=[\"']drop[\"']", "--extra drop"),
     (r"columns=\[\.\.\.\]", "--columns a,b,..."),
     (r"(solver|noise|aggregation)='(\w+)'", r"--\1 \2"),
     (r"center=False", "--no-center"),

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedpower.data import RowSource, match_columns, open_source
 from fedpower.engines.embedded import LedgerPaths, federate, read_silos
 from fedpower.errors import InputError
+from fedpower.estimator.conversion import as_sklearn
 from fedpower.estimator.fitted import column_scale, take
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.secure import IdentityPaths, identities_of
@@ -25,6 +26,10 @@ from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
 from fedpower.protocol.study import Aggregation
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
 
@@ -259,7 +264,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ----------
         silos : list or mapping from names
             Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, PyTorch tensor, Dask array
-            or data frame, or the path of a .npy, .npz, .csv, .parquet, .feather or .svm file.
+            or data frame, AnnData, or the path of a .npy, .npz, .csv, .parquet, .feather, .svm or .h5ad
+            file.
         y : ignored
             Here for scikit-learn's sake.
         ledgers : mapping from silo names to ledger files, default=None
@@ -340,6 +346,31 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if not self.normalize:
             rows = rows * column_scale(self)
         return np.asarray(rows + self.mean_)
+
+    def to_sklearn(self) -> "PCA | Pipeline":
+        """Return the fit in scikit-learn's own objects, for tools that want nothing else.
+
+        Returns
+        -------
+        PCA or Pipeline
+            A :class:`sklearn.decomposition.PCA` that transforms as this does. Where rows are scaled or
+            normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
+            ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        return as_sklearn(
+            components=self.components_,
+            mean=self.mean_,
+            explained_variance=self.explained_variance_,
+            explained_variance_ratio=self.explained_variance_ratio_,
+            singular_values=self.singular_values_,
+            n_samples=self.n_samples_,
+            feature_names=None if names is None else tuple(str(name) for name in names),
+            scale=None if self.scale is None else column_scale(self),
+            normalize=bool(self.normalize),
+            center=public_treatment(self).center,
+        )
 
     @property
     def _n_features_out(self) -> int:
