@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from fedpower.cli.console import (
     MOST_NAMES,
@@ -154,6 +155,8 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
             "that are not well above it are noise.",
             soft_wrap=True,
         )
+    if model.n_above_noise_ is not None:
+        out.print(_told_above(model), soft_wrap=True)
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
     lines = (
         f"Silos: {sizes}; {model.n_samples_} rows of {_columns(model)} in all.",
@@ -169,6 +172,17 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
     )
     out.print(
         f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
+    )
+
+
+def _told_above(model: FedPCA) -> str:
+    """Return how many components stand above the noise, and what those of the result explain."""
+    count = model.n_above_noise_
+    share = np.nansum(model.denoised_variance_ratio_)
+    explained = f"; without the noise these explain about {share:.0%}" if share > 0 else ""
+    return (
+        f"Above the noise: {count} of {model.n_features_in_} components, with a chance of at most 1% "
+        f"that it is too many{explained}."
     )
 
 

@@ -48,7 +48,7 @@ OPTIONS = (
         callback=values.rank,
         required=True,
         metavar="K",
-        help="Number of components, or a fraction of variance.",
+        help="Number of components, a fraction of variance, or noise: those that stand above it.",
     ),
     click.option(
         "-o",

@@ -26,8 +26,8 @@ PATH = click.Path(path_type=Path)
     epilog="Example: fedpower plan --features 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]")
-@click.option("-k", "n_components", type=click.IntRange(min=1), required=True, metavar="K",
-              help="Number of components.")  # fmt: skip
+@click.option("-k", "n_components", callback=values.rank, required=True, metavar="K",
+              help="Number of components, a fraction of variance, or noise.")  # fmt: skip
 @click.option("--epsilon", callback=values.epsilon, required=True, metavar="NUMBER|inf",
               help="Each silo's budget for the fit.")  # fmt: skip
 @click.option("--delta", type=float, help="The δ of (ε, δ); by default from the number of rows.")
@@ -85,7 +85,7 @@ def plan_command(**options: Any) -> None:
         record["epsilon"] = made.epsilon if math.isfinite(made.epsilon) else "inf"
         print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
     else:
-        _print(made, sizes, n_features, left)
+        _print(made, sizes, n_features, left, options["n_components"])
 
 
 def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
@@ -139,6 +139,11 @@ def _spectrum(options: dict[str, Any], n_features: int) -> NDArray[np.float64] |
     if words is not None and gap is not None:
         raise InputError("--gap and --spectrum must not be given together, got both; choose one")
     if gap is not None:
+        if not isinstance(options["n_components"], int):
+            raise InputError(
+                "--gap must go with a number of components, after which the gap is, got "
+                f"-k {options['n_components']}; give the eigenvalues with --spectrum"
+            )
         return spectrum_of_gap(gap, options["n_components"], n_features)
     if words is None:
         return None
@@ -162,7 +167,11 @@ def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
 
 
 def _print(
-    made: Plan, sizes: dict[str, int], n_features: int, left: dict[str, dict[str, Any]]
+    made: Plan,
+    sizes: dict[str, int],
+    n_features: int,
+    left: dict[str, dict[str, Any]],
+    asked: int | float | str,
 ) -> None:
     out = console()
     promise = (
@@ -189,7 +198,10 @@ def _print(
         )
     out.print(shown)
     out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
-    if any(way.error is None for way in made.ways):
+    found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
+    if found and not isinstance(asked, int):
+        out.print(f"It would find {found[0]} components for -k {asked}.", soft_wrap=True)
+    if all(way.error is None and way.rank is None for way in made.ways):
         out.print(
             "Give --gap or --spectrum to have rounds, bytes and the error predicted.",
             soft_wrap=True,

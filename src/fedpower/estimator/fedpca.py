@@ -34,9 +34,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_components : int, float or None, default=None
-        k; or, between 0 and 1, the fraction of variance the components must exceed (needs
-        ``epsilon=inf``); None keeps min(n_samples, n_features).
+    n_components : int, float, "noise" or None, default=None
+        k; or, between 0 and 1, the fraction of variance the components must exceed; or as many as stand
+        above the privacy noise. The latter two cost no budget, and with a finite ``epsilon`` need
+        ``noise="moment"``, see docs/how-to/choose-k.md. None keeps min(n_samples, n_features).
     epsilon : float, default=1.0
         Privacy budget of each silo for this fit, against the coordinator. ``float("inf")`` computes
         exactly, without noise, and promises nothing.
@@ -120,6 +121,15 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     noise_edge_ : float
         About the largest variance that the privacy noise alone would show, known from public facts: a
         component whose ``explained_variance_`` does not stand well above it is noise. 0 without noise.
+    n_above_noise_ : int or None
+        How many components stand above the noise, with a chance of at most 1% that it is too many;
+        None without noise, and where the whole spectrum is not known.
+    spectrum_ : ndarray
+        All eigenvalues that the releases give, noised as they are, in units of ``explained_variance_``:
+        all of the moment's where it was uploaded (negative ones too), else the r found.
+    denoised_variance_, denoised_variance_ratio_ : ndarray of shape (n_components_,) or None
+        The variances, and their shares of all variance, corrected for what noise adds to them; NaN for
+        components that do not stand above it. None for a private fit whose ``n_above_noise_`` is None.
     mean_ : ndarray of shape (n_features_in_,)
         What is subtracted from rows; zero for ``center=False``.
     n_components_, n_features_in_, feature_names_in_, n_samples_
@@ -145,7 +155,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components: int | float | None = None,
+        n_components: int | float | Literal["noise"] | None = None,
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
