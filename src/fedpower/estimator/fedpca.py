@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpower.data import RowSource, match_columns, open_source
-from fedpower.engines.embedded import LedgerPaths, federate, read_silos
+from fedpower.engines.embedded import LedgerPaths, OnRows, federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fitted import column_scale, take
 from fedpower.estimator.parameters import check_parameters
@@ -103,7 +103,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     extra_columns : {"refuse", "drop"}, default="refuse"
         What to do with columns that not every silo has, where columns have names.
     random_state : int, RandomState instance or None, default=None
-        Public randomness: start basis and sampling of silos. Never noise.
+        Public randomness: start basis and sampling of silos. Never noise. With ``ledgers`` and noised
+        steps, None takes it from the terms of the fit, so that the same fit again is not charged again.
     n_jobs : int, default=None
         Silos that work at once; None takes the number of cores.
     device : str, default=None
@@ -261,6 +262,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ledgers: LedgerPaths | None = None,
         identities: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_rows: OnRows | None = None,
         on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
         """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled.
@@ -279,6 +281,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             unless given.
         on_round : callable, default=None
             Called with each closed round.
+        on_rows : callable, default=None
+            Called with the silo's name, the rows of a block just read and how many the silo has (None
+            where only a pass can tell), at every block of every pass, in the thread that reads.
         on_clipped : callable, default=None
             Called with the number of rows that the bound shortened, by silo. These counts come from the
             rows and are for the silos' operators only, so the fitted model does not keep them.
@@ -304,6 +309,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ledgers=ledgers,
             identity_files=identities,
             on_round=on_round,
+            on_rows=on_rows,
             on_clipped=on_clipped,
         )
 
@@ -369,6 +375,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ledgers: LedgerPaths | None = None,
         identity_files: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_rows: OnRows | None = None,
         on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
         identities = identities_of(self, sources, identity_files)
@@ -381,6 +388,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             public_facts_only=not np.isinf(self.epsilon),
             device=self.device,
+            on_rows=on_rows,
         )
         if on_clipped is not None and treatment.row_norm is not None:
             on_clipped({name: moment.n_clipped for name, moment in moments.items()})
@@ -396,7 +404,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             moments,
             study=study,
             settings=settings,
-            rng=public_rng(self),
+            rng=public_rng(self, study if ledgers else None),
             ledgers=ledgers,
             identities=identities,
             min_silos=self.min_silos,

@@ -274,8 +274,14 @@ def settings_of(
     )
 
 
-def public_rng(model: "FedPCA") -> np.random.Generator:
-    """Return the public randomness of a fit: start basis and sampling of silos, never noise."""
+def public_rng(model: "FedPCA", study: Study | None = None) -> np.random.Generator:
+    """Return the public randomness of a fit: start basis and sampling of silos, never noise.
+
+    Where every product is noised and no ``random_state`` is given it follows from the ``study``, if that
+    is given: the same fit then asks the same questions, to which ledgers hold the answers already.
+    """
+    if study is not None and study.noise in ("step", "paper") and model.random_state is None:
+        return np.random.default_rng(int(study.digest, 16))
     return np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
 
 
