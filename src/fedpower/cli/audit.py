@@ -1,6 +1,5 @@
 """``fedpower audit``: play the distinguishing game against the real code, and say what it shows."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 import click
 
 from fedpower.cli.console import console, note, print_json, table
+from fedpower.cli.progress import bars, quiet_option
 from fedpower.errors import InputError
 
 STEPS = 5
@@ -49,6 +49,7 @@ Show = Callable[[str], Callable[[int, int], None]]
     "--halved", is_flag=True, help="Audit only the controls, whose noise is too small on purpose."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@quiet_option
 def audit(
     *,
     mode: str,
@@ -190,13 +191,13 @@ def _sentence(reports: list[Any], audited: list[Any], control: float) -> str:
 @contextmanager
 def _progress(total: int) -> Iterator[Show]:
     """Give what makes an audit's progress callback; shown on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda label: lambda done, runs: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with bars(*columns) as progress:
+        if progress is None:
+            yield lambda label: lambda done, runs: None
+            return
         task = progress.add_task("", total=total)
 
         def show(label: str) -> Callable[[int, int], None]:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fedpower.cli import values
+from fedpower.cli.progress import quiet_option
 
 PATH = click.Path(path_type=Path)
 
@@ -187,6 +188,7 @@ OPTIONS = (
         type=click.IntRange(0, 2**32 - 1),
         help="Start basis and sampling; never noise.",
     ),
+    quiet_option,
     click.option("--jobs", "n_jobs", type=int, help="Silos that work at once."),
     click.option(
         "--device", metavar="NAME", help="PyTorch device for the silos' arithmetic, e.g. cuda."

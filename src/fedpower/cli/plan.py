@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli import values
 from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
 from fedpower.data import match_columns, open_source
@@ -59,6 +60,7 @@ PATH = click.Path(path_type=Path)
 @click.option("--ledger", "ledgers", type=PATH, multiple=True,
               help="Tell what the fit would leave of this ledger; repeatable.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@quiet_option
 def plan_command(**options: Any) -> None:
     """Tell rounds, bytes, noise and predicted error of every way a fit could be done.
 
@@ -104,10 +106,12 @@ def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
         )
         opened = {name: open_source(silo) for name, silo in silos.items()}
         _, matched = match_columns(list(opened.values()), extra=options["extra"])
-        sizes = {
-            name: source.n_rows or sum(int(block.shape[0]) for block in source.blocks(65536))
-            for name, source in zip(opened, matched, strict=True)
-        }
+        with bar_of("rows") as advance:
+            sizes = {
+                name: source.n_rows
+                or sum(int(block.shape[0]) for block in counted(source.blocks(65536), advance))
+                for name, source in zip(opened, matched, strict=True)
+            }
         return sizes, matched[0].n_features
     if not options["silos"] or not options["n_features"]:
         raise InputError(

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from fedpower.cli.console import note
+from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.data import open_source
 from fedpower.report import read_result
 from fedpower.report.atomic import new_file
@@ -21,6 +22,7 @@ PATH = click.Path(path_type=Path)
     "-o", "--output", type=PATH, help="A .csv, .parquet or .npy file; else CSV on stdout."
 )
 @click.option("--force", is_flag=True, help="Replace that file.")
+@quiet_option
 def transform(model: Path, file: Path, output: Path | None, force: bool) -> None:
     """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
 
@@ -32,10 +34,11 @@ def transform(model: Path, file: Path, output: Path | None, force: bool) -> None
     source = open_source(file)
     if result.feature_names is not None and source.columns is None:
         note(f"{file} has no column names, so its columns are taken in the order of the model's")
-    blocks = result.score_blocks(result.select(source))
-    if output is None or write is None:
-        write_csv(sys.stdout, blocks, result.score_names)
-        return
-    with new_file(output, force=force) as place:
-        count = write(place, blocks, result.score_names)
+    with bar_of("rows", source.n_rows) as advance:
+        blocks = counted(result.score_blocks(result.select(source)), advance)
+        if output is None or write is None:
+            write_csv(sys.stdout, blocks, result.score_names)
+            return
+        with new_file(output, force=force) as place:
+            count = write(place, blocks, result.score_names)
     click.echo(f"{output}: {count} rows of {result.n_components} scores", err=True)
