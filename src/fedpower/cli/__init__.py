@@ -7,6 +7,7 @@ errors of every command become one sentence here and nowhere else (`failures`).
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import fedpower
-from fedpower.cli.failures import exit_status
+from fedpower.cli.failures import INTERRUPTED, exit_status
 
 COMMANDS = {
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
@@ -73,6 +74,10 @@ class CommandLine(click.Group):
         )
         if not standalone_mode:
             return status
+        if (
+            status == INTERRUPTED
+        ):  # a second Ctrl-C, while threads end, is to end them without a word
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(status)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,18 +1,14 @@
-"""What commands print: tables for people, one JSON object for programs, progress on stderr."""
+"""What commands print: tables for people, one JSON object for programs."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-
-if TYPE_CHECKING:  # whoever prints a table need not import NumPy for it
-    from fedpower.protocol.exchange import Round
 
 WIDTH_OF_FILES = 120
 """Columns of tables that are written to a file or a pipe."""
@@ -82,26 +78,6 @@ def bar(share: float) -> str:
     except UnicodeEncodeError:
         return f"[{'#' * filled}{'.' * (BAR_CELLS - filled)}]"
     return "█" * filled + "░" * (BAR_CELLS - filled)
-
-
-@contextmanager
-def progress_of_rounds(what: str) -> Iterator["Callable[[Round], None]"]:
-    """Give what to call with every closed round; shown on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda closed: None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"reading {what}", total=None)
-
-        def show(closed: "Round") -> None:
-            change = closed.notes.get("change")
-            moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
-            progress.update(task, description=f"round {closed.number}, step {closed.step}{moved}")
-
-        yield show
 
 
 def _spoken(value: Any) -> str:

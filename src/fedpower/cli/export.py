@@ -95,7 +95,7 @@ def _plink(result: Result, rows: Path, id_column: str | None, output: Path, *, f
         eigenvec, eigenval = (
             stack.enter_context(new_file(target, force=force)) for target in targets
         )
-        scores = scores_of(result, rows, id_column)
+        scores = stack.enter_context(scores_of(result, rows, id_column))
         count = write_plink(result, scores, eigenvec=eigenvec, eigenval=eigenval)
     if id_column is None:
         note("samples are numbered from 1 as no --id-column was given")

@@ -8,6 +8,7 @@ import click
 
 from fedpower.cli import values
 from fedpower.cli.paths import PATH, any_file
+from fedpower.cli.progress import quiet_option
 
 PASSED_ON = (
     "epsilon",
@@ -47,7 +48,7 @@ OPTIONS = (
         callback=values.rank,
         required=True,
         metavar="K",
-        help="Number of components, or a fraction of variance.",
+        help="Number of components, a fraction of variance, or noise: those that stand above it.",
     ),
     click.option(
         "-o",
@@ -186,6 +187,7 @@ OPTIONS = (
         type=click.IntRange(0, 2**32 - 1),
         help="Start basis and sampling; never noise.",
     ),
+    quiet_option,
     click.option("--jobs", "n_jobs", type=int, help="Silos that work at once."),
     click.option(
         "--device", metavar="NAME", help="PyTorch device for the silos' arithmetic, e.g. cuda."

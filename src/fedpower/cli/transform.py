@@ -1,12 +1,15 @@
 """`fedpower transform`: scores of new rows on fitted components, streamed."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from fedpower.cli.console import note
 from fedpower.cli.paths import PATH, RESULT
+from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.data import open_source
 from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
@@ -25,6 +28,7 @@ from fedpower.report.scores import Scores, write_csv, writer_for
     help="A column of FILE that is no feature, such as patient_id: the first of the scores' columns.",
 )
 @click.option("--force", is_flag=True, help="Replace that file.")
+@quiet_option
 def transform(
     model: Path, file: Path, output: Path | None, id_column: str | None, force: bool
 ) -> None:
@@ -35,22 +39,27 @@ def transform(
     """
     result = read_result(model)
     write = None if output is None else writer_for(output, labelled=id_column is not None)
-    scores = scores_of(result, file, id_column)
-    if output is None or write is None:
-        write_csv(sys.stdout, scores)
-        return
-    with new_file(output, force=force) as place:
-        count = write(place, scores)
+    with scores_of(result, file, id_column) as scores:
+        if output is None or write is None:
+            write_csv(sys.stdout, scores)
+            return
+        with new_file(output, force=force) as place:
+            count = write(place, scores)
     click.echo(f"{output}: {count} rows of {result.n_components} scores", err=True)
 
 
-def scores_of(result: Result, file: Path, id_column: str | None) -> Scores:
-    """Return the scores of a file's rows, to be computed as they are written."""
+@contextmanager
+def scores_of(result: Result, file: Path, id_column: str | None) -> Iterator[Scores]:
+    """Give the scores of a file's rows, to be computed as they are written; a bar shows how far."""
     source = open_source(file)
     if id_column is not None:
-        labelled = result.labelled_scores(source, id_column)
-        return Scores(names=result.score_names, blocks=labelled, label=id_column)
-    if result.feature_names is not None and source.columns is None:
-        note(f"{file} has no column names, so its columns are taken in the order of the model's")
-    blocks = result.score_blocks(result.select(source))
-    return Scores(names=result.score_names, blocks=((None, block) for block in blocks))
+        blocks = result.labelled_scores(source, id_column)
+    else:
+        if result.feature_names is not None and source.columns is None:
+            note(
+                f"{file} has no column names, so its columns are taken in the order of the model's"
+            )
+        blocks = ((None, block) for block in result.score_blocks(result.select(source)))
+    with bar_of("rows", source.n_rows) as advance:
+        seen = counted(blocks, advance, size=lambda labelled: len(labelled[1]))
+        yield Scores(names=result.score_names, blocks=seen, label=id_column)

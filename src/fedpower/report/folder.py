@@ -72,6 +72,7 @@ def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[st
         "explained_variance": model.explained_variance_,
         "explained_variance_ratio": model.explained_variance_ratio_,
         "singular_values": model.singular_values_,
+        "spectrum": model.spectrum_,
         "mean": model.mean_,
         "normalize": np.array(bool(model.normalize)),
         **{key: np.asarray(value) for key, value in optional.items() if value is not None},
