@@ -25,6 +25,7 @@ COMMANDS = {
     "silo": ("fedpower.cli.parties:silo", "Run this organisation's silo."),
     "run": ("fedpower.cli.run:run", "Run a study over its federation."),
     "status": ("fedpower.cli.run:status", "Who is connected, and how far a run is."),
+    "report": ("fedpower.cli.report:report", "Make a result's page anew, and open it."),
     "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
     "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),
     "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpower.protocol.exchange import Round
+from fedpower.report.folder import REPORT
+from fedpower.report.page.words import human_bytes as human_bytes  # noqa: PLC0414  (commands take it from here)
 
 WIDTH_OF_FILES = 120
 """Columns of tables that are written to a file or a pipe."""
@@ -58,19 +61,18 @@ def print_facts(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
     console().print(shown)
 
 
+def print_result(folder: Path) -> None:
+    """Print where a result is and what to do with it."""
+    console().print(
+        f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} "
+        "FILE`)",
+        soft_wrap=True,
+    )
+
+
 def note(sentence: str) -> None:
     """Print a remark on stderr."""
     click.echo(f"Note: {sentence}", err=True)
-
-
-def human_bytes(count: int) -> str:
-    """Return a number of bytes as people say it."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def bar(share: float) -> str:

@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
+from fedpower.cli.budget import share_used
 from fedpower.cli.console import (
     MOST_NAMES,
     console,
     human_bytes,
     note,
     print_json,
+    print_result,
     progress_of_rounds,
     table,
 )
@@ -22,6 +24,7 @@ from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
+from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, write_files
 from fedpower.report.record import plain, run_record
@@ -63,6 +66,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
                 on_round=show,
                 on_clipped=_tell_clipped,
             )
+        for name, ledger in (ledgers or {}).items():
+            told[name]["budget"] = _budget(ledger)
         record = write_files(
             place,
             model,
@@ -117,6 +122,19 @@ def _origin(silo: Path | RowSource, options: dict[str, Any]) -> dict[str, Any]:
     return {"source": str(silo) if isinstance(silo, Path) else silo.name}
 
 
+def _budget(path: Path) -> dict[str, Any]:
+    """Return what a ledger says after the fit, for the record: here one operator holds all of them."""
+    with Ledger.open(path) as ledger:
+        told = ledger.statement()
+    return {
+        "spent": told["spent"]["epsilon"],
+        "left": told["left"],
+        "cap": told["cap"]["epsilon"],
+        "delta": told["cap"]["delta"],
+        "used": share_used(told),
+    }
+
+
 def _tell_clipped(counts: dict[str, int]) -> None:
     """Tell the operator what the bound did to the rows; it goes into no result."""
     clipped = {name: count for name, count in counts.items() if count}
@@ -167,9 +185,7 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
     out.print(
         str(model.privacy_), soft_wrap=True, style=None if model.privacy_.is_private else "bold red"
     )
-    out.print(
-        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
-    )
+    print_result(output)
 
 
 def _columns(model: FedPCA) -> str:

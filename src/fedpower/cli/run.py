@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.console import console, human_bytes, print_json, print_result, table
 from fedpower.cli.extras import needs_flare
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study
@@ -73,9 +73,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         soft_wrap=True,
     )
     out.print((output / "privacy.txt").read_text().rstrip(), soft_wrap=True)
-    out.print(
-        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
-    )
+    print_result(output)
 
 
 @click.command()

@@ -33,6 +33,9 @@ class Result:
         Whether rows are scaled to norm 1 before they are projected.
     center
         The public centre of a fit that normalised rows; None where there was none.
+    spectrum
+        All eigenvalues that the release gives, by decreasing size and in the units of
+        ``explained_variance``; None where it is not known.
     run
         The run's record, ``run.json``.
     """
@@ -46,6 +49,7 @@ class Result:
     scale: Array | None
     normalize: bool
     center: Array | None
+    spectrum: Array | None
     run: dict[str, Any]
 
     @property
@@ -57,6 +61,18 @@ class Result:
     def n_features(self) -> int:
         """The number of columns, d."""
         return int(self.components.shape[1])
+
+    @property
+    def noise_edge(self) -> float:
+        """About the largest variance that privacy noise alone would show; 0 where there is none."""
+        return float(self.run.get("noise_edge") or 0.0)
+
+    @property
+    def is_noise(self) -> NDArray[np.bool_]:
+        """Which components do not stand above the noise."""
+        if self.noise_edge == 0:
+            return np.zeros(self.n_components, dtype=np.bool_)
+        return self.explained_variance <= self.noise_edge
 
     @property
     def score_names(self) -> tuple[str, ...]:
