@@ -55,7 +55,9 @@ def scree(
     shown = [*values, *beyond]
     scale = linear([*shown, edge])
     parts = [*_rules(scale), *_numbers_below(range(1, len(shown) + 1))]
-    zero = percent_of(scale.place(0.0))
+    zero, level = percent_of(scale.place(0.0)), percent_of(scale.place(edge))
+    if edge > 0:
+        parts.append(_line("0", level, "100%", level, "edge"))
     for place, value in enumerate(shown):
         x, y = percent_of((place + 0.5) / len(shown)), percent_of(scale.place(value))
         beyond_k = place >= len(values)
@@ -66,11 +68,11 @@ def scree(
         if kind == "noise" and len(shown) <= 12:
             parts.append(_word(x, y, "noise", "noise", dy=-10, anchor="middle"))
     if edge > 0:
-        y = percent_of(scale.place(edge))
-        parts.append(_line("0", y, "100%", y, "edge"))
-        parts.append(_word("100%", y, "noise level", "edge", dy=-6, anchor="end"))
+        parts.append(_word("100%", level, "noise level", "edge", dy=-6, anchor="end"))
     told = (
-        f"{sum(noise)} of {len(values)} components are noise" if edge > 0 else "there is no noise"
+        f"{sum(noise)} of {len(values)} components are noise"
+        if edge > 0
+        else "no noise level is drawn"
     )
     return _picture(
         "Variance of each component",

@@ -79,6 +79,11 @@ def _found(result: Result) -> str:
     share = (
         "" if math.isnan(explained) or not real else f", with {percent(explained)} of the variance"
     )
+    if result.noise_edge == 0 and result.run["privacy"]["mode"] != "none":
+        return (
+            f"{count(total, 'component')}{share}. No noise level is on record, so it cannot be told "
+            "which of them stand above the noise."
+        )
     if result.noise_edge == 0:
         return f"{count(total, 'component')}{share}. No noise was added, so none is drowned in it."
     edge = number(result.noise_edge, 3)

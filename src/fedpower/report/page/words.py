@@ -56,7 +56,9 @@ def column(values: Sequence[float | None], digits: int = 4) -> list[str]:
 
 def percent(share: float | None) -> str:
     """Return a share between 0 and 1 in percent; a dash for none."""
-    return MISSING if share is None or math.isnan(share) else signed(f"{share:.1%}")
+    if share is None or math.isnan(share):
+        return MISSING
+    return "<0.1%" if 0 < share < 0.0005 else signed(f"{share:.1%}")
 
 
 def signed(text: str) -> str:
