@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEVICES := $(VENV)/.devices
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure \
+.PHONY: help setup demo test lint types contracts unit test-federation test-browser bench bench-rounds bench-secure \
 	bench-federation bench-accuracy docs-results reproduce clean
 
 help:  ## show this list
@@ -45,6 +45,10 @@ unit: setup $(DEVICES)  ## the test suite
 test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none
 	scripts/install-postgres
 	$(BIN)/python -m pytest -m federation tests/federation
+
+test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
+	scripts/install-chromium
+	$(BIN)/python -m pytest -m browser tests/browser
 
 bench: setup  ## every benchmark, results and README tables made anew (about an hour)
 	$(BIN)/python -m benchmarks.model1_modes --json benchmarks/results/model1_modes.json
