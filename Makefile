@@ -7,7 +7,7 @@ DEVICES := $(VENV)/.devices
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types contracts unit test-federation test-browser bench bench-rounds bench-secure \
-	bench-federation bench-accuracy docs-results reproduce clean
+	bench-federation bench-accuracy docs-results docs-report reproduce clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,10 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 
 docs-results: setup  ## write docs/results.md from the results that are there
 	$(BIN)/python -m benchmarks.results_page
+
+docs-report: setup  ## docs/report.png, a picture of a report
+	scripts/install-chromium
+	$(BIN)/python -m benchmarks.report_picture
 
 reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
 	$(BIN)/fedpower reproduce -o reproduction

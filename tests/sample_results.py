@@ -90,11 +90,6 @@ def federated(like: Path, folder: Path) -> Path:
     return folder
 
 
-def with_edge(result: Result, edge: float) -> Result:
-    """Return a result whose privacy noise reaches to ``edge``."""
-    return replace(result, run={**result.run, "noise_edge": edge})
-
-
 def with_spectrum(result: Result, beyond: int) -> Result:
     """Return a result whose release gave so many eigenvalues more."""
     last = result.explained_variance[-1]

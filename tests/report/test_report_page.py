@@ -22,9 +22,10 @@ from fedpower.privacy.statement import ASSUMPTIONS
 from fedpower.report import Result, read_result
 from fedpower.report.folder import ARRAYS, REPORT, RUN, write_report
 from fedpower.report.page import CONTENTS, page
+from fedpower.report.page.components import mixed
 from fedpower.report.page.provenance import PAPER
 from fedpower.report.page.shape import RECORD, IfThere
-from sample_results import HOSTILE, PRIVATE, hospitals, kinds, with_edge, with_spectrum, written
+from sample_results import HOSTILE, PRIVATE, hospitals, kinds, with_spectrum, written
 
 KINDS = ("private", "drowned", "secure", "step", "exact", "krylov", "sampled", "one", "wide",
          "hostile", "federated")  # fmt: skip
@@ -163,6 +164,26 @@ def test_an_exact_result_says_twice_that_nothing_is_protected(kind: str, result:
     assert "Private:" not in words(root)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "odds", "verdict"),
+    [
+        (0.5, "1.65", ""),
+        (4.0, "54.6", "That is weak protection."),
+        (12.0, "163,000", "That promises little."),
+        (None, "∞", "That promises little."),
+    ],
+)
+def test_a_large_epsilon_is_called_what_it_is(
+    epsilon: float | None, odds: str, verdict: str, result: Any
+):
+    whole = result("private")
+    rows = [{**row, "epsilon": epsilon} for row in whole.run["privacy"]["protections"]]
+    run = {**whole.run, "privacy": {**whole.run["privacy"], "protections": rows}}
+    found = words(parsed(page(replace(whole, run=run))).by_id("summary"))
+    assert f"shift by a factor of {odds} at most" in found
+    assert found.endswith(f"10⁻⁶.{' ' * bool(verdict)}{verdict}")
+
+
 def test_a_promise_that_a_leak_voids_is_not_made(result: Any):
     whole = result("private")
     leak = "the row bound was read from the rows"
@@ -173,27 +194,70 @@ def test_a_promise_that_a_leak_voids_is_not_made(result: Any):
     assert not root.by_id("privacy").every("table")
 
 
-@pytest.mark.parametrize("n_noise", [0, 1, 2, 4])
-def test_components_that_are_noise_are_marked_by_shape_and_by_word(n_noise: int, result: Any):
-    whole = result("exact")
-    below = np.append(whole.explained_variance, 0.0)[whole.n_components - n_noise]
-    told = with_edge(whole, 1.01 * below if n_noise else whole.explained_variance[-1] / 3)
-    root = parsed(page(told))
+@pytest.mark.parametrize(
+    ("held", "sentence"),
+    [
+        (("signal",) * 4, "All four components stand well above the level"),
+        (
+            ("signal", "signal", "signal", "near"),
+            "pc4 is less than twice as high: read it with care.",
+        ),
+        (("signal", "signal", "near", "noise"), "Two of four components stand well above"),
+        (("signal", "noise", "noise", "noise"), "pc2, pc3 and pc4 are noise."),
+        (("near", "near", "near", "noise"), "No component stands well above"),
+        (("noise",) * 4, "No component stands above the level"),
+    ],
+)
+def test_how_components_stand_to_the_noise_is_told_by_shape_and_by_word(
+    held: tuple[str, ...], sentence: str, result: Any
+):
+    times = np.array([{"signal": 2.0, "near": 1.99, "noise": 1.0}[kind] for kind in held])
+    whole = result("private")
+    run = {**whole.run, "noise_edge": 0.5}
+    root = parsed(page(replace(whole, explained_variance=0.5 * times, run=run)))
     chart = root.by_id("components")
-    assert len(chart.every("path", class_="noise")) == n_noise
-    assert len(chart.every("path", class_="signal")) == whole.n_components - n_noise
-    verdicts = [words(row.children[-1]) for row in chart.every("table")[0].every("tr")[1:]]
-    assert verdicts == ["● above the noise"] * (4 - n_noise) + ["× noise"] * n_noise
-    assert len(chart.every("line", class_="edge")) == 1
-    assert words(root.by_id("loadings")).count("noise: do not read it") == n_noise
-    found = words(root.by_id("summary"))
-    expected = {
-        0: "All four components stand above",
-        1: "Three of four components stand above",
-        2: "pc3 and pc4 do not: they are noise",
-        4: "No component stands above",
+    for kind in ("signal", "near", "noise"):
+        assert len(chart.every("path", class_=kind)) == held.count(kind)
+    words_of = {
+        "signal": "● well above the noise",
+        "near": "○ near the noise",
+        "noise": "× noise",
     }
-    assert expected[n_noise] in found
+    verdicts = [words(row.children[-1]) for row in chart.every("table")[0].every("tr")[1:]]
+    assert verdicts == [words_of[kind] for kind in held]
+    assert len(chart.every("line", class_="edge")) == 1
+    loadings = words(root.by_id("loadings"))
+    assert loadings.count("× noise: do not read it") == held.count("noise")
+    assert loadings.count("○ near the noise: read it with care") == held.count("near")
+    assert sentence in words(root.by_id("summary"))
+
+
+@pytest.mark.parametrize(
+    ("values", "following", "groups"),
+    [
+        ((9.0, 6.0, 4.0, 2.0), None, []),
+        ((9.0, 8.5, 4.0, 2.0), None, [["pc1", "pc2"]]),
+        ((9.0, 8.5, 8.0, 2.0), None, [["pc1", "pc2", "pc3"]]),
+        ((9.0, 8.5, 4.0, 3.5), None, [["pc1", "pc2"], ["pc3", "pc4"]]),
+        ((9.0, 6.0, 4.0, 2.0), 1.5, [["pc4", "what follows"]]),
+        ((9.0, 6.0, 4.0, 2.0), 0.5, []),
+        ((9.0, 6.0, 0.9, 0.8), None, []),
+        ((9.0, 1.8, 0.9, 0.8), None, [["pc2", "pc3"]]),
+    ],
+)
+def test_components_that_noise_may_have_mixed_are_named_together(
+    values: tuple[float, ...], following: float | None, groups: list[list[str]], result: Any
+):
+    whole = result("private")
+    spectrum = None if following is None else np.array([*values, following])
+    run = {**whole.run, "noise_edge": 1.0}
+    told = replace(whole, explained_variance=np.array(values), spectrum=spectrum, run=run)
+    assert mixed(told) == groups
+    section = words(parsed(page(told)).by_id("components"))
+    assert section.count("noise may have mixed them") == len(groups)
+    for group in groups:
+        assert f"{group[-2]} and {group[-1]} lie closer together" in section
+    assert mixed(replace(told, run={**run, "noise_edge": 0.0})) == []
 
 
 def test_without_noise_there_is_no_level_and_no_verdict(result: Any):

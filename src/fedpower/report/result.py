@@ -12,6 +12,9 @@ from fedpower.errors import InputError
 
 Array = NDArray[np.float64]
 
+WELL_ABOVE = 2.0
+"""A component whose variance is so many times the noise's stands well above it."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
@@ -73,6 +76,15 @@ class Result:
         if self.noise_edge == 0:
             return np.zeros(self.n_components, dtype=np.bool_)
         return self.explained_variance <= self.noise_edge
+
+    @property
+    def is_near_noise(self) -> NDArray[np.bool_]:
+        """Which components stand above the noise, but by less than twice: to be read with care.
+
+        A single direction under symmetric noise that shows a variance of twice the edge has cos² = 0.93
+        with the direction that is found; at the edge itself, 0.
+        """
+        return ~self.is_noise & (self.explained_variance < WELL_ABOVE * self.noise_edge)
 
     @property
     def score_names(self) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ import functools
 import hashlib
 from importlib.resources import files
 
-from fedpower.report.page.components import components_section, loadings_section
+from fedpower.report.page.components import components_section
+from fedpower.report.page.loadings import loadings_section
 from fedpower.report.page.markup import Markup, element
 from fedpower.report.page.privacy import privacy_section
 from fedpower.report.page.provenance import provenance_section

@@ -26,6 +26,8 @@ SHAPES = {
     "small-cross": "M-3-3L3 3M3-3L-3 3",
 }
 
+SCREE_SHAPES = {"signal": "dot", "near": "dot", "noise": "cross", "beyond": "square"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
@@ -37,7 +39,7 @@ class Series:
 
 
 def scree(
-    values: Sequence[float], *, noise: Sequence[bool], beyond: Sequence[float], edge: float
+    values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[float], edge: float
 ) -> Markup:
     """Return variances by component as stems with marks, beside the level of the noise.
 
@@ -45,8 +47,8 @@ def scree(
     ----------
     values
         One per component.
-    noise
-        Which of them are noise; these are crosses.
+    standing
+        Of each, whether it is ``signal`` (a dot), ``near`` the noise (a ring) or ``noise`` (a cross).
     beyond
         Eigenvalues that were released beyond the components; these are small squares.
     edge
@@ -60,17 +62,15 @@ def scree(
         parts.append(_line("0", level, "100%", level, "edge"))
     for place, value in enumerate(shown):
         x, y = percent_of((place + 0.5) / len(shown)), percent_of(scale.place(value))
-        beyond_k = place >= len(values)
-        kind = "beyond" if beyond_k else "noise" if noise[place] else "signal"
+        kind = standing[place] if place < len(values) else "beyond"
         parts.append(_line(x, zero, x, y, f"stem {kind}"))
-        shape = {"beyond": "square", "noise": "cross", "signal": "dot"}[kind]
-        parts.append(_mark(x, y, shape, kind))
+        parts.append(_mark(x, y, SCREE_SHAPES[kind], kind))
         if kind == "noise" and len(shown) <= 12:
             parts.append(_word(x, y, "noise", "noise", dy=-10, anchor="middle"))
     if edge > 0:
         parts.append(_word("100%", level, "noise level", "edge", dy=-6, anchor="end"))
     told = (
-        f"{sum(noise)} of {len(values)} components are noise"
+        f"{standing.count('noise')} of {len(values)} components are noise"
         if edge > 0
         else "no noise level is drawn"
     )

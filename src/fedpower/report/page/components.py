@@ -1,14 +1,12 @@
-"""Which components stand above the noise, and what each is made of."""
+"""Which components stand above the noise: the scree plot and the table behind it."""
 
 from typing import Any
 
 import numpy as np
 
-from fedpower.report.page.charts import bars, scree
-from fedpower.report.page.markup import Markup, element, name
+from fedpower.report.page.charts import scree
+from fedpower.report.page.markup import Markup, element
 from fedpower.report.page.tables import (
-    Figure,
-    beside,
     figure,
     figures,
     folded,
@@ -16,16 +14,18 @@ from fedpower.report.page.tables import (
     section,
     table,
 )
-from fedpower.report.page.words import column, count, number, percent, signed
+from fedpower.report.page.words import column, count, listed, number, percent
 from fedpower.report.result import Result
 
 MOST_DRAWN = 60
 MOST_BEYOND = 20
-MOST_BARS = 15
-MOST_LOADINGS = 500
-MOST_COMPONENTS = 20
 
-ABOVE, NOISE = "above the noise", "noise"
+STANDINGS = {
+    "signal": ("●", "well above the noise"),
+    "near": ("○", "near the noise"),
+    "noise": ("×", "noise"),
+}
+"""By standing: its sign, and the verdict in words."""
 
 
 def components_section(result: Result) -> Markup:
@@ -34,7 +34,7 @@ def components_section(result: Result) -> Markup:
     beyond = _beyond(result)
     picture = scree(
         result.explained_variance[:drawn].tolist(),
-        noise=result.is_noise[:drawn].tolist(),
+        standing=standings(result)[:drawn],
         beyond=beyond if drawn == result.n_components else [],
         edge=result.noise_edge,
     )
@@ -60,24 +60,43 @@ def components_section(result: Result) -> Markup:
     )
 
 
-def loadings_section(result: Result) -> Markup:
-    """Return what each component is made of: the largest loadings drawn, all of them in a table."""
-    shown = min(result.n_components, MOST_COMPONENTS)
-    left_out = (
-        f"The first {shown} of {result.n_components} components are shown; components.csv has all."
-        if shown < result.n_components
-        else None
-    )
-    return section(
-        "loadings",
-        "Loadings",
-        *paragraphs(
-            "A loading is the weight of a column in a component; the squares of a component’s loadings "
-            "add up to 1. The sign of a whole component means nothing: each is turned so that its "
-            "largest loading is positive.",
-            left_out,
-        ),
-        (_component(result, place) for place in range(shown)),
+def standings(result: Result) -> list[str]:
+    """Return of each component whether it is ``signal``, ``near`` the noise or ``noise``."""
+    return [
+        "noise" if drowned else "near" if close else "signal"
+        for drowned, close in zip(result.is_noise, result.is_near_noise, strict=True)
+    ]
+
+
+def mixed(result: Result) -> list[list[str]]:
+    """Return groups of components that are closer together than the noise level, which may mix them.
+
+    Noise of a spectral norm up to the level turns eigenvectors whose values lie closer than that into one
+    another (Davis-Kahan); the space that they span together is not concerned. Components that are noise
+    are left out; the eigenvalue after the last one counts where it is known.
+    """
+    if result.noise_edge == 0:
+        return []
+    named = [f"pc{place}" for place in range(1, result.n_components + 1)]
+    values = result.explained_variance.tolist()
+    if result.spectrum is not None and len(result.spectrum) > len(values):
+        values.append(float(result.spectrum[len(values)]))
+        named.append("what follows")
+    groups: list[list[str]] = []
+    for place, standing in enumerate(standings(result)):
+        if standing == "noise" or place + 1 == len(values):
+            break
+        if values[place] - values[place + 1] < result.noise_edge:
+            if not groups or groups[-1][-1] != named[place]:
+                groups.append([named[place]])
+            groups[-1].append(named[place + 1])
+    return groups
+
+
+def _mixture(group: list[str]) -> str:
+    return (
+        f"{listed(group)} lie closer together than the noise level, so noise may have mixed them: what "
+        "they span together can be read, each of them alone cannot."
     )
 
 
@@ -90,13 +109,12 @@ def _beyond(result: Result) -> list[float]:
 
 
 def _legend(result: Result, beyond: list[float]) -> list[Any]:
-    entries: list[Any] = []
-    if not result.is_noise.all():
-        entries.append(
-            _key("●", "signal", "component above the noise" if result.noise_edge else "component")
-        )
-    if result.is_noise.any():
-        entries.append(_key("×", "noise", "component that is noise"))
+    held = standings(result)
+    entries: list[Any] = [
+        _key(sign, kind, f"component {words}" if result.noise_edge else "component")
+        for kind, (sign, words) in STANDINGS.items()
+        if kind in held
+    ]
     if beyond:
         entries.append(_key("▫", "beyond", "released beyond the components"))
     if result.noise_edge:
@@ -132,92 +150,20 @@ def _variances(result: Result) -> Markup:
         headings += ["Times the noise level", "Verdict"]
         columns += [
             figures([f"{ratio:,.2f}" for ratio in times], times),
-            [_verdict(drowned) for drowned in result.is_noise],
+            [_verdict(kind) for kind in standings(result)],
         ]
     remark = (
-        "A component below the noise level is noise; one that is not well above it, say twice, is to be "
+        "A component below the noise level is noise; one below twice the level is near it, and to be "
         "read with care. The level is known from public facts alone."
         if result.noise_edge
         else None
     )
     rows = list(zip(*columns, strict=True))
     shown = table("Variance of each component", headings, rows, sortable=True)
-    return element("div", shown, paragraphs(remark))
+    return element("div", shown, paragraphs(remark, *(_mixture(group) for group in mixed(result))))
 
 
-def _verdict(drowned: bool) -> Markup:
-    sign, words, kind = ("×", NOISE, "noise") if drowned else ("●", ABOVE, "signal")
+def _verdict(kind: str) -> Markup:
+    sign, words = STANDINGS[kind]
     mark = element("b", sign, class_=kind, aria_hidden="true")
     return element("span", mark, f" {words}", class_="verdict")
-
-
-def _component(result: Result, place: int) -> Markup:
-    loadings = result.components[place]
-    order = np.argsort(-np.abs(loadings), kind="stable")
-    top, listed = order[:MOST_BARS], order[:MOST_LOADINGS]
-    label = f"pc{place + 1}"
-    picture = bars(
-        f"Largest loadings of {label}",
-        f"The {count(len(top), 'column')} with the largest loadings by size, from "
-        f"{_loading(loadings[top[0]])} to {_loading(loadings[top[-1]])}. The table below has the "
-        "numbers.",
-        loadings[top].tolist(),
-    )
-    drowned = bool(result.is_noise[place])
-    caption = (
-        f"The {len(top)} largest of {len(loadings):,} loadings"
-        if len(loadings) > len(top)
-        else None
-    )
-    return folded(
-        [
-            element("span", label, class_="component"),
-            element(
-                "span", percent(float(result.explained_variance_ratio[place])), " of the variance"
-            ),
-            element("span", "× noise: do not read it", class_="noise") if drowned else None,
-        ],
-        figure(
-            beside(
-                [name(_feature(result, each)) for each in top],
-                picture,
-                [_loading(loadings[each]) for each in top],
-                kind="loadings",
-            ),
-            caption,
-        ),
-        _all_loadings(result, label, loadings, listed),
-        is_open=place == 0,
-        kind="component",
-    )
-
-
-def _all_loadings(result: Result, label: str, loadings: Any, listed: Any) -> Markup:
-    rows = [
-        (
-            name(_feature(result, each)),
-            Figure(_loading(loadings[each]), float(loadings[each])),
-            Figure(percent(float(loadings[each]) ** 2), float(loadings[each]) ** 2),
-        )
-        for each in listed
-    ]
-    whole = len(listed) == len(loadings)
-    return folded(
-        f"All {count(len(listed), 'loading')}" if whole
-        else f"The {len(listed)} largest of {len(loadings):,} loadings (components.csv has all)",
-        table(
-            f"Loadings of {label}",
-            ["Column", "Loading", "Share of the component"],
-            rows,
-            sortable=True,
-        ),
-        kind="long",
-    )  # fmt: skip
-
-
-def _feature(result: Result, place: int) -> str:
-    return f"x{place}" if result.feature_names is None else result.feature_names[place]
-
-
-def _loading(value: float) -> str:
-    return signed(f"{value + 0.0:.4f}")

@@ -97,7 +97,7 @@ def _protections(told: dict[str, Any]) -> list[Markup]:
         for row in told["protections"]
     ]
     return [
-        table("What each observer can learn at most", ["Observer", "ε", "Odds ×", "δ"], rows),
+        table("What each observer can learn at most", ["Observer", "ε", "Odds\u00a0×", "δ"], rows),
         *paragraphs(
             "The odds that a given row was in the data, or what it held, shift by the factor e^ε at "
             "most, except with probability δ."

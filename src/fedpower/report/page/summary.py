@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from fedpower.report.page.components import standings
 from fedpower.report.page.markup import Markup, element, name
 from fedpower.report.page.privacy import epsilon, odds, worst
 from fedpower.report.page.tables import facts
@@ -18,6 +19,7 @@ from fedpower.report.page.words import (
 from fedpower.report.result import Result
 
 MOST_NAMES = 8
+WEAK, LITTLE = 4.0, 10.0
 
 
 def heading(result: Result) -> Markup:
@@ -73,9 +75,9 @@ def _silos(silos: list[dict[str, Any]]) -> Any:
 
 
 def _found(result: Result) -> str:
-    total, noise = result.n_components, result.is_noise
-    real = int((~noise).sum())
-    explained = float(result.explained_variance_ratio[~noise].sum())
+    total, held = result.n_components, standings(result)
+    real = held.count("signal")
+    explained = float(result.explained_variance_ratio[[kind == "signal" for kind in held]].sum())
     share = (
         "" if math.isnan(explained) or not real else f", with {percent(explained)} of the variance"
     )
@@ -88,21 +90,31 @@ def _found(result: Result) -> str:
         return f"{count(total, 'component')}{share}. No noise was added, so none is drowned in it."
     edge = number(result.noise_edge, 3)
     level = f"the level that privacy noise alone would reach (a variance of {edge})"
-    if real == total:
-        which = (
-            "The one component stands" if total == 1 else f"All {counted(total)} components stand"
-        )
-        return f"{which} above {level}{share}."
-    if not real:
+    if held.count("noise") == total:
         return f"No component stands above {level}: nothing can be read from this result."
-    drowned = [f"pc{place + 1}" for place in noise.nonzero()[0][:MOST_NAMES]]
-    if total - real > MOST_NAMES:
-        drowned.append(f"{total - real - MOST_NAMES} more")
-    return (
-        f"{counted(real).capitalize()} of {counted(total)} components stand above {level}{share}. "
-        f"{listed(drowned)} {'does' if total - real == 1 else 'do'} not: "
-        f"{'it is' if total - real == 1 else 'they are'} noise."
+    which = (
+        f"{counted(real).capitalize()} of {counted(total)} components" if real else "No component"
     )
+    if real == total:
+        which = "The one component" if total == 1 else f"All {counted(total)} components"
+    verb = "stands" if real == 0 or total == 1 else "stand"
+    near = "less than twice as high: read"
+    return " ".join(
+        (
+            f"{which} {verb} well above {level}{share}.",
+            *_those(held, "near", f"is {near} it with care", f"are {near} them with care"),
+            *_those(held, "noise", "is noise", "are noise"),
+        )
+    )
+
+
+def _those(held: list[str], kind: str, one: str, several: str) -> list[str]:
+    """Return a sentence about the components of a kind; none where there are none."""
+    names = [f"pc{place}" for place, each in enumerate(held, start=1) if each == kind]
+    if not names:
+        return []
+    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return [f"{listed([*names[:MOST_NAMES], *more])} {one if len(names) == 1 else several}."]
 
 
 def _spent(privacy: dict[str, Any]) -> str:
@@ -127,9 +139,16 @@ def _meaning(privacy: dict[str, Any]) -> str:
         )
     if not privacy["private"]:
         return f"NOT PRIVATE: nothing is promised, because {privacy['leak']}."
-    shift = odds(worst(privacy)["epsilon"])
+    dearest = worst(privacy)["epsilon"]
     return (
-        "Nobody who sees what left a silo can tell much about any one row: the odds for or against what "
-        f"it held shift by a factor of {shift} at most, except with a probability of "
-        f"{number(privacy['delta'])}."
+        "Whoever sees what left a silo learns a bounded amount about any one row: the odds for or "
+        f"against what it held shift by a factor of {odds(dearest)} at most, except with a probability "
+        f"of {number(privacy['delta'])}.{_strength(epsilon(dearest))}"
     )
+
+
+def _strength(spent: float) -> str:
+    """Return what docs/privacy.md says of a large ε; nothing of a usual one."""
+    if spent > LITTLE:
+        return " That promises little."
+    return " That is weak protection." if spent >= WEAK else ""
