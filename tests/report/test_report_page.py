@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -123,20 +122,17 @@ def test_the_page_has_the_same_elements_whatever_the_names(
 
 
 def test_where_rows_are_and_what_they_hold_is_not_told(tmp_path: Path):
+    """By chance a noised number begins like a planted one once in 10⁴ runs: some 10² against 6 digits."""
     kept = tmp_path / "kept-by-the-silo"
     kept.mkdir()
-    silos = hospitals()
-    for name, frame in silos.items():
-        frame.to_parquet(kept / f"{name}.parquet")
-    files = {name: kept / f"{name}.parquet" for name in silos}
+    planted = 1.2345678
+    for name, frame in hospitals().items():
+        frame.assign(test0=planted).to_parquet(kept / f"{name}.parquet")
+    files = {name: kept / f"{name}.parquet" for name in hospitals()}
     told = (written(tmp_path / "out", files, **PRIVATE) / REPORT).read_text(encoding="utf-8")
     assert "kept-by-the-silo" not in told
     assert ".parquet" not in told
-    numbers = {float(each) for each in re.findall(r"-?\d+\.\d{4,}(?:e-?\d+)?", told)}
-    rows = np.concatenate([frame.to_numpy().ravel() for frame in silos.values()])
-    exact = {float(f"{each:.9g}") for each in rows}
-    assert numbers
-    assert not numbers & exact
+    assert str(planted)[:7] not in told
 
 
 @pytest.mark.parametrize("kind", ["private", "secure", "step", "drowned", "hostile", "federated"])

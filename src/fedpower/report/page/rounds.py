@@ -109,7 +109,7 @@ def _convergence(rounds: Rounds) -> Markup | list[Markup]:
             "No basis moved from round to round, so there is no convergence to watch."
         )
     words = {
-        "change": ("●", "how far the round moved the leading subspace (sin θ)"),
+        "change": ("●", "change of the leading subspace, as the solver measures it (sin θ)"),
         "misalignment": ("▪", "how far silos’ bases lay apart before averaging (ρ)"),
     }
     keys = [
