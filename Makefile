@@ -6,8 +6,8 @@ STAMP  := $(VENV)/.installed
 DEVICES := $(VENV)/.devices
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure \
-	bench-federation bench-accuracy docs-results reproduce clean
+.PHONY: help setup demo test lint types contracts unit test-federation test-browser bench bench-rounds bench-secure \
+	bench-federation bench-accuracy docs-results docs-report reproduce clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,10 @@ test-federation: setup  ## tests against real servers: installs PostgreSQL where
 	scripts/install-postgres
 	$(BIN)/python -m pytest -m federation tests/federation
 
+test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
+	scripts/install-chromium
+	$(BIN)/python -m pytest -m browser tests/browser
+
 bench: setup  ## every benchmark, results and README tables made anew (about an hour)
 	$(BIN)/python -m benchmarks.model1_modes --json benchmarks/results/model1_modes.json
 	$(BIN)/python -m benchmarks.a9a_localpower --json benchmarks/results/a9a_localpower.json
@@ -78,6 +82,10 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 
 docs-results: setup  ## write docs/results.md from the results that are there
 	$(BIN)/python -m benchmarks.results_page
+
+docs-report: setup  ## docs/report.png, a picture of a report
+	scripts/install-chromium
+	$(BIN)/python -m benchmarks.report_picture
 
 reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
 	$(BIN)/fedpower reproduce -o reproduction

@@ -27,6 +27,7 @@ COMMANDS = {
     "silo": ("fedpower.cli.parties:silo", "Run this organisation's silo."),
     "run": ("fedpower.cli.run:run", "Run a study over its federation."),
     "status": ("fedpower.cli.run:status", "Who is connected, and how far a run is."),
+    "report": ("fedpower.cli.report:report", "Make a result's page anew, and open it."),
     "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
     "export": ("fedpower.cli.export:export", "A result in the formats of other tools."),
     "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),

@@ -105,6 +105,16 @@ def cap(ledger: Path, epsilon: float, delta: float, reason: str) -> None:
     )
 
 
+def share_used(statement: dict[str, Any]) -> float:
+    """Return the part of the cap that is used: epsilons do not add up, μ² does."""
+    limit, spent = statement["cap"], statement["spent"]
+    delta = limit["delta"] - spent["slack_delta"]
+    if delta <= 0:
+        return 1.0
+    used: float = (spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2
+    return min(1.0, used)
+
+
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
     out = console()
     whose = "a silo" if statement["silo"] is None else f"silo {statement['silo']!r}"
@@ -131,7 +141,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             f"{change['time'][:16].replace('T', ' ')} UTC: {change['reason']}",
             soft_wrap=True,
         )
-    share = _share(statement)
+    share = share_used(statement)
     out.print(f"{bar(share)} {share:.0%} of the cap is used")
     out.print(
         f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
@@ -146,16 +156,6 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             else f"would be refused: at most epsilon={_epsilon(statement['left'])} fits"
         )
         out.print(f"A fit with epsilon={forecast['epsilon']:g} {fits}.", soft_wrap=True)
-
-
-def _share(statement: dict[str, Any]) -> float:
-    """Return the part of the cap that is used: epsilons do not add up, μ² does."""
-    limit, spent = statement["cap"], statement["spent"]
-    delta = limit["delta"] - spent["slack_delta"]
-    if delta <= 0:
-        return 1.0
-    used: float = (spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2
-    return min(1.0, used)
 
 
 def _epsilon(value: float | None) -> str:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -55,19 +56,20 @@ def print_facts(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
     console().print(shown)
 
 
+def print_result(folder: Path) -> None:
+    """Print where a result is and what to do with it."""
+    from fedpower.report.folder import REPORT  # noqa: PLC0415  (tables are printed without NumPy too)
+
+    console().print(
+        f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} "
+        "FILE`)",
+        soft_wrap=True,
+    )
+
+
 def note(sentence: str) -> None:
     """Print a remark on stderr."""
     click.echo(f"Note: {sentence}", err=True)
-
-
-def human_bytes(count: int) -> str:
-    """Return a number of bytes as people say it."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def bar(share: float) -> str:

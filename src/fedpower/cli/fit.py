@@ -10,12 +10,13 @@ from typing import Any
 import click
 import numpy as np
 
+from fedpower.cli.budget import share_used
 from fedpower.cli.console import (
     MOST_NAMES,
     console,
-    human_bytes,
     note,
     print_json,
+    print_result,
     table,
 )
 from fedpower.cli.fit_options import PASSED_ON, fit_options
@@ -26,8 +27,10 @@ from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import PRIVATE_STEPS
+from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, write_files
+from fedpower.report.page.words import human_bytes
 from fedpower.report.record import plain, run_record
 
 
@@ -69,6 +72,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
                     on_rows=None if show is None else show.rows,
                     on_clipped=_tell_clipped,
                 )
+            for name, ledger in (ledgers or {}).items():
+                told[name]["budget"] = _budget(ledger)
             told_of = run_record(model, command=ctx.find_root().obj, silos=told, started=started)
             record = write_files(place, model, told_of)
     if options["as_json"]:
@@ -144,6 +149,19 @@ def _origin(silo: Path | RowSource, options: dict[str, Any]) -> dict[str, Any]:
     return {"source": str(silo) if isinstance(silo, Path) else silo.name}
 
 
+def _budget(path: Path) -> dict[str, Any]:
+    """Return what a ledger says after the fit, for the record: here one operator holds all of them."""
+    with Ledger.open(path) as ledger:
+        told = ledger.statement()
+    return {
+        "spent": told["spent"]["epsilon"],
+        "left": told["left"],
+        "cap": told["cap"]["epsilon"],
+        "delta": told["cap"]["delta"],
+        "used": share_used(told),
+    }
+
+
 def _tell_clipped(counts: dict[str, int]) -> None:
     """Tell the operator what the bound did to the rows; it goes into no result."""
     clipped = {name: count for name, count in counts.items() if count}
@@ -196,9 +214,7 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
     out.print(
         str(model.privacy_), soft_wrap=True, style=None if model.privacy_.is_private else "bold red"
     )
-    out.print(
-        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
-    )
+    print_result(output)
 
 
 def _told_above(model: FedPCA) -> str:

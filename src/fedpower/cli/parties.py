@@ -5,12 +5,13 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import human_bytes, print_facts
+from fedpower.cli.console import print_facts
 from fedpower.cli.extras import needs_flare
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
+from fedpower.report.page.words import human_bytes
 
 PATH = click.Path(path_type=Path)
 

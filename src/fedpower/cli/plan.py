@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli import values
-from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.console import console, print_json, table
 from fedpower.cli.paths import LEDGER, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
@@ -19,6 +19,7 @@ from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import Plan, plan, spectrum_of_gap
 from fedpower.privacy.ledger import Ledger
+from fedpower.report.page.words import human_bytes
 
 
 @click.command(

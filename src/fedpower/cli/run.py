@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.console import console, print_json, print_result, table
 from fedpower.cli.extras import needs_flare
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, RUN
+from fedpower.report.page.words import human_bytes
 
 PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
@@ -76,9 +77,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         soft_wrap=True,
     )
     out.print((output / "privacy.txt").read_text().rstrip(), soft_wrap=True)
-    out.print(
-        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
-    )
+    print_result(output)
 
 
 @click.command()

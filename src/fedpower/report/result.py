@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+WELL_ABOVE = 2.0
+"""A component whose variance is so many times the noise's stands well above it."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
@@ -38,6 +41,9 @@ class Result:
         Whether rows are scaled to norm 1 before they are projected.
     center
         The public centre of a fit that normalised rows; None where there was none.
+    spectrum
+        All eigenvalues that the release gives, by decreasing size and in the units of
+        ``explained_variance``; None where it is not known.
     run
         The run's record, ``run.json``.
     """
@@ -51,6 +57,7 @@ class Result:
     scale: Array | None
     normalize: bool
     center: Array | None
+    spectrum: Array | None
     run: dict[str, Any]
 
     @property
@@ -62,6 +69,27 @@ class Result:
     def n_features(self) -> int:
         """The number of columns, d."""
         return int(self.components.shape[1])
+
+    @property
+    def noise_edge(self) -> float:
+        """About the largest variance that privacy noise alone would show; 0 where there is none."""
+        return float(self.run.get("noise_edge") or 0.0)
+
+    @property
+    def is_noise(self) -> NDArray[np.bool_]:
+        """Which components do not stand above the noise."""
+        if self.noise_edge == 0:
+            return np.zeros(self.n_components, dtype=np.bool_)
+        return self.explained_variance <= self.noise_edge
+
+    @property
+    def is_near_noise(self) -> NDArray[np.bool_]:
+        """Which components stand above the noise, but by less than twice: to be read with care.
+
+        A single direction under symmetric noise that shows a variance of twice the edge has cos² = 0.93
+        with the direction that is found; at the edge itself, 0.
+        """
+        return ~self.is_noise & (self.explained_variance < WELL_ABOVE * self.noise_edge)
 
     @property
     def score_names(self) -> tuple[str, ...]:
