@@ -7,6 +7,7 @@ which benchmarks/README.md is written. Data lie in .bench/ while they are needed
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from benchmarks.common import CACHE, document, keep
 from benchmarks.speed import cold, end_to_end, growth, kernel, peers, targets, wide
 from benchmarks.speed.facts import BUSY, LOAD, about_machine, is_busy
 from benchmarks.speed.measuring import Tables
-from benchmarks.speed.running import Runner
+from benchmarks.speed.running import Runner, one_core
 from benchmarks.speed.sizes import FULL, QUICK
 
 PARTS: dict[str, ModuleType] = {
@@ -56,7 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
     for place, name in enumerate(options.parts, start=1):
         part = PARTS[name]
         console.rule(f"{part.TITLE} ({place} of {len(options.parts)})")
-        measured = part.measure(sizes, run)
+        with one_core() if options.quick else nullcontext():
+            measured = part.measure(sizes, run)
         tables = part.tables(sizes, measured)
         _show(tables, part.TITLE, console)
         _keep(folder, name, facts, tables, measured)
@@ -114,7 +116,9 @@ def _path(folder: Path, name: str) -> Path:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     made = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     made.add_argument(
-        "--quick", action="store_true", help="tiny sizes in one process: does it run at all?"
+        "--quick",
+        action="store_true",
+        help="tiny sizes in one process on one core: does it run at all?",
     )
     made.add_argument(
         "--parts",

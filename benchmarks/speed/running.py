@@ -38,6 +38,23 @@ def scratch(name: str) -> Iterator[Path]:
         yield Path(folder)
 
 
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this process and its BLAS to a single core while the block runs.
+
+    Threads that wait for each other over tiny arrays cost seconds wherever cores are shared.
+    """
+    import threadpoolctl
+
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        with threadpoolctl.threadpool_limits(limits=1):
+            yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 class Runner:
     """Runs tasks and says how far it is.
 
