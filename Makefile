@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEVICES := $(VENV)/.devices
+DOCS   := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types contracts unit test-federation test-browser bench bench-modes bench-data \
-	bench-rounds bench-secure bench-federation bench-accuracy bench-all docs-results docs-report reproduce clean
+	bench-rounds bench-secure bench-federation bench-accuracy bench-all docs docs-results docs-report reproduce clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -22,6 +23,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(DEVICES): $(STAMP)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]'
+	@touch $@
+
+$(DOCS): $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 	@touch $@
 
 demo: setup  ## four organisations, one eigenspace: about half a minute
@@ -89,6 +94,10 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 	$(BIN)/python -m benchmarks.results_page
 
 bench-all: bench bench-modes bench-data bench-rounds bench-secure bench-federation bench-accuracy  ## all of them
+
+docs: $(DOCS)  ## the documentation as a site in build/site; a warning or a dead link ends it
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -b html docs build/site
+	$(BIN)/python docs/site/check.py build/site
 
 docs-results: setup  ## write docs/results.md from the results that are there
 	$(BIN)/python -m benchmarks.results_page

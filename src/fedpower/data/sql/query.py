@@ -19,12 +19,16 @@ class SqlQuery:
 
     Parameters
     ----------
-    query : one SELECT (or WITH … SELECT) whose columns are the features.
-    database : ``sqlite:///path.db`` (four slashes for a path from the root) or
+    query
+        One SELECT (or WITH … SELECT) whose columns are the features.
+    database
+        ``sqlite:///path.db`` (four slashes for a path from the root) or
         ``postgresql://host:5432/name``; what a PostgreSQL URL leaves out comes from the variables
         and files that libpq reads (PGHOST, PGSSLMODE, ``~/.pgpass``, a service file).
-    user : PostgreSQL's user.
-    password_env, password_file : the environment variable or the file that holds the password.
+    user
+        PostgreSQL's user.
+    password_env, password_file
+        The environment variable or the file that holds the password.
     """
 
     query: str

@@ -1,0 +1,55 @@
+"""Docstrings and help texts as they are written, for reStructuredText.
+
+There ``|x|`` would be a substitution, ``mean_`` a link, ``T.`` the beginning of a list and ``--json`` a
+dash. And where a section of attributes lists several in one line, napoleon would take all but the last
+for a type.
+"""
+
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+
+_LITERAL = re.compile(r"(``.+?``|`[^`]+`)")
+_TRAILING = re.compile(r"(?<![\\\w])(\w*[A-Za-z0-9])_(?!\w)")
+_ENUMERATED = re.compile(r"^(\s*\w)\.(?= |$)")
+_OPTION = re.compile(r"(?<![`\w-])(--[a-z][a-z-]*)")
+_SEVERAL = re.compile(r"\w+(, \w+)+( : .*)?")
+_NO_SPACE = ",\u200b"
+BEFORE_NAPOLEON, AFTER_NAPOLEON = 400, 600
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Mend every docstring before and after napoleon reads its sections, and every help text."""
+    app.connect("autodoc-process-docstring", _keep_together, priority=BEFORE_NAPOLEON)
+    app.connect("autodoc-process-docstring", _escape, priority=AFTER_NAPOLEON)
+    for part in ("description", "options", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", _options_as_code)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _keep_together(*facts: Any) -> None:
+    lines: list[str] = facts[-1]  # the rest is what and whose they are
+    section = ""
+    for place, line in enumerate(lines[:-1]):
+        if re.fullmatch(r"-{3,}", lines[place + 1].strip()):
+            section = line.strip()
+        elif section == "Attributes" and _SEVERAL.fullmatch(line):
+            names, colon, kind = line.partition(" : ")
+            lines[place] = names.replace(", ", _NO_SPACE) + colon + kind
+
+
+def _escape(*facts: Any) -> None:
+    lines: list[str] = facts[-1]
+    for place, line in enumerate(lines):
+        if not line.lstrip().startswith(".."):
+            parts = _LITERAL.split(line)
+            parts[::2] = [_TRAILING.sub(r"\1\\_", part.replace("|", r"\|")) for part in parts[::2]]
+            lines[place] = _ENUMERATED.sub(r"\1\\.", "".join(parts))
+
+
+def _options_as_code(app: Sphinx, context: Any, lines: list[str]) -> None:
+    del app, context
+    for place, line in enumerate(lines):
+        if not line.lstrip().startswith(".."):
+            lines[place] = _OPTION.sub(r"``\1``", line)

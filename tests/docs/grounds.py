@@ -1,0 +1,80 @@
+"""The files that pages take for granted: what a reader has and a page does not make."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from fedpower.protocol.identity import Identity
+
+HEART = ("age", "bmi", "sbp", "dbp", "hdl")
+"""Columns of a made-up study; the pages say nothing about them but their names."""
+
+SILO_FILE = """
+silo = "{name}"
+[data]
+path = "{name}.csv"
+[ledger]
+path = "{name}.ledger"
+epsilon = 3.0
+delta = 1e-5
+"""
+
+
+def three_hospitals(folder: Path) -> None:
+    """Write north, south and east in the formats that pages speak of, and each one's own file."""
+    for place, name in enumerate(("north", "south", "east")):
+        table = _rows(place)
+        pa.csv.write_csv(table, folder / f"{name}.csv")
+        pa.parquet.write_table(table, folder / f"{name}.parquet")
+        (folder / f"{name}.toml").write_text(SILO_FILE.format(name=name))
+    for name, value in (("usual", 0.5), ("units", 2.0)):
+        lines = "".join(f"{column},{value}\n" for column in HEART)
+        (folder / f"{name}.csv").write_text(lines)
+
+
+def ward(folder: Path) -> None:
+    """Write a database of visits, and south's file."""
+    three_hospitals(folder)
+    with sqlite3.connect(folder / "ward.db") as database:
+        database.execute(f"CREATE TABLE visits ({', '.join(f'{name} REAL' for name in HEART)})")
+        rows = zip(*(column.to_pylist() for column in _rows(0).columns), strict=True)
+        database.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def signed_hospitals(folder: Path) -> None:
+    """Write the hospitals and the keys of those that the page does not make."""
+    three_hospitals(folder)
+    for name in ("south", "east"):
+        Identity.new().save(folder / f"{name}.pem")
+
+
+def partitioned(folder: Path) -> None:
+    """Write north as a folder of Parquet files, and south as an array in the page's reach."""
+    three_hospitals(folder)
+    (folder / "north").mkdir()
+    shutil.copy(folder / "north.parquet", folder / "north" / "part-0.parquet")
+
+
+GROUNDS: dict[str, Callable[[Path], None]] = {
+    "README.md": three_hospitals,
+    "docs/data.md": ward,
+    "docs/devices.md": partitioned,
+    "docs/federation.md": three_hospitals,
+    "docs/how-to/centre-and-scale.md": three_hospitals,
+    "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
+    "docs/how-to/run-a-federation.md": three_hospitals,
+    "docs/secure-aggregation.md": signed_hospitals,
+}
+"""By page: what makes the files it takes for granted. Other pages begin in an empty folder."""
+
+
+def _rows(seed: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((300, len(HEART))) * [3.0, 2.0, 1.0, 0.7, 0.5] + 0.5
+    return pa.table({name: rows[:, place] for place, name in enumerate(HEART)})

@@ -1,0 +1,29 @@
+"""Notebooks run from top to bottom, and are kept without the outputs of somebody's machine."""
+
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+from pages import ROOT
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_kept_without_outputs(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    outputs = [each for cell in notebook.cells if cell.cell_type == "code" for each in cell.outputs]
+    assert any("image/png" in each.get("data", {}) for each in outputs)
+    assert not [each for each in outputs if each.get("name") == "stderr"]

@@ -1,0 +1,65 @@
+"""Pages that list what the code or another file holds list all of it."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import PAGES, ROOT
+
+from fedpower import FedPCA
+from fedpower.report import write_result
+from fedpower.report.folder import FILES
+from problems import spiked_rows
+
+FOLDER = (ROOT / "docs" / "reference" / "result-folder.md").read_text(encoding="utf-8")
+WORKS = (ROOT / "docs" / "reference" / "bibliography.md").read_text(encoding="utf-8")
+BIBLIOGRAPHY = (ROOT / "docs" / "references.bib").read_text(encoding="utf-8")
+ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages") / "result"
+    model = FedPCA(2, row_norm=1.0, center=np.zeros(6), scale=np.ones(6))
+    rows = spiked_rows(200, 6)
+    write_result(folder, model.fit_silos([rows[:100], rows[100:]]))
+    return folder
+
+
+def _named() -> set[str]:
+    return set(re.findall(r"`([\w.]+)`", FOLDER))
+
+
+def test_every_file_of_a_result_is_explained(written: Path) -> None:
+    assert {path.name for path in written.iterdir()} <= set(FILES) <= _named()
+
+
+def test_every_array_of_a_result_is_explained(written: Path) -> None:
+    with np.load(written / "components.npz") as stored:
+        assert set(stored.files) <= _named()
+
+
+def test_every_key_of_a_record_is_explained(written: Path) -> None:
+    record = json.loads((written / "run.json").read_text())
+    nested = (
+        record["privacy"],
+        *record["privacy"]["protections"],
+        *record["silos"],
+        *record["rounds"],
+    )
+    for table in (record, record["solver"], *nested):
+        assert set(table) <= _named()
+
+
+def test_the_works_cited_are_those_of_the_bibliography() -> None:
+    listed = re.findall(r"^\| (\w+) \| .*?: \*(.+?)\*", WORKS, flags=re.MULTILINE)
+    assert listed == [(key, re.sub(r"[{}]", "", title)) for key, title in ENTRIES]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_work_that_a_page_cites_is_in_the_bibliography(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    cited = re.findall(r"[\[;] ?(FP|LocalPower|[A-Z][A-Za-z]*\d\d)(?=[\] ;])", text)
+    assert set(cited) <= {key for key, _ in ENTRIES}
