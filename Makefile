@@ -7,8 +7,8 @@ DEVICES := $(VENV)/.devices
 DOCS   := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation bench bench-rounds bench-secure \
-	bench-federation bench-accuracy docs docs-results reproduce clean
+.PHONY: help setup demo test lint types contracts unit test-federation test-browser bench bench-modes bench-data \
+	bench-rounds bench-secure bench-federation bench-accuracy bench-all docs docs-results docs-report reproduce clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,15 +51,27 @@ test-federation: setup  ## tests against real servers: installs PostgreSQL where
 	scripts/install-postgres
 	$(BIN)/python -m pytest -m federation tests/federation
 
-bench: setup  ## every benchmark, results and README tables made anew (about an hour)
+test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
+	scripts/install-chromium
+	$(BIN)/python -m pytest -m browser tests/browser
+
+bench: setup $(DEVICES)  ## speed and scale beside other libraries, tables made anew (under half an hour, quiet machine)
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.speed.picture
+	$(BIN)/python -m benchmarks.render
+
+bench-modes: setup  ## noise modes, a9a beside the ICML table, predictions of plan
 	$(BIN)/python -m benchmarks.model1_modes --json benchmarks/results/model1_modes.json
 	$(BIN)/python -m benchmarks.a9a_localpower --json benchmarks/results/a9a_localpower.json
-	$(BIN)/python -m benchmarks.memory --json benchmarks/results/memory.json
-	$(BIN)/python -m benchmarks.parallel_silos --json benchmarks/results/parallel_silos.json
-	$(BIN)/python -m benchmarks.sql --json benchmarks/results/sql.json
 	$(BIN)/python -m benchmarks.predictions --json benchmarks/results/predictions.json
 	$(BIN)/python -m benchmarks.render
 	$(BIN)/python -m benchmarks.picture
+
+bench-data: setup  ## memory over large files, databases, silos in parallel
+	$(BIN)/python -m benchmarks.memory --json benchmarks/results/memory.json
+	$(BIN)/python -m benchmarks.parallel_silos --json benchmarks/results/parallel_silos.json
+	$(BIN)/python -m benchmarks.sql --json benchmarks/results/sql.json
+	$(BIN)/python -m benchmarks.render
 
 bench-rounds: setup  ## rounds and bytes to a given error, every solver
 	$(BIN)/python -m benchmarks.rounds --json benchmarks/results/rounds.json
@@ -81,12 +93,18 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 	$(BIN)/python -m benchmarks.accuracy_pictures
 	$(BIN)/python -m benchmarks.results_page
 
+bench-all: bench bench-modes bench-data bench-rounds bench-secure bench-federation bench-accuracy  ## all of them
+
 docs: $(DOCS)  ## the documentation as a site in build/site; a warning or a dead link ends it
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -b html docs build/site
 	$(BIN)/python docs/site/check.py build/site
 
 docs-results: setup  ## write docs/results.md from the results that are there
 	$(BIN)/python -m benchmarks.results_page
+
+docs-report: setup  ## docs/report.png, a picture of a report
+	scripts/install-chromium
+	$(BIN)/python -m benchmarks.report_picture
 
 reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
 	$(BIN)/fedpower reproduce -o reproduction

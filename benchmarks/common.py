@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 Row = Sequence[object]
+
+CACHE = Path(__file__).parents[1] / ".bench"
+"""Where data and environments are kept; git does not look there."""
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -30,7 +34,7 @@ def machine() -> dict[str, Any]:
         "cores": cores,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("fedpower", "numpy", "scipy", "pyarrow")},
+        **{name: version_of(name) for name in ("fedpower", "numpy", "scipy", "pyarrow")},
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
@@ -73,20 +77,49 @@ def report(
     for note in notes:
         print(f"\n{note}")
     if options.json is not None:
-        found = {
-            "benchmark": name,
-            "machine": machine(),
-            "settings": settings,
-            "table": {"columns": list(columns), "rows": [list(row) for row in rows]},
-            "notes": list(notes),
-            "more": [
-                {"title": title, "columns": list(names), "rows": [list(line) for line in lines]}
-                for title, names, lines in more
-            ],
-            "measured": raw,
-        }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        found = document(
+            name=name,
+            machine=machine(),
+            settings=settings,
+            columns=columns,
+            rows=rows,
+            raw=raw,
+            notes=notes,
+            more=more,
+        )
+        keep(found, options.json)
+
+
+def document(
+    *,
+    name: str,
+    machine: dict[str, Any],
+    settings: dict[str, Any],
+    columns: Row,
+    rows: Sequence[Row],
+    raw: Any,
+    notes: Sequence[str] = (),
+    more: Sequence[tuple[str, Row, Sequence[Row]]] = (),
+) -> dict[str, Any]:
+    """Return all that is kept of a benchmark; parameters as for `report`."""
+    return {
+        "benchmark": name,
+        "machine": machine,
+        "settings": settings,
+        "table": {"columns": list(columns), "rows": [list(row) for row in rows]},
+        "notes": list(notes),
+        "more": [
+            {"title": title, "columns": list(names), "rows": [list(line) for line in lines]}
+            for title, names, lines in more
+        ],
+        "measured": raw,
+    }
+
+
+def keep(found: dict[str, Any], path: Path) -> None:
+    """Write a benchmark's document as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def markdown(columns: Row, rows: Sequence[Row]) -> str:
@@ -107,7 +140,13 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2e} ± {deviation:.1e}"
 
 
-def _version(name: str) -> str:
+def peak_mb() -> float:
+    """Return the most memory this process has had resident, in MB of 10⁶ bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+
+
+def version_of(name: str) -> str:
     """Return a package's version; some benchmarks run from the source folder, or without all packages."""
     try:
         return version(name)
@@ -125,10 +164,14 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
+    """Return the processor's name; that of ARM cores only lscpu knows."""
+    names = []
+    for command in (["cat", "/proc/cpuinfo"], ["lscpu"]):
+        if shutil.which(command[0]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            names += [
+                line.partition(":")[2].strip()
+                for line in done.stdout.splitlines()
+                if line.lower().startswith("model name")
+            ]
+    return names[0] if names else platform.processor() or "unknown"

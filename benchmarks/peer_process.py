@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.data_sets import CACHE
+from benchmarks.common import CACHE
 
 HERE = Path(__file__).parent / "peers"
 ONE_THREAD = dict.fromkeys(

@@ -43,14 +43,14 @@ def settle(
 
 def kept(name: str) -> dict[str, Any]:
     """Return what a benchmark left in ``results/``."""
-    found: dict[str, Any] = json.loads(
-        (HERE / "results" / f"{name}.json").read_text(encoding="utf-8")
-    )
+    found: dict[str, Any] = json.loads(_results(name).read_text(encoding="utf-8"))
     return found
 
 
 def section(name: str) -> str:
-    """Return one benchmark's tables, notes, settings and machine."""
+    """Return one benchmark's tables, notes, settings and machine, or that it has not been run."""
+    if not _results(name).exists():
+        return "\nNot measured yet.\n\n"
     found = kept(name)
     table = markdown(found["table"]["columns"], found["table"]["rows"])
     notes = "".join(f"{note}\n\n" for note in found["notes"])
@@ -66,6 +66,10 @@ def small_print(found: dict[str, Any]) -> str:
     settings = ", ".join(f"{key}: {_short(value)}" for key, value in found["settings"].items())
     machine = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
     return f"<sub>{settings}. {machine}.</sub>"
+
+
+def _results(name: str) -> Path:
+    return HERE / "results" / f"{name}.json"
 
 
 def _short(value: object) -> str:

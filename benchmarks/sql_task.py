@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet
 
-from benchmarks.memory_task import peak_mb
+from benchmarks.common import peak_mb
 from fedpower.data import RowSource, RowTreatment, SqlQuery, accumulate_moment, open_source
 from fedpower.data.sql import QuerySource
 from fedpower.data.tables import TableSource

@@ -1,8 +1,8 @@
 """PCA across organisations that cannot pool their rows.
 
-``FedPCA`` is the estimator and ``SqlQuery`` a silo's data in a database; ``fedpower.privacy``,
-``fedpower.protocol`` and ``fedpower.linalg`` are the parts it is made of. Everything is imported when
-first used.
+``FedPCA`` is the estimator, ``SqlQuery`` a silo's data in a database, and ``read_result`` gives back what
+`fedpower fit` and `fedpower run` wrote; ``fedpower.privacy``, ``fedpower.protocol`` and
+``fedpower.linalg`` are the parts it is made of. Everything is imported when first used.
 """
 
 import importlib
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedpower.protocol.schedule import every as every
     from fedpower.protocol.schedule import explicit as explicit
     from fedpower.protocol.schedule import halving as halving
+    from fedpower.report import read_result as read_result
 
 __version__ = "0.1.0"
 
@@ -25,8 +26,18 @@ _HOMES = {
     "every": "fedpower.protocol.schedule",
     "explicit": "fedpower.protocol.schedule",
     "halving": "fedpower.protocol.schedule",
+    "read_result": "fedpower.report",
 }
-__all__ = ["FedPCA", "SqlQuery", "__version__", "decaying", "every", "explicit", "halving"]
+__all__ = [
+    "FedPCA",
+    "SqlQuery",
+    "__version__",
+    "decaying",
+    "every",
+    "explicit",
+    "halving",
+    "read_result",
+]
 
 
 def __getattr__(name: str) -> Any:

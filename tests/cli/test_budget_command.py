@@ -67,6 +67,18 @@ def test_json_is_the_ledgers_statement(used: Path):
     assert told == statement
 
 
+def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(used: Path):
+    shown = succeed("budget", used).stdout
+    used.chmod(0o400)
+    used.parent.chmod(0o500)
+    try:
+        assert succeed("budget", used).stdout == shown
+        assert run("budget", "cap", used, *CAP, "--reason", "more").exit_code == 2
+    finally:
+        used.parent.chmod(0o700)
+    assert [path.name for path in used.parent.iterdir()] == [used.name]
+
+
 def test_a_cap_is_changed_on_record(used: Path):
     succeed("budget", "cap", used, "--epsilon", 3, "--delta", 1e-6, "--reason", "second study")
     said = succeed("budget", used)

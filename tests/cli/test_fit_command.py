@@ -45,8 +45,16 @@ def test_arrays_without_names_and_names_given_on_the_line(here: Path):
     assert [silo["name"] for silo in read_result("out").run["silos"]] == ["a", "b"]
     assert read_result("out").feature_names is None
     named = ("--columns", ",".join(COLUMNS))
-    succeed("fit", "north.npy", "south.parquet", *named, *EXACT, "-o", "named")
+    said = succeed("fit", "north.npy", "south.parquet", *named, *EXACT, "-o", "named")
+    (told,) = [line for line in said.stderr.splitlines() if "by position" in line]
+    assert told.startswith("Note: north.npy has no column names")
     assert read_result("named").feature_names == COLUMNS
+
+
+def test_columns_cannot_choose_where_they_have_no_names(here: Path):
+    said = run("fit", "north.npy", "east.npy", "--columns", "age,bmi", *EXACT, "-o", "new")
+    assert said.exit_code == 2
+    assert "columns must name each of the 5 columns of north.npy, got 2 names" in said.stderr
 
 
 def test_columns_choose_and_drop_leaves_out(here: Path):

@@ -64,6 +64,19 @@ def test_a_dry_run_counts_the_products_of_the_other_modes(place: Path, noise: st
     assert "products of d×" in facts["leaves"]
 
 
+def test_a_dry_run_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> None:
+    keys = []
+    for name in ("north", "south", "east"):
+        public = succeed("identity", "new", "-o", f"{name}.pem").stdout.strip()
+        keys.append(f"--identity={name}={public}")
+    write_study(*keys)
+    kit_for("north")
+    silo_file(more='[identity]\npath = "north.pem"\n')
+    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    assert "under masks, with this silo's share of the noise" in facts["leaves"]
+    assert facts["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows on the roll"
+
+
 WRONG = {
     "silo without files": (("silo",), "Missing argument"),
     "silo with no kit": (

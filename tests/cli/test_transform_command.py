@@ -84,3 +84,72 @@ def test_a_file_is_replaced_only_by_force(scores: np.ndarray):
     succeed("transform", "out", "east.csv", "-o", "scores.csv")
     assert run("transform", "out", "east.csv", "-o", "scores.csv").exit_code == 2
     succeed("transform", "out", "east.csv", "-o", "scores.csv", "--force")
+
+
+IDS = [f"p,{number}" for number in range(40)]
+
+
+def with_ids(path: str, ids: object = IDS) -> None:
+    """Write the east's rows with a column of ids in the middle, and one of text that is nothing."""
+    labelled = table_of(parts()["east"], COLUMNS[::-1]).add_column(2, "patient_id", [ids])
+    labelled = labelled.append_column("ward", [["a b"] * 40])
+    if path.endswith(".csv"):
+        pyarrow.csv.write_csv(labelled, path)
+    else:
+        pyarrow.parquet.write_table(labelled, path)
+
+
+@pytest.mark.parametrize("given", ["ids.csv", "ids.parquet"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_id_column_comes_first_and_is_no_feature(
+    scores: np.ndarray, given: str, ending: str, monkeypatch: pytest.MonkeyPatch
+):
+    with_ids(given)
+    monkeypatch.setattr("fedpower.report.result.block_rows", lambda *_, **__: 7)
+    succeed("transform", "out", given, "--id-column", "patient_id", "-o", f"scores.{ending}")
+    read = pyarrow.csv.read_csv if ending == "csv" else pyarrow.parquet.read_table
+    found = read(f"scores.{ending}")
+    assert found.column_names == ["patient_id", "pc1", "pc2"]
+    assert found["patient_id"].to_pylist() == IDS
+    np.testing.assert_allclose(found["pc2"], scores[:, 1], atol=1e-12)
+
+
+def test_ids_keep_their_type_and_stdout_has_them_too(scores: np.ndarray):
+    with_ids("ids.parquet", list(range(40)))
+    succeed("transform", "out", "ids.parquet", "--id-column", "patient_id", "-o", "s.parquet")
+    assert pyarrow.parquet.read_table("s.parquet")["patient_id"].to_pylist() == list(range(40))
+    lines = succeed("transform", "out", "ids.parquet", "--id-column", "patient_id").stdout
+    assert lines.splitlines()[0] == "patient_id,pc1,pc2"
+    assert lines.splitlines()[40].startswith("39,")
+
+
+def test_a_fit_without_names_takes_the_columns_beside_the_ids(scores: np.ndarray):
+    succeed("fit", "north.npy", *EXACT, "-o", "nameless")
+    numbered = table_of(parts()["east"]).add_column(0, "patient_id", [IDS])
+    pyarrow.csv.write_csv(numbered, "ids.csv")
+    succeed("transform", "nameless", "ids.csv", "--id-column", "patient_id", "-o", "scores.csv")
+    plain = succeed("transform", "nameless", "east.npy").stdout.splitlines()
+    found = pyarrow.csv.read_csv("scores.csv").drop_columns("patient_id")
+    np.testing.assert_allclose(found["pc1"], [float(line.split(",")[0]) for line in plain[1:]])
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "output", "sentence"),
+    [
+        ("ids.csv", "name", "scores.csv", "must have the column 'name' to label its rows"),
+        ("ids.csv", "age", "scores.csv", "got 'age', a feature of the fit"),
+        ("ids.csv", "pc1", "scores.csv", "got 'pc1', the name of a score"),
+        ("east.npy", "patient_id", "scores.csv", "must be a table with named columns"),
+        ("ids.csv", "patient_id", "scores.npy", "an array of numbers holds no ids"),
+    ],
+)
+def test_ids_that_cannot_be_had_are_refused_and_nothing_is_written(
+    scores: np.ndarray, file: str, column: str, output: str, sentence: str
+):
+    with_ids("ids.csv")
+    said = run("transform", "out", file, "--id-column", column, "-o", output)
+    assert said.exit_code == 2
+    assert sentence in said.stderr
+    assert not Path(output).exists()
+    if output.endswith(".csv"):
+        assert run("transform", "out", file, "--id-column", column).stdout == ""

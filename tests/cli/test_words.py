@@ -11,7 +11,7 @@ from fedpower.cli.words import in_options
         ("n_steps must be 1, got 0", "--n-steps must be 1, got 0"),
         ("between n_components=3 and 9", "between -k=3 and 9"),
         ("drop it (drop=['sex']) or", "drop it (--drop 'sex') or"),
-        ('remove them or pass extra="drop"', "remove them or pass --extra drop"),
+        ('leave them out with extra_columns="drop"', "leave them out with --extra drop"),
         ("column 'n_steps' of x.csv", "column 'n_steps' of x.csv"),
         ("/data/row_norm.csv must exist", "/data/row_norm.csv must exist"),
         ("row_norm.csv must exist", "row_norm.csv must exist"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anndata
 import dask.array
 import dask.dataframe
 import numpy as np
@@ -166,6 +167,17 @@ class Exporter:
         return self._data.__arrow_c_stream__(requested_schema)
 
 
+def annotated(x: Any, names: tuple[str, ...] = NAMES) -> anndata.AnnData:
+    """Return cells by genes; the names are Python strings, which every anndata can write."""
+    cells = pd.DataFrame(index=pd.Index([f"c{n}" for n in range(x.shape[0])], dtype=object))
+    return anndata.AnnData(x, obs=cells, var=pd.DataFrame(index=pd.Index(names, dtype=object)))
+
+
+def write_h5ad(x: Any, path: Path, names: tuple[str, ...] = NAMES) -> Path:
+    annotated(x, names).write_h5ad(path)
+    return path
+
+
 FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "array": lambda rows, folder: rows,
     "fortran array": lambda rows, folder: np.asfortranarray(rows),
@@ -198,6 +210,14 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "dask array": lambda rows, folder: dask.array.from_array(rows, chunks=(20, 2)),
     "dask frame": lambda rows, folder: dask.dataframe.from_pandas(
         pd.DataFrame(rows, columns=NAMES), npartitions=2
+    ),
+    "h5ad": lambda rows, folder: write_h5ad(rows, folder / "r.h5ad"),
+    "csr h5ad": lambda rows, folder: write_h5ad(sparse.csr_matrix(rows), folder / "r.h5ad"),
+    "csc h5ad": lambda rows, folder: write_h5ad(sparse.csc_matrix(rows), folder / "r.h5ad"),
+    "anndata": lambda rows, folder: annotated(rows),
+    "csr anndata": lambda rows, folder: annotated(sparse.csr_matrix(rows)),
+    "backed anndata": lambda rows, folder: anndata.read_h5ad(
+        write_h5ad(rows, folder / "r.h5ad"), backed="r"
     ),
     "source": lambda rows, folder: open_source(rows),
 }

@@ -276,7 +276,23 @@ class TestHardCases:
         ({"epsilon": "low"}, "epsilon must be above 0"),
         ({"epsilon": 1.0, "delta": 0.0}, "delta must lie between"),
         ({"epsilon": 1.0, "delta": 2.0}, "delta must lie between"),
-        ({"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0}, "fraction of variance must go"),
+        (
+            {"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0, "noise": "step"},
+            "fraction of variance must go with noise='moment'",
+        ),
+        (
+            {"epsilon": 1.0, "n_components": "noise", "row_norm": 9.0, "noise": "step"},
+            "got noise='step', whose releases do not show the whole spectrum",
+        ),
+        ({"n_components": "noise"}, "got epsilon=inf: there is no noise to stand above"),
+        (
+            {"epsilon": 1.0, "n_components": "noise", "row_norm": 9.0, "solver": "krylov"},
+            "solver must be left alone with n_components='noise'",
+        ),
+        (
+            {"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0, "local_steps": 2},
+            "local_steps must be left alone with n_components=0.9",
+        ),
         ({"epsilon": 100.0, "row_norm": 9.0}, "at most 60, or inf"),
         ({"noise": "loud"}, "noise must be one of"),
         ({"solver": "magic"}, "solver must be one of"),

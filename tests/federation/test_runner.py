@@ -8,6 +8,8 @@ import pytest
 from studies import write_study
 
 from fedpower.errors import ProtocolError
+from fedpower.federation import runner as running
+from fedpower.federation.desk import CoordinatorLostError
 from fedpower.federation.runner import LAST_RUN, Runner
 
 
@@ -73,3 +75,63 @@ def test_what_may_be_better_another_time_is_taken_up_again(
     runner_with(kit, said)._consider(state)
     assert len(said) == 1
     assert said[0].startswith("taking the run up again: ")
+
+
+class Told:
+    """A coordinator whose words are written down beforehand; the last is said for ever."""
+
+    def __init__(self, *looks: tuple[str, dict[str, Any] | None, float]) -> None:
+        self._looks = list(looks)
+
+    def status(self, job: str) -> str:
+        self._now = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
+        return self._now[0]
+
+    def progress(self, job: str) -> dict[str, Any] | None:
+        return self._now[1]
+
+    def since(self) -> float:
+        return self._now[2]
+
+    def silos(self) -> dict[str, float]:
+        return {}
+
+
+AT_WORK = {"rounds": [], "gone": []}
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "LOOK_S", 0.001)
+    monkeypatch.setattr(running, "SILENCE_S", 0.05)
+    monkeypatch.setattr(running, "START_S", 0.05)
+
+
+def follow(kit: Path, *looks: tuple[str, dict[str, Any] | None, float]) -> None:
+    runner_with(kit, [])._follow(Told(*looks), "a-job", ["north"], 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_job_that_ended_is_waited_for_no_longer(kit: Path) -> None:
+    follow(kit, ("RUNNING", AT_WORK, 1.0), ("FINISHED:COMPLETED", None, 1.0))
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("first", [AT_WORK, None])
+def test_a_coordinator_that_was_started_again_has_lost_the_job_whatever_it_lists(
+    first: dict[str, Any] | None, kit: Path
+) -> None:
+    with pytest.raises(CoordinatorLostError):
+        follow(kit, ("RUNNING", first, 1.0), ("RUNNING", None, 2.0))
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_job_that_says_nothing_for_long_is_lost(kit: Path) -> None:
+    with pytest.raises(CoordinatorLostError):
+        follow(kit, ("RUNNING", AT_WORK, 1.0), ("RUNNING", None, 1.0))
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_job_that_never_begins_is_told(kit: Path) -> None:
+    with pytest.raises(ProtocolError, match="a job must begin within"):
+        follow(kit, ("SUBMITTED", None, 1.0))

@@ -7,14 +7,16 @@ errors of every command become one sentence here and nowhere else (`failures`).
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import fedpower
-from fedpower.cli.failures import exit_status
+from fedpower.cli.failures import INTERRUPTED, exit_status
 
 COMMANDS = {
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
@@ -25,7 +27,9 @@ COMMANDS = {
     "silo": ("fedpower.cli.parties:silo", "Run this organisation's silo."),
     "run": ("fedpower.cli.run:run", "Run a study over its federation."),
     "status": ("fedpower.cli.run:status", "Who is connected, and how far a run is."),
+    "report": ("fedpower.cli.report:report", "Make a result's page anew, and open it."),
     "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
+    "export": ("fedpower.cli.export:export", "A result in the formats of other tools."),
     "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),
     "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),
     "budget": ("fedpower.cli.budget:budget", "What a silo has spent on what, and what is left."),
@@ -36,6 +40,11 @@ COMMANDS = {
         "The paper's figures, its sentences tested, and what is better.",
     ),
     "attack": ("fedpower.cli.attack:attack", "Rebuild a silo's moment from its messages."),
+    "doctor": (
+        "fedpower.cli.doctor:doctor",
+        "Whether fedpower is sound here, and what is missing.",
+    ),
+    "completion": ("fedpower.cli.completion:completion", "Words completed by bash, zsh or fish."),
 }
 """By command: where it is, and its line in the listing."""
 
@@ -66,6 +75,10 @@ class CommandLine(click.Group):
         )
         if not standalone_mode:
             return status
+        if (
+            status == INTERRUPTED
+        ):  # a second Ctrl-C, while threads end, is to end them without a word
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(status)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -84,11 +97,20 @@ class CommandLine(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first word names, or say which one is like it."""
-        if args[0] not in COMMANDS:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
             near = difflib.get_close_matches(args[0], COMMANDS)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, from the map, without importing one."""
+        named = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the listing from the map, without importing a command."""

@@ -1,7 +1,6 @@
 """``fedpower attack``: rebuild a silo's moment from its messages, with and without noise."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import console, note, print_json, table
+from fedpower.cli.progress import bars, quiet_option
 
 
 @click.command()
@@ -38,6 +38,7 @@ from fedpower.cli.console import console, note, print_json, table
     help="Draw the results: a PNG, SVG or PDF file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@quiet_option
 def attack(
     *,
     epsilons: tuple[float, ...],
@@ -108,13 +109,11 @@ def _print(results: list[Any], by_round: list[float], chance: float) -> None:
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
     """Give a progress callback; shown on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, Progress, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    with Progress(
-        BarColumn(), TimeRemainingColumn(), console=console(stderr=True), transient=True
-    ) as progress:
+    with bars(BarColumn(), TimeRemainingColumn()) as progress:
+        if progress is None:
+            yield None
+            return
         task = progress.add_task("")
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,6 +1,6 @@
 """``fedpower audit``: play the distinguishing game against the real code, and say what it shows."""
 
-import sys
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import click
 
 from fedpower.cli.console import console, note, print_json, table
+from fedpower.cli.progress import bars, quiet_option
 from fedpower.errors import InputError
 
 STEPS = 5
@@ -49,6 +50,7 @@ Show = Callable[[str], Callable[[int, int], None]]
     "--halved", is_flag=True, help="Audit only the controls, whose noise is too small on purpose."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@quiet_option
 def audit(
     *,
     mode: str,
@@ -68,6 +70,10 @@ def audit(
     """
     from fedpower.experiments.audit_game import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 
+    if not math.isfinite(epsilon):
+        raise InputError(
+            f"an audit must put a finite epsilon to the test, got {epsilon}, no promise at all; give one"
+        )
     chosen = _available() if mode == "all" else tuple(each for each in MODES if each == mode)
     plans: list[tuple[Mode, bool, float]] = []
     for each in chosen:
@@ -190,13 +196,13 @@ def _sentence(reports: list[Any], audited: list[Any], control: float) -> str:
 @contextmanager
 def _progress(total: int) -> Iterator[Show]:
     """Give what makes an audit's progress callback; shown on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda label: lambda done, runs: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with bars(*columns) as progress:
+        if progress is None:
+            yield lambda label: lambda done, runs: None
+            return
         task = progress.add_task("", total=total)
 
         def show(label: str) -> Callable[[int, int], None]:

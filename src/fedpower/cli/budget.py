@@ -5,23 +5,30 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedpower.cli.console import bar, console, print_json, table
+from fedpower.cli.paths import LEDGER, is_ledger, offered
 from fedpower.errors import InputError
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger_account import jsonable
-
-PATH = click.Path(path_type=Path)
 
 
 class ShowByDefault(click.Group):
     """Commands of which `show` needs no name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `show` in front of words that name no command."""
-        if not args or args[0] not in (*self.commands, "--help", "-h"):
+        """Put `show` in front of words that name no command; of none a shell completes the first."""
+        named = args and args[0] in (*self.commands, "--help", "-h")
+        if not named and not (ctx.resilient_parsing and not args):
             args = ["show", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, and the ledgers."""
+        ledgers = offered(incomplete, is_ledger, "file")
+        commands = super().shell_complete(ctx, incomplete)
+        return [*commands, *(each for each in ledgers if each.type == "plain" or not commands)]
 
 
 @click.group(cls=ShowByDefault)
@@ -34,7 +41,7 @@ def budget() -> None:
 
 
 @budget.command()
-@click.argument("ledger", type=PATH)
+@click.argument("ledger", type=LEDGER)
 @click.option("--epsilon", type=float, required=True, help="Cap on all that may ever be spent.")
 @click.option("--delta", type=float, required=True, help="The δ of that cap; 1e-6 is usual.")
 @click.option("--silo", help="The silo it belongs to; NORTH for a file called NORTH.ledger.")
@@ -57,12 +64,15 @@ def init(ledger: Path, epsilon: float, delta: float, silo: str | None) -> None:
 
 
 @budget.command()
-@click.argument("ledger", type=PATH)
+@click.argument("ledger", type=LEDGER)
 @click.option("--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon fit?")
 @click.option("--json", "as_json", is_flag=True, help="Print the statement as one JSON object.")
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
-    """Show the cap of LEDGER, every charge, and what is left."""
-    with Ledger.open(ledger) as opened:
+    """Show the cap of LEDGER, every charge, and what is left.
+
+    The file is only read: it need not be writable, and nothing is made beside it.
+    """
+    with Ledger.look(ledger) as opened:
         forecast = None if what_if is None else asdict(opened.what_if(what_if))
         statement = opened.statement()
     if forecast is not None:
@@ -74,7 +84,7 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
 
 
 @budget.command()
-@click.argument("ledger", type=PATH)
+@click.argument("ledger", type=LEDGER)
 @click.option("--epsilon", type=float, required=True, help="The new cap.")
 @click.option("--delta", type=float, required=True, help="Its δ.")
 @click.option("--reason", required=True, help="Why, for the record.")
@@ -93,6 +103,16 @@ def cap(ledger: Path, epsilon: float, delta: float, reason: str) -> None:
         f"The cap of {ledger} was epsilon={before.epsilon:g} at delta={before.delta:g} and is "
         f"epsilon={epsilon:g} at delta={delta:g} now; epsilon={left:.4g} is left."
     )
+
+
+def share_used(statement: dict[str, Any]) -> float:
+    """Return the part of the cap that is used: epsilons do not add up, μ² does."""
+    limit, spent = statement["cap"], statement["spent"]
+    delta = limit["delta"] - spent["slack_delta"]
+    if delta <= 0:
+        return 1.0
+    used: float = (spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2
+    return min(1.0, used)
 
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
@@ -121,7 +141,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             f"{change['time'][:16].replace('T', ' ')} UTC: {change['reason']}",
             soft_wrap=True,
         )
-    share = _share(statement)
+    share = share_used(statement)
     out.print(f"{bar(share)} {share:.0%} of the cap is used")
     out.print(
         f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
@@ -136,16 +156,6 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             else f"would be refused: at most epsilon={_epsilon(statement['left'])} fits"
         )
         out.print(f"A fit with epsilon={forecast['epsilon']:g} {fits}.", soft_wrap=True)
-
-
-def _share(statement: dict[str, Any]) -> float:
-    """Return the part of the cap that is used: epsilons do not add up, μ² does."""
-    limit, spent = statement["cap"], statement["spent"]
-    delta = limit["delta"] - spent["slack_delta"]
-    if delta <= 0:
-        return 1.0
-    used: float = (spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2
-    return min(1.0, used)
 
 
 def _epsilon(value: float | None) -> str:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import console, print_json, table
+from fedpower.cli.paths import AXES
 from fedpower.errors import InputError
 from fedpower.linalg import orth, principal_angles
 from fedpower.report import read_result
 
 Array = NDArray[np.float64]
-PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class Axes:
 
 
 @click.command()
-@click.argument("a", type=PATH)
-@click.argument("b", type=PATH)
+@click.argument("a", type=AXES)
+@click.argument("b", type=AXES)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def compare(a: Path, b: Path, as_json: bool) -> None:
     """Show the principal angles between the subspaces of A and B.

@@ -1,17 +1,15 @@
-"""What commands print: tables for people, one JSON object for programs, progress on stderr."""
+"""What commands print: tables for people, one JSON object for programs."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-
-from fedpower.protocol.exchange import Round
 
 WIDTH_OF_FILES = 120
 """Columns of tables that are written to a file or a pipe."""
@@ -58,19 +56,20 @@ def print_facts(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
     console().print(shown)
 
 
+def print_result(folder: Path) -> None:
+    """Print where a result is and what to do with it."""
+    from fedpower.report.folder import REPORT  # noqa: PLC0415  (tables are printed without NumPy too)
+
+    console().print(
+        f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} "
+        "FILE`)",
+        soft_wrap=True,
+    )
+
+
 def note(sentence: str) -> None:
     """Print a remark on stderr."""
     click.echo(f"Note: {sentence}", err=True)
-
-
-def human_bytes(count: int) -> str:
-    """Return a number of bytes as people say it."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def bar(share: float) -> str:
@@ -81,26 +80,6 @@ def bar(share: float) -> str:
     except UnicodeEncodeError:
         return f"[{'#' * filled}{'.' * (BAR_CELLS - filled)}]"
     return "█" * filled + "░" * (BAR_CELLS - filled)
-
-
-@contextmanager
-def progress_of_rounds(what: str) -> Iterator[Callable[[Round], None]]:
-    """Give what to call with every closed round; shown on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda closed: None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"reading {what}", total=None)
-
-        def show(closed: Round) -> None:
-            change = closed.notes.get("change")
-            moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
-            progress.update(task, description=f"round {closed.number}, step {closed.step}{moved}")
-
-        yield show
 
 
 def _spoken(value: Any) -> str:

@@ -43,11 +43,7 @@ def exit_status(run: Callable[[], Any], *, traceback: bool) -> int:
 def told(error: Exception) -> tuple[str, int]:
     """Return the sentence for an error, and the exit status that goes with it."""
     if isinstance(error, click.Abort):
-        usual = (
-            "interrupted, so no result was written; what a ledger was charged stays charged, and "
-            "the same command gets the same releases again at no cost"
-        )
-        return str(error) or usual, INTERRUPTED
+        return str(error) or "interrupted, so no result was written", INTERRUPTED
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "fedpower"
         return f"{error.format_message().rstrip('.')}; see `{path} --help`", REFUSED

@@ -1,29 +1,36 @@
 """`fedpower fit`: files in, a result folder out."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
+from fedpower.cli.budget import share_used
 from fedpower.cli.console import (
     MOST_NAMES,
     console,
-    human_bytes,
     note,
     print_json,
-    progress_of_rounds,
+    print_result,
     table,
 )
 from fedpower.cli.fit_options import PASSED_ON, fit_options
+from fedpower.cli.progress import progress_of_fit
 from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
 from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
+from fedpower.estimator.terms import PRIVATE_STEPS
+from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, write_files
+from fedpower.report.page.words import human_bytes
 from fedpower.report.record import plain, run_record
 
 
@@ -55,19 +62,20 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         )
         model = FedPCA(options["n_components"], **_parameters(options, silos))
         told: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
-        with progress_of_rounds(f"{len(silos)} silos") as show:
-            model.fit_silos(
-                silos,
-                ledgers=ledgers,
-                identities=options["identities"],
-                on_round=show,
-                on_clipped=_tell_clipped,
-            )
-        record = write_files(
-            place,
-            model,
-            run_record(model, command=ctx.find_root().obj, silos=told, started=started),
-        )
+        with _saying_how_to_go_on(model, ledgers):
+            with progress_of_fit(silos, _steps(model)) as show:
+                model.fit_silos(
+                    silos,
+                    ledgers=ledgers,
+                    identities=options["identities"],
+                    on_round=None if show is None else show.round,
+                    on_rows=None if show is None else show.rows,
+                    on_clipped=_tell_clipped,
+                )
+            for name, ledger in (ledgers or {}).items():
+                told[name]["budget"] = _budget(ledger)
+            told_of = run_record(model, command=ctx.find_root().obj, silos=told, started=started)
+            record = write_files(place, model, told_of)
     if options["as_json"]:
         print_json({"result": str(options["output"]), **record, **_numbers(model)})
     else:
@@ -76,6 +84,30 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         note("no ledger was given, so what this fit spent is on no record; see --ledgers")
     elif not model.privacy_.is_private and options["as_json"]:
         note(str(model.privacy_))
+
+
+@contextmanager
+def _saying_how_to_go_on(model: FedPCA, ledgers: dict[str, Path] | None) -> Iterator[None]:
+    """Turn Ctrl-C into a sentence about what was charged, and what the same command would charge."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if ledgers is None:
+            charged = "run the same command again to start anew"
+        elif model.aggregation == "secure":
+            charged = (
+                "what the ledgers were charged stays charged, and a secure sum is asked for and charged "
+                "afresh: see `fedpower budget`"
+            )
+        else:
+            charged = "run the same command again: nothing that was charged is charged again"
+        raise click.Abort(f"interrupted, so no result was written; {charged}") from None
+
+
+def _steps(model: FedPCA) -> int | None:
+    """Return how many steps there will be, where that is known beforehand."""
+    noised = math.isfinite(model.epsilon) and model.noise in ("step", "paper")
+    return PRIVATE_STEPS if noised and model.n_steps is None else model.n_steps
 
 
 def _check_promise(options: dict[str, Any]) -> None:
@@ -117,6 +149,19 @@ def _origin(silo: Path | RowSource, options: dict[str, Any]) -> dict[str, Any]:
     return {"source": str(silo) if isinstance(silo, Path) else silo.name}
 
 
+def _budget(path: Path) -> dict[str, Any]:
+    """Return what a ledger says after the fit, for the record: here one operator holds all of them."""
+    with Ledger.open(path) as ledger:
+        told = ledger.statement()
+    return {
+        "spent": told["spent"]["epsilon"],
+        "left": told["left"],
+        "cap": told["cap"]["epsilon"],
+        "delta": told["cap"]["delta"],
+        "used": share_used(told),
+    }
+
+
 def _tell_clipped(counts: dict[str, int]) -> None:
     """Tell the operator what the bound did to the rows; it goes into no result."""
     clipped = {name: count for name, count in counts.items() if count}
@@ -154,6 +199,8 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
             "that are not well above it are noise.",
             soft_wrap=True,
         )
+    if model.n_above_noise_ is not None:
+        out.print(_told_above(model), soft_wrap=True)
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
     lines = (
         f"Silos: {sizes}; {model.n_samples_} rows of {_columns(model)} in all.",
@@ -167,8 +214,17 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
     out.print(
         str(model.privacy_), soft_wrap=True, style=None if model.privacy_.is_private else "bold red"
     )
-    out.print(
-        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
+    print_result(output)
+
+
+def _told_above(model: FedPCA) -> str:
+    """Return how many components stand above the noise, and what those of the result explain."""
+    count = model.n_above_noise_
+    share = np.nansum(model.denoised_variance_ratio_)
+    explained = f"; without the noise these explain about {share:.0%}" if share > 0 else ""
+    return (
+        f"Above the noise: {count} of {model.n_features_in_} components, with a chance of at most 1% "
+        f"that it is too many{explained}."
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from fedpower.cli import values
-
-PATH = click.Path(path_type=Path)
+from fedpower.cli.paths import PATH, any_file
+from fedpower.cli.progress import quiet_option
 
 PASSED_ON = (
     "epsilon",
@@ -41,14 +41,14 @@ PASSED_ON = (
 """Options that are parameters of FedPCA; one that is not given keeps FedPCA's default."""
 
 OPTIONS = (
-    click.argument("files", nargs=-1, required=True, metavar="FILE..."),
+    click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file),
     click.option(
         "-k",
         "n_components",
         callback=values.rank,
         required=True,
         metavar="K",
-        help="Number of components, or a fraction of variance.",
+        help="Number of components, a fraction of variance, or noise: those that stand above it.",
     ),
     click.option(
         "-o",
@@ -118,7 +118,7 @@ OPTIONS = (
         "--columns",
         callback=values.names,
         metavar="A,B,...",
-        help="Use these columns and no others.",
+        help="Use these columns and no others; where columns have no names (.npy), name them.",
     ),
     click.option("--drop", multiple=True, metavar="COLUMN", help="Leave a column out; repeatable."),
     click.option(
@@ -187,6 +187,7 @@ OPTIONS = (
         type=click.IntRange(0, 2**32 - 1),
         help="Start basis and sampling; never noise.",
     ),
+    quiet_option,
     click.option("--jobs", "n_jobs", type=int, help="Silos that work at once."),
     click.option(
         "--device", metavar="NAME", help="PyTorch device for the silos' arithmetic, e.g. cuda."

@@ -5,12 +5,13 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import human_bytes, print_facts
+from fedpower.cli.console import print_facts
 from fedpower.cli.extras import needs_flare
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
+from fedpower.report.page.words import human_bytes
 
 PATH = click.Path(path_type=Path)
 
@@ -88,8 +89,14 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
             **facts,
             "leaves": "exact numbers: this study is NOT private",
         }
+    secure = terms.aggregation == "secure"
     what = {
-        "moment": "the moment, the mean row and the trace, noised once",
+        "moment": (
+            "the moment, the mean row and the trace under masks, with this silo's share of the noise: "
+            "readable in the sum over all silos of a roll and in no other way"
+            if secure
+            else "the moment, the mean row and the trace, noised once"
+        ),
         "step": f"{budget.n_releases} products of d×{terms.iteration_rank}, each noised",
         "paper": f"{budget.n_releases} products of d×{terms.iteration_rank}, each noised as printed",
     }[budget.mode]
@@ -97,7 +104,11 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
     facts |= {
         "leaves": what,
         "largest_release": human_bytes(8 * budget.size),
-        "noise_std_for_rows_of_norm_1": f"{budget.std(node.moment.n_rows):.3g}",
+        "noise_std_for_rows_of_norm_1": (
+            "of the sum, by the rows on the roll"
+            if secure
+            else f"{budget.std(node.moment.n_rows):.3g}"
+        ),
         "epsilon_of_this_study": f"{epsilon_of(node.price, delta):.4g}",
         "delta": f"{budget.delta:g}",
     }

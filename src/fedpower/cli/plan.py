@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli import values
-from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.console import console, print_json, table
+from fedpower.cli.paths import LEDGER, any_file
+from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
 from fedpower.data import match_columns, open_source
@@ -17,17 +19,16 @@ from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import Plan, plan, spectrum_of_gap
 from fedpower.privacy.ledger import Ledger
-
-PATH = click.Path(path_type=Path)
+from fedpower.report.page.words import human_bytes
 
 
 @click.command(
     name="plan",
     epilog="Example: fedpower plan --features 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
 )
-@click.argument("files", nargs=-1, metavar="[FILE...]")
-@click.option("-k", "n_components", type=click.IntRange(min=1), required=True, metavar="K",
-              help="Number of components.")  # fmt: skip
+@click.argument("files", nargs=-1, metavar="[FILE...]", shell_complete=any_file)
+@click.option("-k", "n_components", callback=values.rank, required=True, metavar="K",
+              help="Number of components, a fraction of variance, or noise.")  # fmt: skip
 @click.option("--epsilon", callback=values.epsilon, required=True, metavar="NUMBER|inf",
               help="Each silo's budget for the fit.")  # fmt: skip
 @click.option("--delta", type=float, help="The δ of (ε, δ); by default from the number of rows.")
@@ -56,9 +57,10 @@ PATH = click.Path(path_type=Path)
               help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
 @click.option("--spectrum", metavar="FILE|NUMBERS",
               help="A guess of the leading eigenvalues: a .npy file, or 0.03,0.02,...")  # fmt: skip
-@click.option("--ledger", "ledgers", type=PATH, multiple=True,
+@click.option("--ledger", "ledgers", type=LEDGER, multiple=True,
               help="Tell what the fit would leave of this ledger; repeatable.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@quiet_option
 def plan_command(**options: Any) -> None:
     """Tell rounds, bytes, noise and predicted error of every way a fit could be done.
 
@@ -85,7 +87,7 @@ def plan_command(**options: Any) -> None:
         record["epsilon"] = made.epsilon if math.isfinite(made.epsilon) else "inf"
         print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
     else:
-        _print(made, sizes, n_features, left)
+        _print(made, sizes, n_features, left, options["n_components"])
 
 
 def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
@@ -104,10 +106,12 @@ def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
         )
         opened = {name: open_source(silo) for name, silo in silos.items()}
         _, matched = match_columns(list(opened.values()), extra=options["extra"])
-        sizes = {
-            name: source.n_rows or sum(int(block.shape[0]) for block in source.blocks(65536))
-            for name, source in zip(opened, matched, strict=True)
-        }
+        with bar_of("rows") as advance:
+            sizes = {
+                name: source.n_rows
+                or sum(int(block.shape[0]) for block in counted(source.blocks(65536), advance))
+                for name, source in zip(opened, matched, strict=True)
+            }
         return sizes, matched[0].n_features
     if not options["silos"] or not options["n_features"]:
         raise InputError(
@@ -139,6 +143,11 @@ def _spectrum(options: dict[str, Any], n_features: int) -> NDArray[np.float64] |
     if words is not None and gap is not None:
         raise InputError("--gap and --spectrum must not be given together, got both; choose one")
     if gap is not None:
+        if not isinstance(options["n_components"], int):
+            raise InputError(
+                "--gap must go with a number of components, after which the gap is, got "
+                f"-k {options['n_components']}; give the eigenvalues with --spectrum"
+            )
         return spectrum_of_gap(gap, options["n_components"], n_features)
     if words is None:
         return None
@@ -154,7 +163,7 @@ def _spectrum(options: dict[str, Any], n_features: int) -> NDArray[np.float64] |
 
 
 def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
-    with Ledger.open(path) as ledger:
+    with Ledger.look(path) as ledger:
         if not math.isfinite(epsilon):
             return {"fits": False, "left": ledger.left()}
         forecast = ledger.what_if(epsilon)
@@ -162,7 +171,11 @@ def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
 
 
 def _print(
-    made: Plan, sizes: dict[str, int], n_features: int, left: dict[str, dict[str, Any]]
+    made: Plan,
+    sizes: dict[str, int],
+    n_features: int,
+    left: dict[str, dict[str, Any]],
+    asked: int | float | str,
 ) -> None:
     out = console()
     promise = (
@@ -189,7 +202,10 @@ def _print(
         )
     out.print(shown)
     out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
-    if any(way.error is None for way in made.ways):
+    found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
+    if found and not isinstance(asked, int):
+        out.print(f"It would find {found[0]} components for -k {asked}.", soft_wrap=True)
+    if all(way.error is None and way.rank is None for way in made.ways):
         out.print(
             "Give --gap or --spectrum to have rounds, bytes and the error predicted.",
             soft_wrap=True,

@@ -1,6 +1,5 @@
 """``fedpower reproduce``: the paper's section 5, made anew and put to the test."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import console, note, print_json, table
+from fedpower.cli.progress import bars, quiet_option
 
 FIGURES = ("3", "4", "schedules", "alignment", "silos", "rows")
 USUAL, QUICK = 20, 3
@@ -40,6 +40,7 @@ USUAL, QUICK = 20, 3
     help=f"Each with rows, start and noise of its own; {USUAL} unless given, {QUICK} with --quick.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
+@quiet_option
 def reproduce(
     *,
     output: Path,
@@ -110,13 +111,9 @@ def _print(verdicts: list[Any]) -> None:
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
     """Give a progress callback; shown on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
@@ -130,9 +127,11 @@ def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    shown = console(stderr=True)
     # The speed of many minutes: runs of one model are much slower than those of the other.
-    with Progress(*columns, console=shown, transient=True, speed_estimate_period=600.0) as progress:
+    with bars(*columns, speed_estimate_period=600.0) as progress:
+        if progress is None:
+            yield None
+            return
         task = progress.add_task("", total=None)
 
         def show(done: int, total: int, kept: bool) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, human_bytes, print_json, table
+from fedpower.cli.console import console, print_json, print_result, table
 from fedpower.cli.extras import needs_flare
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, RUN
+from fedpower.report.page.words import human_bytes
 
 PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
@@ -61,7 +62,10 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
                 f"the kit must be of study {read.digest[:12]}, got one of study "
                 f"{runner.study.digest[:12]}; make kits anew with `fedpower federation init`"
             )
-        state = runner.run(place, resume=options["resume"])
+        try:
+            state = runner.run(place, resume=options["resume"])
+        except KeyboardInterrupt:
+            raise click.Abort(_how_to_go_on(rehearsed=options["n_local"] is not None)) from None
     record = json.loads((output / RUN).read_text(encoding="utf-8"))
     if as_json:
         print_json({"result": str(output), **record})
@@ -73,9 +77,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         soft_wrap=True,
     )
     out.print((output / "privacy.txt").read_text().rstrip(), soft_wrap=True)
-    out.print(
-        f"\nResult: {output} (project rows with `fedpower transform {output} FILE`)", soft_wrap=True
-    )
+    print_result(output)
 
 
 @click.command()
@@ -120,6 +122,15 @@ def _runner_kit(study: Path, read: StudyFile, options: dict[str, Any]) -> Iterat
         with local_federation(read, folder, data) as made:
             _say(f"a coordinator and {len(data)} silos are starting on this machine, in {folder}")
             yield made.runner
+
+
+def _how_to_go_on(*, rehearsed: bool) -> str:
+    if rehearsed:
+        return "interrupted, so no result was written; the rehearsal is gone, run it again"
+    return (
+        "interrupted, so no result was written; take the run up again with --resume: nothing that was "
+        "charged is charged again"
+    )
 
 
 def _kit(study: Path, kit: Path | None) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.cli.console import note
 from fedpower.data import RowSource, match_columns, open_source, split_by_group
 from fedpower.data.source import Extra
 from fedpower.errors import InputError
@@ -32,7 +33,8 @@ def open_silos(
     groups
         The column whose values name the silos.
     columns, drop
-        The columns to use, and those to leave out.
+        The columns to use, and those to leave out. Where columns have no names (``.npy`` and the like)
+        ``columns`` names them by position, which is told on stderr.
     n_features
         The number of columns, which svmlight files do not tell.
     """
@@ -40,7 +42,10 @@ def open_silos(
     if groups is None:
         if columns is None and not drop and n_features is None:
             return dict(named)
-        present = {name: set(open_source(path).columns or ()) for name, path in named.items()}
+        opened = {name: open_source(path).columns for name, path in named.items()}
+        if columns is not None:
+            _tell_unnamed([str(named[name]) for name in opened if opened[name] is None])
+        present = {name: set(found or ()) for name, found in opened.items()}
         return {
             name: open_source(
                 path,
@@ -170,6 +175,17 @@ def _named_files(files: Sequence[str]) -> dict[str, Path]:
             )
         named[name] = path
     return named
+
+
+def _tell_unnamed(files: list[str]) -> None:
+    """Say of files whose columns have no names that they are named, not chosen."""
+    if files:
+        have = (
+            "has no column names, so they are"
+            if len(files) == 1
+            else "have no column names: they are"
+        )
+        note(f"{', '.join(files)} {have} named by position, in the order of --columns")
 
 
 def _ledger_in(folder: Path | None, silo: str) -> Path:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedpower.cli.progress import bar_of, quiet_option
 from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.experiments.simulated import Model
 from fedpower.experiments.writing import FORMATS, Format, require_room, write_model
@@ -51,6 +50,7 @@ def _shared(command: Command) -> Command:
         ),
         click.option("--force", is_flag=True, help="Replace an earlier simulation in the folder."),
         click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON."),
+        quiet_option,
     ]
     for option in reversed(options):
         command = option(command)
@@ -127,24 +127,8 @@ def sbm(
 
 def _write(model: Model, *, output: Path, kind: Format, force: bool, as_json: bool) -> None:
     require_room(output, force=force)
-    terminal = Console(stderr=True)
-    with Progress(
-        TextColumn("rows"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=terminal,
-        disable=not terminal.is_terminal,
-        transient=True,
-    ) as progress:
-        task = progress.add_task("rows", total=model.n_rows)
-        files = write_model(
-            model,
-            output,
-            kind=kind,
-            force=force,
-            on_rows=lambda count: progress.advance(task, count),
-        )
+    with bar_of("rows", model.n_rows) as advance:
+        files = write_model(model, output, kind=kind, force=force, on_rows=advance)
     size = sum(path.stat().st_size for path in files)
     if as_json:
         told = {"folder": str(output), "bytes": size, "files": [str(path) for path in files]}

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_facts
-from fedpower.cli.values import named_keys, names
+from fedpower.cli.values import named_keys, names, rank
 from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
@@ -29,7 +29,14 @@ def study() -> None:
 @click.option(
     "--columns-of", type=PATH, metavar="FILE", help="Take the columns of this file instead."
 )
-@click.option("-k", "n_components", type=int, required=True, help="Number of components.")
+@click.option(
+    "-k",
+    "n_components",
+    callback=rank,
+    required=True,
+    metavar="K",
+    help="Number of components, a fraction of variance, or noise: those that stand above it.",
+)
 @click.option("--epsilon", type=float, required=True, help="Each silo's budget; inf for none.")
 @click.option("--delta", type=float, default=1e-6, show_default=True, help="The δ of (ε, δ).")
 @click.option("--row-norm", type=float, help="Public bound on a row's norm.")

@@ -1,41 +1,65 @@
 """`fedpower transform`: scores of new rows on fitted components, streamed."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from fedpower.cli.console import note
+from fedpower.cli.paths import PATH, RESULT
+from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.data import open_source
-from fedpower.report import read_result
+from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
-from fedpower.report.scores import write_csv, writer_for
-
-PATH = click.Path(path_type=Path)
+from fedpower.report.scores import Scores, write_csv, writer_for
 
 
 @click.command()
-@click.argument("model", type=PATH)
+@click.argument("model", type=RESULT)
 @click.argument("file", type=PATH)
 @click.option(
     "-o", "--output", type=PATH, help="A .csv, .parquet or .npy file; else CSV on stdout."
 )
+@click.option(
+    "--id-column",
+    metavar="NAME",
+    help="A column of FILE that is no feature, such as patient_id: the first of the scores' columns.",
+)
 @click.option("--force", is_flag=True, help="Replace that file.")
-def transform(model: Path, file: Path, output: Path | None, force: bool) -> None:
+@quiet_option
+def transform(
+    model: Path, file: Path, output: Path | None, id_column: str | None, force: bool
+) -> None:
     """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
 
     Columns are matched by name, further ones are left out; rows keep their order. A local
     computation: nothing leaves this machine and no budget is spent.
     """
     result = read_result(model)
-    write = None if output is None else writer_for(output)
-    source = open_source(file)
-    if result.feature_names is not None and source.columns is None:
-        note(f"{file} has no column names, so its columns are taken in the order of the model's")
-    blocks = result.score_blocks(result.select(source))
-    if output is None or write is None:
-        write_csv(sys.stdout, blocks, result.score_names)
-        return
-    with new_file(output, force=force) as place:
-        count = write(place, blocks, result.score_names)
+    write = None if output is None else writer_for(output, labelled=id_column is not None)
+    with scores_of(result, file, id_column) as scores:
+        if output is None or write is None:
+            write_csv(sys.stdout, scores)
+            return
+        with new_file(output, force=force) as place:
+            count = write(place, scores)
     click.echo(f"{output}: {count} rows of {result.n_components} scores", err=True)
+
+
+@contextmanager
+def scores_of(result: Result, file: Path, id_column: str | None) -> Iterator[Scores]:
+    """Give the scores of a file's rows, to be computed as they are written; a bar shows how far."""
+    source = open_source(file)
+    if id_column is not None:
+        blocks = result.labelled_scores(source, id_column)
+    else:
+        if result.feature_names is not None and source.columns is None:
+            note(
+                f"{file} has no column names, so its columns are taken in the order of the model's"
+            )
+        blocks = ((None, block) for block in result.score_blocks(result.select(source)))
+    with bar_of("rows", source.n_rows) as advance:
+        seen = counted(blocks, advance, size=lambda labelled: len(labelled[1]))
+        yield Scores(names=result.score_names, blocks=seen, label=id_column)

@@ -19,16 +19,18 @@ def epsilon(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return number
 
 
-def rank(ctx: click.Context, param: click.Parameter, value: str) -> int | float:
-    """Return a number of components as int, or a fraction of variance as float."""
+def rank(ctx: click.Context, param: click.Parameter, value: str) -> int | float | str:
+    """Return a number of components as int, a fraction of variance as float, or "noise"."""
+    if value == "noise":
+        return value
     number = _number(value)
     if value.isdecimal() and number >= 1:
         return int(value)
     if 0 < number < 1:
         return number
     raise click.BadParameter(
-        "it must be a number of components such as 4, or a fraction of variance such as 0.9, "
-        f"got {value!r}"
+        "it must be a number of components such as 4, a fraction of variance such as 0.9, or noise "
+        f"for those that stand above it, got {value!r}"
     )
 
 

@@ -4,9 +4,10 @@ import re
 
 PHRASES = (
     (r"drop=\['([^']*)'\]", r"--drop '\1'"),
-    (r"extra=[\"']drop[\"']", "--extra drop"),
+    (r"extra_columns=[\"']drop[\"']", "--extra drop"),
     (r"columns=\[\.\.\.\]", "--columns a,b,..."),
     (r"(solver|noise|aggregation)='(\w+)'", r"--\1 \2"),
+    (r"n_components='noise'", "-k noise"),
     (r"center=False", "--no-center"),
     (r"normalize=True", "--normalize"),
     (r"epsilon=float\('inf'\)|float\('inf'\)", "inf"),

@@ -35,7 +35,7 @@ def pick_columns(
     if surplus and extra == "refuse":
         raise InputError(
             f"{name} must have only the columns every silo agreed on, got also {shown(surplus)}; "
-            'remove them or pass extra="drop"'
+            'remove them, or leave them out with extra_columns="drop"'
         )
     return [places[column] for column in want]
 

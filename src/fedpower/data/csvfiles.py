@@ -4,6 +4,7 @@ Arrow's own messages quote cells, so none is passed on: when a block does not co
 over the text finds the row to name.
 """
 
+import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ def csv_reader(path: Path, name: str, *, delimiter: str = ",") -> CsvTable:
     pa = arrow()
     try:
         longest = _longest_line(path)
-    except (pa.ArrowException, OSError, EOFError):
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError):
         raise _unreadable(name) from None
     if longest == 0:
         raise InputError(
@@ -187,12 +188,13 @@ def _count_first(table: CsvTable) -> int:
 
 
 def _longest_line(path: Path) -> int:
-    """Return the length of the longer of the first two lines."""
+    """Return the length of the longer of the first two lines; what is not UTF-8 raises."""
     with arrow().input_stream(str(path), compression="detect") as text:
         head, lines = b"", 0
         while lines < 2 and (part := text.read(2**16)):
             head += part
             lines = head.count(b"\n")
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # its end may be half a character
         return max((len(line) for line in head.split(b"\n")[:2]), default=0)
 
 

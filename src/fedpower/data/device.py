@@ -14,6 +14,7 @@ from fedpower.data.checks import require_finite
 from fedpower.data.kernel import block_rows as cpu_block_rows
 from fedpower.data.source import RowSource
 from fedpower.data.tensors import TensorSource
+from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
 BLOCK_BYTES = 512 * 2**20
@@ -108,7 +109,9 @@ def block_rows(n_features: int, device: Device) -> int:
     return max(MIN_ROWS, min(MAX_ROWS, BLOCK_BYTES // (8 * n_features)))
 
 
-def device_blocks(source: RowSource, device: Device, *, check: bool) -> Iterator[Any]:
+def device_blocks(
+    source: RowSource, device: Device, *, check: bool, watch: Watch = UNWATCHED
+) -> Iterator[Any]:
     """Yield the rows as tensors on the device, in the precision in which they are multiplied.
 
     Parameters
@@ -116,11 +119,13 @@ def device_blocks(source: RowSource, device: Device, *, check: bool) -> Iterator
     source : dense rows.
     device : where to.
     check : whether to look for missing and infinite values; once is enough, rows do not change.
+    watch : is told of every block, and may stop the pass.
     """
     dtype = precision(source, device)
     rows = block_rows(source.n_features, device)
     start = 0
     for block in _stored(source, rows):
+        watch.saw(int(block.shape[0]))
         part = block.to(device=device.name, dtype=dtype)
         # A finite sum has finite terms; otherwise the CPU's check finds the place and the words.
         if check and not bool(torch().isfinite(part.sum())):

@@ -1,5 +1,6 @@
 """Moments and products of rows on a device, one read for each, summed in float64."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedpower.data.product import RowSummary, require_basis
 from fedpower.data.row_factors import FactoredRows, factored_rows
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector
+from fedpower.data.watch import UNWATCHED, Watch
 
 
 class DeviceProduct:
@@ -32,14 +34,22 @@ class DeviceProduct:
     ----------
     source, treatment : the rows, dense, and what is done to them.
     device : where.
+    watch : is told of every block, and may stop a pass.
     """
 
-    def __init__(self, source: RowSource, treatment: RowTreatment, device: Device) -> None:
+    def __init__(
+        self,
+        source: RowSource,
+        treatment: RowTreatment,
+        device: Device,
+        watch: Watch = UNWATCHED,
+    ) -> None:
         treatment.check_width(source.n_features)
         require_dense(source)
         self._source = source
         self._treatment = treatment
         self._device = device
+        self._watch = watch
         self._direct: list[Fused | FactoredRows] = []
         self._summary: RowSummary | None = None
 
@@ -58,7 +68,7 @@ class DeviceProduct:
         total, n_clipped = 0, 0
         origin, drift = torch().zeros(width, **double), torch().zeros(width, **double)
         scatter = torch().zeros((width, width), **double)
-        for rows in device_blocks(self._source, self._device, check=True):
+        for rows in self._blocks(check=True):
             treated, clipped = treat(self._treatment, rows)
             count = int(treated.shape[0])
             mean = sum_rows(treated) / count
@@ -90,7 +100,7 @@ class DeviceProduct:
             if direct.takes(basis, shift):
                 return direct.product(basis, shift) / n_rows
         result: Any = 0.0
-        for rows in device_blocks(self._source, self._device, check=False):
+        for rows in self._blocks(check=False):
             moved, _ = treat(self._treatment, rows)
             if shift is not None:
                 moved = moved - like(shift, rows)
@@ -107,6 +117,9 @@ class DeviceProduct:
             self._summary = self._summarise()
         return self._summary
 
+    def _blocks(self, *, check: bool) -> Iterator[Any]:
+        return device_blocks(self._source, self._device, check=check, watch=self._watch)
+
     def _summarise(self) -> RowSummary:
         """Merge the blocks' means and sums of squares about them [CGL83 eq. 2.1]."""
         double = {"dtype": torch().float64, "device": self._device.name}
@@ -115,7 +128,7 @@ class DeviceProduct:
         origin, drift = torch().zeros(width, **double), torch().zeros(width, **double)
         squares = torch().zeros((), **double)
         largest, smallest = 0.0, float("inf")
-        for rows in device_blocks(self._source, self._device, check=True):
+        for rows in self._blocks(check=True):
             treated, clipped = treat(self._treatment, rows)
             high, low = _peaks(rows)
             largest, smallest = max(largest, high), min(smallest, low)

@@ -10,12 +10,13 @@ from fedpower.data.arrays import canonical
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, RowSource, SparseBlock, is_sparse
 from fedpower.data.sql import QuerySource
+from fedpower.data.watch import UNWATCHED, Watch
 
 MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""
 
 
-def fingerprint(source: RowSource) -> str:
+def fingerprint(source: RowSource, watch: Watch = UNWATCHED) -> str:
     """Return the SHA-256 of a source's columns and untreated rows, from one pass.
 
     The encoding depends on the rows alone: little-endian float64 in row order, −0 as +0. Rows wider
@@ -25,7 +26,7 @@ def fingerprint(source: RowSource) -> str:
     and an encoding of their own (`RowTally`): the same rows from a file are another question.
 
     The digest of rows tells whoever can guess them whether the guess is right: it is for the silo's
-    own files.
+    own files. The ``watch`` is told of every block; a query's own pass is not watched.
     """
     if isinstance(source, QuerySource):
         return source.fingerprint()
@@ -34,6 +35,7 @@ def fingerprint(source: RowSource) -> str:
     streams = [hashlib.sha256() for _ in range(3 if width > MAX_DENSE_FEATURES else 1)]
     total = 0
     for block in source.blocks(block_rows(width)):
+        watch.saw(int(block.shape[0]))
         total += int(block.shape[0])
         parts = _entries(block) if len(streams) == 3 else (_dense(block),)
         for stream, part in zip(streams, parts, strict=True):

@@ -15,6 +15,7 @@ from fedpower.data.moment import Moments, accumulate_moment
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector
+from fedpower.data.watch import Watch
 from fedpower.errors import InputError
 
 
@@ -47,6 +48,7 @@ class LocalMoment:
     choice : the kernel.
     memory_limit : bytes that d×d arrays may take.
     device : where rows are multiplied; the CPU, by NumPy, without one.
+    watch : is told of every block that is read here, and may stop it; Dask's workers are not watched.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class LocalMoment:
         choice: KernelChoice,
         memory_limit: int = MEMORY_LIMIT,
         device: Device | None = None,
+        watch: Watch | None = None,
     ) -> None:
         treatment.check_width(source.n_features)
         self.source = source
         self.treatment = treatment
         self.choice = choice
         self.device = device
+        self.watch = watch = Watch() if watch is None else watch
         self._limit = memory_limit
         self._moments: Moments | None = None
         self._rows: Products
@@ -71,12 +75,12 @@ class LocalMoment:
             on_workers = DaskProduct(source, treatment)
             self._rows, self._accumulate = on_workers, on_workers.moments
         elif device is not None:
-            on_device = DeviceProduct(source, treatment, device)
+            on_device = DeviceProduct(source, treatment, device, watch)
             self._rows, self._accumulate = on_device, on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
         else:
-            self._rows = RowProduct(source, treatment)
-            self._accumulate = lambda: accumulate_moment(source, treatment)
+            self._rows = RowProduct(source, treatment, watch)
+            self._accumulate = lambda: accumulate_moment(source, treatment, watch=watch)
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -148,6 +152,7 @@ def local_moment(
     density: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
     device: Device | None = None,
+    watch: Watch | None = None,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -160,6 +165,7 @@ def local_moment(
     memory_limit : bytes that d×d arrays may take.
     device : where rows are multiplied; the CPU, by NumPy, without one. Dask's rows are multiplied by
         its workers.
+    watch : is told of every block that is read, and may stop it.
     """
     treatment = RowTreatment() if treatment is None else treatment
     choice = choose_kernel(
@@ -170,4 +176,6 @@ def local_moment(
         density=source.density if density is None else density,
         memory_limit=memory_limit,
     )
-    return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit, device=device)
+    return LocalMoment(
+        source, treatment, choice=choice, memory_limit=memory_limit, device=device, watch=watch
+    )

@@ -10,6 +10,7 @@ from fedpower.data.kernel import SPARSE_LIMIT
 from fedpower.data.kernel import block_rows as usual_rows
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Block, Matrix, RowSource, SparseBlock, Vector, is_sparse
+from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
 MIRROR_ROWS = 512
@@ -83,7 +84,11 @@ def require_center(center: Vector, n_features: int) -> Vector:
 
 
 def accumulate_moment(
-    source: RowSource, treatment: RowTreatment, *, block_rows: int | None = None
+    source: RowSource,
+    treatment: RowTreatment,
+    *,
+    block_rows: int | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Moments:
     """Return the moments of a source's treated rows from one pass.
 
@@ -95,6 +100,7 @@ def accumulate_moment(
     ----------
     source, treatment : the rows and what is done to them.
     block_rows : rows per block; about 4 MiB of them by default.
+    watch : is told of every block, and may stop the pass.
     """
     n_features = source.n_features
     treatment.check_width(n_features)
@@ -107,7 +113,7 @@ def accumulate_moment(
     total, n_clipped = 0, 0
     origin, drift = np.zeros(n_features), np.zeros(n_features)
     scatter: Any = np.zeros((n_features, n_features), order="F")
-    for block in full_blocks(source, block_rows):
+    for block in full_blocks(source, block_rows, watch):
         treated, clipped = treatment.apply(block)
         if not is_sparse(treated):
             origin = treated.mean(axis=0) if total == 0 else origin

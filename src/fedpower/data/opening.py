@@ -15,6 +15,7 @@ from fedpower.data.checks import shown
 from fedpower.data.csvfiles import csv_reader
 from fedpower.data.dask_source import DaskSource, dask_source, is_dask
 from fedpower.data.frames import arrow_reader, frame_reader, is_pandas
+from fedpower.data.h5ad import anndata_source, h5ad_source, is_anndata
 from fedpower.data.npy import npy_source
 from fedpower.data.npz import npz_source
 from fedpower.data.positional import PositionalSource
@@ -40,6 +41,7 @@ TABLE_FILES: Readers = {
 ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
     ".npy": npy_source,
     ".npz": npz_source,
+    ".h5ad": h5ad_source,
 }
 SVMLIGHT_FILES = tuple(
     f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
@@ -61,9 +63,9 @@ def open_source(
     Parameters
     ----------
     data : a 2-d NumPy array, SciPy sparse matrix or PyTorch tensor; a pandas data frame, an Arrow
-        table or what exports itself as one; a Dask array or data frame; a path ending in .npy, .npz,
-        .csv, .tsv, .parquet, .feather, .arrow, .svm, .libsvm or .svmlight (text also with .gz); a
-        `SqlQuery`, or a .toml file that holds one; or a `RowSource`.
+        table or what exports itself as one; a Dask array or data frame; an AnnData; a path ending in
+        .npy, .npz, .h5ad, .csv, .tsv, .parquet, .feather, .arrow, .svm, .libsvm or .svmlight (text also
+        with .gz); a `SqlQuery`, or a .toml file that holds one; or a `RowSource`.
     name : what error sentences call it; the path, or the kind of object, by default.
     columns : where columns have names, the ones to use, in this order; where they have none, their
         names.
@@ -176,6 +178,8 @@ def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool)
         return sparse_source(data, name or "the sparse matrix")
     if isinstance(data, np.ndarray):
         return array_source(data, name or "the array")
+    if is_anndata(data):
+        return anndata_source(data, name or "the AnnData")
     if is_tensor(data):
         return tensor_source(data, name or "the tensor")
     raise InputError(

@@ -9,6 +9,7 @@ from fedpower.data.kernel import block_rows
 from fedpower.data.moment import column_mean, require_center
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
+from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
 
@@ -42,12 +43,16 @@ class RowProduct:
     ----------
     source, treatment : the rows and what is done to them. A centre of a treatment without bound is
         handled as a rank-one correction, so that sparse blocks stay sparse.
+    watch : is told of every block, and may stop a pass.
     """
 
-    def __init__(self, source: RowSource, treatment: RowTreatment) -> None:
+    def __init__(
+        self, source: RowSource, treatment: RowTreatment, watch: Watch = UNWATCHED
+    ) -> None:
         treatment.check_width(source.n_features)
         self._source = source
         self._treatment = treatment
+        self._watch = watch
         self._offset: Vector | None = None
         if source.sparse and not treatment.bounded:
             self._treatment, self._offset = treatment.split()
@@ -73,7 +78,7 @@ class RowProduct:
         basis = require_basis(basis, self._source.n_features)
         shift = self._shift(center)
         total, result = 0, np.zeros(basis.shape)
-        for block in full_blocks(self._source, self._rows):
+        for block in full_blocks(self._source, self._rows, self._watch):
             treated, _ = self._treatment.apply(block)
             total += int(treated.shape[0])
             result += _block_product(treated, basis, shift)
@@ -97,7 +102,7 @@ class RowProduct:
         """Merge the blocks' means and sums of squares about them [CGL83 eq. 2.1]."""
         total, n_clipped, squares = 0, 0, 0.0
         origin, drift = np.zeros(self._source.n_features), np.zeros(self._source.n_features)
-        for block in full_blocks(self._source, self._rows):
+        for block in full_blocks(self._source, self._rows, self._watch):
             treated, clipped = self._treatment.apply(block)
             if not is_sparse(treated):
                 origin = treated.mean(axis=0) if total == 0 else origin

@@ -14,9 +14,11 @@ from fedpower.data.checks import (
     require_distinct,
     require_finite,
     require_shape,
+    shown,
 )
 from fedpower.data.columns import pick_columns
 from fedpower.data.source import Block, Extra, Matrix
+from fedpower.errors import InputError
 
 
 def arrow(module: str = "") -> Any:
@@ -117,6 +119,26 @@ class TableSource:
             del batch  # or two batches are held while the next one is read
             yield block
         require_shape(self.name, seen, self.n_features)
+
+    def labelled(self, column: str, max_rows: int) -> Iterator[tuple[Any, Block]]:
+        """Return the cells of a column that is no feature, as an Arrow array, beside each block of rows.
+
+        Text files and queries give the cells as they are written.
+        """
+        require_block_size(max_rows)
+        if column not in self.reader.columns:
+            raise InputError(
+                f"{self.name} must have the column '{column}' to label its rows, got "
+                f"{shown(self.reader.columns)}; name one of its columns"
+            )
+        return self._labelled(column, max_rows)
+
+    def _labelled(self, column: str, max_rows: int) -> Iterator[tuple[Any, Block]]:
+        row = 0
+        for batch in self.reader.batches(self.columns, max_rows, key=column):
+            yield plain(batch.column(len(self.columns))), self._block(batch, row)
+            row += batch.num_rows
+        require_shape(self.name, row, self.n_features)
 
     def _block(self, batch: Any, rows: int | NDArray[np.int64]) -> Matrix:
         """Return the feature columns of a batch as a matrix."""

@@ -18,6 +18,7 @@ from fedpower.data import (
     local_moment,
     open_device,
 )
+from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
@@ -35,6 +36,8 @@ from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
+OnRows = Callable[[str, int, int | None], None]
+"""Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
 
 
 def read_silos(
@@ -46,6 +49,7 @@ def read_silos(
     n_jobs: int | None = None,
     public_facts_only: bool = False,
     device: str | None = None,
+    on_rows: OnRows | None = None,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
@@ -53,6 +57,8 @@ def read_silos(
     ``public_facts_only`` the kernel and its reason, which go into results, are chosen without a look at
     how sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
+    ``on_rows`` is told of every block, now and in later passes. Where one silo's data are refused, or on
+    Ctrl-C, the reading of the others ends too.
     """
     place = None if device is None else open_device(device, single=not public_facts_only)
     workers, threads = share_cores(len(sources), n_jobs)
@@ -64,6 +70,7 @@ def read_silos(
             steps=steps,
             density=1.0 if public_facts_only else source.density,
             device=place,
+            watch=_watch(name, source, on_rows),
         )
         for name, source in sources.items()
     }
@@ -71,7 +78,11 @@ def read_silos(
         blas_threads(threads),
         ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo") as pool,
     ):
-        list(pool.map(lambda moment: moment.prepare(), moments.values()))
+        try:
+            list(pool.map(lambda moment: moment.prepare(), moments.values()))
+        except BaseException:
+            _stop(moments)
+            raise
     return moments
 
 
@@ -125,7 +136,9 @@ def federate(
                 identity=(identities or {}).get(name),
                 source=noise,
                 # A ledger in memory lives as long as this fit, whose rows do not change.
-                fingerprint=fingerprint(moment.source) if name in (ledgers or {}) else "",
+                fingerprint=fingerprint(moment.source, moment.watch)
+                if name in (ledgers or {})
+                else "",
             )
             for name, moment in moments.items()
         }
@@ -142,13 +155,26 @@ def federate(
             min_silos=min_silos,
             on_round=on_round,
         )
-        run_in_process(coordinator, silos, deadline=deadline, n_jobs=n_jobs)
+        run_in_process(
+            coordinator, silos, deadline=deadline, n_jobs=n_jobs, stop=lambda: _stop(moments)
+        )
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
     if study.aggregation == "secure":
         notes = (*outcome.privacy.notes, REHEARSED)
         outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
     return outcome
+
+
+def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:
+    if on_rows is None:
+        return Watch()
+    return Watch(lambda count: on_rows(name, count, source.n_rows))
+
+
+def _stop(moments: Mapping[str, LocalMoment]) -> None:
+    for moment in moments.values():
+        moment.watch.stop()
 
 
 def _open_ledgers(

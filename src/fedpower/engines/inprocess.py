@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Protocol
@@ -32,6 +32,7 @@ def run_in_process(
     deadline: float | None = None,
     grace: float | None = None,
     n_jobs: int | None = None,
+    stop: Callable[[], None] | None = None,
 ) -> None:
     """Run ``coordinator`` to its end over ``silos`` in threads.
 
@@ -47,6 +48,9 @@ def run_in_process(
     n_jobs
         How many silos work at once; the number of cores unless given. The cores are shared out: each
         silo's BLAS gets cores // n_jobs threads, so that together they use every core once.
+    stop
+        Called on Ctrl-C, to have the silos end what they are at; they are waited for, so that none
+        is still at its ledger when that is closed.
     """
     busy, threads = share_cores(len(silos), n_jobs)
     pace = Pace(deadline=deadline, grace=grace, enough=coordinator.min_silos)
@@ -59,6 +63,12 @@ def run_in_process(
         try:
             while not coordinator.done:
                 _run_round(coordinator, silos, pools, pace)
+        except KeyboardInterrupt:
+            if stop is not None:
+                stop()
+            for pool in pools.values():
+                pool.shutdown(cancel_futures=True)
+            raise
         finally:
             for pool in pools.values():
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,8 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedpower.data import RowSource, match_columns, open_source
-from fedpower.engines.embedded import LedgerPaths, federate, read_silos
+from fedpower.engines.embedded import LedgerPaths, OnRows, federate, read_silos
 from fedpower.errors import InputError
+from fedpower.estimator.conversion import as_sklearn
 from fedpower.estimator.fitted import column_scale, take
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.secure import IdentityPaths, identities_of
@@ -26,6 +27,10 @@ from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
 from fedpower.protocol.study import Aggregation
 
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
+
 Array = NDArray[np.float64]
 
 
@@ -34,9 +39,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_components : int, float or None, default=None
-        k; or, between 0 and 1, the fraction of variance the components must exceed (needs
-        ``epsilon=inf``); None keeps min(n_samples, n_features).
+    n_components : int, float, "noise" or None, default=None
+        k; or, between 0 and 1, the fraction of variance the components must exceed; or as many as stand
+        above the privacy noise. The latter two cost no budget, and with a finite ``epsilon`` need
+        ``noise="moment"``, see docs/how-to/choose-k.md. None keeps min(n_samples, n_features).
     epsilon : float, default=1.0
         Privacy budget of each silo for this fit, against the coordinator. ``float("inf")`` computes
         exactly, without noise, and promises nothing.
@@ -102,7 +108,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     extra_columns : {"refuse", "drop"}, default="refuse"
         What to do with columns that not every silo has, where columns have names.
     random_state : int, RandomState instance or None, default=None
-        Public randomness: start basis and sampling of silos. Never noise.
+        Public randomness: start basis and sampling of silos. Never noise. With ``ledgers`` and noised
+        steps, None takes it from the terms of the fit, so that the same fit again is not charged again.
     n_jobs : int, default=None
         Silos that work at once; None takes the number of cores.
     device : str, default=None
@@ -120,6 +127,15 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     noise_edge_ : float
         About the largest variance that the privacy noise alone would show, known from public facts: a
         component whose ``explained_variance_`` does not stand well above it is noise. 0 without noise.
+    n_above_noise_ : int or None
+        How many components stand above the noise, with a chance of at most 1% that it is too many;
+        None without noise, and where the whole spectrum is not known.
+    spectrum_ : ndarray
+        All eigenvalues that the releases give, noised as they are, in units of ``explained_variance_``:
+        all of the moment's where it was uploaded (negative ones too), else the r found.
+    denoised_variance_, denoised_variance_ratio_ : ndarray of shape (n_components_,) or None
+        The variances, and their shares of all variance, corrected for what noise adds to them; NaN for
+        components that do not stand above it. None for a private fit whose ``n_above_noise_`` is None.
     mean_ : ndarray of shape (n_features_in_,)
         What is subtracted from rows; zero for ``center=False``.
     n_components_, n_features_in_, feature_names_in_, n_samples_
@@ -145,7 +161,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components: int | float | None = None,
+        n_components: int | float | Literal["noise"] | None = None,
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
@@ -251,6 +267,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ledgers: LedgerPaths | None = None,
         identities: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_rows: OnRows | None = None,
         on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
         """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled.
@@ -259,7 +276,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ----------
         silos : list or mapping from names
             Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, PyTorch tensor, Dask array
-            or data frame, or the path of a .npy, .npz, .csv, .parquet, .feather or .svm file.
+            or data frame, AnnData, or the path of a .npy, .npz, .csv, .parquet, .feather, .svm or .h5ad
+            file.
         y : ignored
             Here for scikit-learn's sake.
         ledgers : mapping from silo names to ledger files, default=None
@@ -269,6 +287,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             unless given.
         on_round : callable, default=None
             Called with each closed round.
+        on_rows : callable, default=None
+            Called with the silo's name, the rows of a block just read and how many the silo has (None
+            where only a pass can tell), at every block of every pass, in the thread that reads.
         on_clipped : callable, default=None
             Called with the number of rows that the bound shortened, by silo. These counts come from the
             rows and are for the silos' operators only, so the fitted model does not keep them.
@@ -294,6 +315,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ledgers=ledgers,
             identity_files=identities,
             on_round=on_round,
+            on_rows=on_rows,
             on_clipped=on_clipped,
         )
 
@@ -341,6 +363,31 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             rows = rows * column_scale(self)
         return np.asarray(rows + self.mean_)
 
+    def to_sklearn(self) -> "PCA | Pipeline":
+        """Return the fit in scikit-learn's own objects, for tools that want nothing else.
+
+        Returns
+        -------
+        PCA or Pipeline
+            A :class:`sklearn.decomposition.PCA` that transforms as this does. Where rows are scaled or
+            normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
+            ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        return as_sklearn(
+            components=self.components_,
+            mean=self.mean_,
+            explained_variance=self.explained_variance_,
+            explained_variance_ratio=self.explained_variance_ratio_,
+            singular_values=self.singular_values_,
+            n_samples=self.n_samples_,
+            feature_names=None if names is None else tuple(str(name) for name in names),
+            scale=None if self.scale is None else column_scale(self),
+            normalize=bool(self.normalize),
+            center=public_treatment(self).center,
+        )
+
     @property
     def _n_features_out(self) -> int:
         """The number of columns that ``transform`` gives."""
@@ -359,6 +406,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ledgers: LedgerPaths | None = None,
         identity_files: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_rows: OnRows | None = None,
         on_clipped: Callable[[dict[str, int]], None] | None = None,
     ) -> Self:
         identities = identities_of(self, sources, identity_files)
@@ -371,6 +419,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             public_facts_only=not np.isinf(self.epsilon),
             device=self.device,
+            on_rows=on_rows,
         )
         if on_clipped is not None and treatment.row_norm is not None:
             on_clipped({name: moment.n_clipped for name, moment in moments.items()})
@@ -386,7 +435,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             moments,
             study=study,
             settings=settings,
-            rng=public_rng(self),
+            rng=public_rng(self, study if ledgers else None),
             ledgers=ledgers,
             identities=identities,
             min_silos=self.min_silos,

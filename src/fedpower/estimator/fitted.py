@@ -44,6 +44,7 @@ def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment
     total = max(solution.total_variance, float(values.sum()))
     middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
     norm = float(np.linalg.norm(middle))
+    spectrum = solution.values if solution.spectrum is None else solution.spectrum
     if not model.normalize:
         public = np.zeros(width) if treatment.center is None else treatment.center
         middle = public + middle * bound * column_scale(model)
@@ -51,6 +52,8 @@ def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment
         "components_": fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         "explained_variance_": values * to_variance,
         "explained_variance_ratio_": values / total if total > 0 else np.full_like(values, np.nan),
+        "spectrum_": spectrum * to_variance,
+        **_without_noise(outcome, values, to_variance, total),
         "singular_values_": np.sqrt(values * n_samples) * bound,
         "mean_": middle,
         "noise_edge_": noise_edge(outcome.study, solution.sizes, norm) * to_variance,
@@ -62,6 +65,28 @@ def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment
         "history_": [each.as_row() for each in outcome.rounds],
         "study_": outcome.study,
         "kernels_": outcome.kernels,
+    }
+
+
+def _without_noise(
+    outcome: Outcome, values: Array, to_variance: float, total: float
+) -> dict[str, Any]:
+    """Return what is known of the components without the noise; None where nothing is."""
+    solution, signal = outcome.solution, outcome.solution.signal
+    ratios = values / total if total > 0 else np.full_like(values, np.nan)
+    if outcome.study.noise != "none":
+        if signal is None:
+            return dict.fromkeys(
+                ("n_above_noise_", "denoised_variance_", "denoised_variance_ratio_")
+            )
+        values, ratios = np.full(solution.rank, np.nan), np.full(solution.rank, np.nan)
+        told = min(solution.rank, signal.n_above)
+        values[:told] = signal.denoised[:told]
+        ratios[:told] = np.diff(signal.together[:told], prepend=0.0)
+    return {
+        "n_above_noise_": None if signal is None else signal.n_above,
+        "denoised_variance_": values * to_variance,
+        "denoised_variance_ratio_": ratios,
     }
 
 

@@ -18,6 +18,7 @@ from fedpower.estimator.terms import agree
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse
+from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -50,7 +51,10 @@ class Way:
     noise_level
         Standard deviation of the pooled noise in one entry of what is noised, for rows of norm at most 1.
     error
-        Predicted sin θ_k of the components; None without a spectrum.
+        Predicted sin θ_k of the components; None without a spectrum, and where none would be found.
+    rank
+        Predicted k, where it is to be found from noised eigenvalues; 0 where none stands above the noise;
+        None without a spectrum.
     chosen
         Whether ``auto`` would take this one.
     """
@@ -64,6 +68,7 @@ class Way:
     error: float | None
     chosen: bool
     aggregation: str = "plain"
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +196,10 @@ def _ways(
         budget = budget_of(study)
         level = 0.0 if budget is None else pooled_std(budget, sizes)
         alone = 0.0 if budget is None else budget.std(max(sizes.values()))
-        runs: list[Rehearsed] = []
+        tried: list[Rehearsed | None] = []
         if values is not None and not _too_wide(study):
-            runs = [
-                rehearse(
+            tried = [
+                _rehearsed(
                     settings,
                     study,
                     spectrum=values,
@@ -205,6 +210,7 @@ def _ways(
                 )
                 for seed in range(n_rehearsals if level > 0 else 1)
             ]
+        runs = [run for run in tried if run is not None]
         yield Way(
             solver=solver,
             noise=study.noise,
@@ -215,7 +221,18 @@ def _ways(
             error=float(np.median([run.error for run in runs])) if runs else None,
             chosen=False,
             aggregation=aggregation,
+            rank=_median([0 if run is None else run.rank for run in tried]),
         )
+
+
+def _rehearsed(settings: SolverSettings, study: Study, **terms: Any) -> Rehearsed | None:
+    """Return what a rehearsal came to; None where no component stood above the noise, or too few."""
+    try:
+        return rehearse(settings, study, **terms)
+    except InputError:
+        if isinstance(settings.rank, int):
+            raise
+        return None
 
 
 def _summing(model: FedPCA, aggregation: str) -> FedPCA:

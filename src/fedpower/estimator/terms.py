@@ -23,6 +23,7 @@ from fedpower.protocol.solvers import (
     SolverSettings,
     UploadSettings,
 )
+from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.study import NoiseMode, Study
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> tuple[RowTrea
     return found, BOUND_READ
 
 
-def rank_of(model: "FedPCA", n_rows: int | None, n_features: int) -> int | float:
-    """Return k, or the fraction of variance asked for."""
+def rank_of(model: "FedPCA", n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
+    """Return k, a fraction of variance or "noise", as asked for; refuse what ``noise`` cannot tell."""
     asked = model.n_components
     most = n_features if n_rows is None else min(n_rows, n_features)
     if asked is None and n_rows is not None:
@@ -93,15 +94,25 @@ def rank_of(model: "FedPCA", n_rows: int | None, n_features: int) -> int | float
     if isinstance(asked, Integral) and not isinstance(asked, bool) and 1 <= int(asked) <= most:
         return int(asked)
     if isinstance(asked, Real) and not isinstance(asked, Integral) and 0 < float(asked) < 1:
-        if math.isinf(model.epsilon):
+        if noise in ("none", "moment"):
             return float(asked)
         raise InputError(
-            f"n_components as a fraction of variance must go with epsilon=inf, got {asked!r} with "
-            f"epsilon={model.epsilon:g}; give a number of components"
+            "n_components as a fraction of variance must go with noise='moment' or epsilon=inf, got "
+            f"{asked!r} with noise={noise!r}, whose releases do not show the whole spectrum; give a "
+            "number of components"
         )
+    if isinstance(asked, str) and asked == "noise":
+        if noise == "moment":
+            return "noise"
+        got = (
+            "epsilon=inf: there is no noise to stand above; give a number or a fraction of variance"
+        )
+        if noise != "none":
+            got = f"noise={noise!r}, whose releases do not show the whole spectrum; give a number"
+        raise InputError(f"n_components='noise' must go with noise='moment', got {got}")
     raise InputError(
-        f"n_components must be a whole number from 1 to min(n_samples, n_features)={most} or a "
-        f"fraction between 0 and 1, got {asked!r}; choose one of these"
+        f"n_components must be a whole number from 1 to min(n_samples, n_features)={most}, a "
+        f"fraction between 0 and 1 or 'noise', got {asked!r}; choose one of these"
     )
 
 
@@ -126,12 +137,12 @@ def agree(
             f"centring must have 2 rows at least, got n_samples = {n_rows}; "
             "bring more rows or pass center=False"
         )
-    rank = rank_of(model, n_rows, n_features)
     noise = noise_of(model, n_features)
+    rank = rank_of(model, n_rows, n_features, noise)
     n_steps = model.n_steps
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
-    if isinstance(rank, float):
+    if not isinstance(rank, int):
         width = n_features
     elif model.iteration_rank is None:
         width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
@@ -155,11 +166,11 @@ def agree(
         agreement=agreement,
         **secure_terms(model, noise, identities or {}),
     )
-    choice = solver_of(model, study)
+    choice = solver_of(model, study, rank)
     return study, settings_of(model, study, choice, rank=rank, n_steps=n_steps), choice
 
 
-def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
+def solver_of(model: "FedPCA", study: Study, rank: Rank) -> SolverChoice:
     """Return the solver, chosen or as asked for; what contradicts it is refused."""
     given = paper_settings(model)
     if study.noise == "step":
@@ -174,6 +185,8 @@ def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
             solver="moment",
             reason="aggregation='secure' sums the silos' moments once, and all else follows from the sum",
         )
+    if study.noise == "moment" and not isinstance(rank, int):
+        return _whole_spectrum(model, rank, given)
     if model.solver == "auto":
         return choose_solver(
             n_features=study.n_features,
@@ -195,22 +208,36 @@ def solver_of(model: "FedPCA", study: Study) -> SolverChoice:
     return SolverChoice(solver=model.solver, reason="it was asked for")
 
 
+def _whole_spectrum(model: "FedPCA", rank: Rank, given: tuple[str, ...]) -> SolverChoice:
+    """Return the solver that shows how many components stand above the noise: there is one."""
+    if model.solver not in ("auto", "moment") or given:
+        name = given[0] if model.solver in ("auto", "moment") else "solver"
+        raise InputError(
+            f"{name} must be left alone with n_components={rank!r}, got {getattr(model, name)!r}: which "
+            "components stand above the noise is read off the whole spectrum, which solver='moment' gives"
+        )
+    return SolverChoice(
+        solver="moment",
+        reason=f"n_components={rank!r} is read off the whole spectrum, which the moment's upload gives",
+    )
+
+
 def settings_of(
     model: "FedPCA",
     study: Study,
     choice: SolverChoice,
     *,
-    rank: int | float,
+    rank: Rank,
     n_steps: int | None,
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
     if study.aggregation == "secure":
-        assert isinstance(rank, int), "a private fit knows its number of components"
         return SecureSettings(study=study, rank=rank)
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features, rank=rank, iteration_rank=study.iteration_rank
         )
+    assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":
         opens_locally = model.one_shot_start
         if opens_locally is None:
@@ -247,8 +274,14 @@ def settings_of(
     )
 
 
-def public_rng(model: "FedPCA") -> np.random.Generator:
-    """Return the public randomness of a fit: start basis and sampling of silos, never noise."""
+def public_rng(model: "FedPCA", study: Study | None = None) -> np.random.Generator:
+    """Return the public randomness of a fit: start basis and sampling of silos, never noise.
+
+    Where every product is noised and no ``random_state`` is given it follows from the ``study``, if that
+    is given: the same fit then asks the same questions, to which ledgers hold the answers already.
+    """
+    if study is not None and study.noise in ("step", "paper") and model.random_state is None:
+        return np.random.default_rng(int(study.digest, 16))
     return np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
 
 

@@ -19,6 +19,31 @@ from fedpower.federation.policy import write_job
 CONNECT_S = 10.0
 
 
+class CoordinatorLostError(ProtocolError):
+    """The coordinator no longer answers, or knows nothing of this session or of its job."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the coordinator must answer, got no word from it; see that it runs and try again"
+        )
+
+
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """Tell FLARE's many words for a session that is over by one; a job that it refuses stays an error."""
+    from nvflare.fuel.flare_api.api_spec import (  # noqa: PLC0415
+        AuthorizationError,
+        InvalidJobDefinition,
+    )
+
+    try:
+        yield
+    except (AuthorizationError, InvalidJobDefinition):
+        raise
+    except Exception as error:
+        raise CoordinatorLostError from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """How a job ended.
@@ -42,14 +67,22 @@ class Desk:
         self._session = session
         self._name = study_name
 
+    def since(self) -> float:
+        """Return when the coordinator's process began: another time is another process."""
+        with _answered():
+            return float(self._session.get_system_info().server_info.start_time)
+
     def silos(self) -> dict[str, float]:
         """Return the connected silos and when each last connected."""
-        clients = self._session.get_connected_client_list()
+        with _answered():
+            clients = self._session.get_connected_client_list()
         return {each.name: each.last_connect_time for each in clients}
 
     def report(self) -> dict[str, Any]:
         """Return who is connected and how far the run that is under way is; None where there is none."""
-        running = [job["job_id"] for job in self._session.list_jobs() if job["status"] == "RUNNING"]
+        with _answered():
+            jobs = self._session.list_jobs()
+        running = [job["job_id"] for job in jobs if job["status"] == "RUNNING"]
         return {
             "connected": list(self.silos()),
             "run": self.progress(running[0]) if running else None,
@@ -57,18 +90,21 @@ class Desk:
 
     def submit(self, run: str) -> str:
         """Return the job that starts or takes up a run; an earlier one of the study is ended first."""
-        for job in self._session.list_jobs():
+        with _answered():
+            earlier = self._session.list_jobs()
+        for job in earlier:
             if not str(job.get("status", "")).startswith("FINISHED"):
                 with contextlib.suppress(Exception):
                     self._session.abort_job(job["job_id"])
-        with tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory() as scratch, _answered():
             folder = Path(scratch) / self._name
             write_job(folder, run, self._name)
             return str(self._session.submit_job(str(folder)))
 
     def status(self, job: str) -> str:
         """Return FLARE's word for a job's state."""
-        return str(self._session.get_job_status(job) or "")
+        with _answered():
+            return str(self._session.get_job_status(job) or "")
 
     def progress(self, job: str) -> dict[str, Any] | None:
         """Return how far a job is; None where it cannot tell at the moment."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.errors import ProtocolError
-from fedpower.federation.desk import Desk, Ended, open_desk
+from fedpower.federation.desk import CoordinatorLostError, Desk, Ended, open_desk
 from fedpower.federation.kits import RUNNER, kit_study
 from fedpower.federation.study_file import StudyFile
 
@@ -25,6 +25,9 @@ MOST_JOBS = 20
 
 START_S = 120.0
 """How long a submitted job may take to begin."""
+
+SILENCE_S = 120.0
+"""How long a job that began may say nothing before it is taken for lost."""
 
 LAST_RUN = "last_run.json"
 TURNED_AWAY = "FINISHED:FAILED_TO_RUN"
@@ -85,11 +88,15 @@ class Runner:
     def _one_job(self, run: str, scratch: Path) -> Ended:
         """Return how a job ended; one that was lost with its coordinator ends without a state."""
         with open_desk(self.kit, patience=self.patience) as desk:
-            present = self._gather(desk)
-            job = desk.submit(run)
-            self.say(f"run {run}: asking {', '.join(present)}")
-            if self._follow(desk, job, present):
+            try:
+                present = self._gather(desk)
+                since = desk.since()
+                job = desk.submit(run)
+                self.say(f"run {run}: asking {', '.join(present)}")
+                self._follow(desk, job, present, since)
                 return desk.fetch(job, scratch)
+            except CoordinatorLostError:
+                self.say("the connection to the coordinator was lost; trying to find it again")
         return Ended(state=None, result=None)
 
     def _gather(self, desk: Desk) -> list[str]:
@@ -115,31 +122,34 @@ class Runner:
                 )
             time.sleep(LOOK_S)
 
-    def _follow(self, desk: Desk, job: str, present: Collection[str]) -> bool:
-        """Return whether a job came to its end; False where the coordinator was lost on the way."""
-        submitted, begun, asked = time.monotonic(), False, False
+    def _follow(self, desk: Desk, job: str, present: Collection[str], since: float) -> None:
+        """Wait for a job's end; it is lost with the coordinator's process.
+
+        A coordinator that was started again may take the session over and still list the job of the
+        process before it as running: when its process began tells, and so does a long silence.
+        """
+        heard, begun, asked = time.monotonic(), False, False
         while True:
-            try:
-                status = desk.status(job)
-            except Exception:
-                self.say("the connection to the coordinator was lost; trying to find it again")
-                return False
+            status = desk.status(job)
             if status == TURNED_AWAY:
                 raise ProtocolError(
                     "a job must be let in by the silos, got it turned away; their logs say why: see that "
                     "every party runs the same version of fedpower, then run again with --resume"
                 )
             if status.startswith("FINISHED"):
-                return True
+                return
             told = desk.progress(job)
+            silent = time.monotonic() - heard
+            if told is None and (desk.since() != since or (begun and silent > SILENCE_S)):
+                raise CoordinatorLostError
             if told is not None:
-                begun = True
+                heard, begun = time.monotonic(), True
                 self._show(told)
                 if not asked and self._came_back(desk, told, present):
                     self.say("a silo came back; it is taken in after this round")
                     desk.ask_to_rejoin(job)
                     asked = True
-            if not begun and time.monotonic() - submitted > START_S:
+            if not begun and silent > START_S:
                 raise ProtocolError(
                     f"a job must begin within {START_S:.0f} s, got {status or 'no word'}; look into "
                     "the coordinator's log and run again with --resume"

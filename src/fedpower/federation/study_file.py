@@ -36,7 +36,7 @@ HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 TABLES: dict[str, Keys] = {
     "columns": {"names": list, "center": list, "scale": list},
     "rows": {"row_norm": NUMBER, "normalize": bool, "center": bool},
-    "components": {"n_components": (int, float), "iteration_rank": int},
+    "components": {"n_components": (int, float, str), "iteration_rank": int},
     "privacy": {
         "epsilon": NUMBER,
         "delta": NUMBER,

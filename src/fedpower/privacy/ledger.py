@@ -66,6 +66,14 @@ class Ledger:
         return cls(Store.open(Path(path)))
 
     @classmethod
+    def look(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the ledger in a file, to be read only: it may be on a disk or of a mode without writing.
+
+        Nothing is written, not even a journal, and nothing can be released.
+        """
+        return cls(Store.look(Path(path)))
+
+    @classmethod
     def in_memory(cls, epsilon: float, delta: float, *, silo: str | None = None) -> Self:
         """Return a ledger without a file, for a single fit: it forgets when the process ends."""
         if silo is not None:

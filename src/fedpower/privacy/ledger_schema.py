@@ -40,6 +40,8 @@ SEALED = {
 REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
     sqlite3.SQLITE_READONLY: "must stay in place and writable but is not; check where it is",
+    sqlite3.SQLITE_READONLY_ROLLBACK: "must be at rest to be looked at but a change to it was cut "
+    "off; let its owner run `fedpower budget` on it, which undoes that change",
     sqlite3.SQLITE_CANTOPEN: "must be writable but is not; give this user the file and its folder",
     sqlite3.SQLITE_BUSY: "must be free within a minute but another process holds it; ask again",
     sqlite3.SQLITE_TOOBIG: "must keep what leaves but this is too large for it; ask for less",
@@ -52,13 +54,43 @@ def seal_of(previous: str, fields: object) -> str:
     return hashlib.sha256((previous + json.dumps(fields, default=repr)).encode()).hexdigest()
 
 
-def uri_of(path: Path) -> str:
+def uri_of(path: Path, *, writes: bool = True) -> str:
     """Return how SQLite is told to open a file and never to make one."""
-    return f"{path.resolve().as_uri()}?mode=rw"
+    return f"{path.resolve().as_uri()}?mode={'rw' if writes else 'ro'}"
 
 
 def check_file(path: Path) -> None:
     """Refuse what is not a private, writable file before SQLite touches it."""
+    check_private(path)
+    if not is_writable(path):
+        raise LedgerError(
+            f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner"
+        )
+    if not has_writable_folder(path):
+        raise LedgerError(
+            f"the folder of ledger {path} must be writable (for its journal) but is not; "
+            "move the ledger or change the folder's permissions"
+        )
+
+
+def is_writable(path: Path) -> bool:
+    """Return whether this user may change the file."""
+    return bool(path.stat().st_mode & 0o200) and os.access(path, os.R_OK | os.W_OK)
+
+
+def has_writable_folder(path: Path) -> bool:
+    """Return whether this user may make a journal beside the file."""
+    return os.access(path.resolve().parent, os.W_OK | os.X_OK)
+
+
+def journal_of(path: Path) -> Path:
+    """Return where SQLite keeps what undoes a change that was cut off."""
+    whole = path.resolve()
+    return whole.with_name(f"{whole.name}-journal")
+
+
+def check_private(path: Path) -> None:
+    """Refuse what is not a private file with something in it, that this user may read."""
     try:
         info = path.stat()
     except FileNotFoundError:
@@ -79,14 +111,9 @@ def check_file(path: Path) -> None:
             f"ledger {path} must be private to its owner but has mode {mode:04o}; "
             f"run `chmod 600 {path}`"
         )
-    if not (mode & 0o200 and os.access(path, os.R_OK | os.W_OK)):
+    if not os.access(path, os.R_OK):
         raise LedgerError(
-            f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner"
-        )
-    if not os.access(path.resolve().parent, os.W_OK | os.X_OK):
-        raise LedgerError(
-            f"the folder of ledger {path} must be writable (for its journal) but is not; "
-            "move the ledger or change the folder's permissions"
+            f"ledger {path} must be readable but is not; run `chmod 600 {path}` as its owner"
         )
     if info.st_size == 0:
         raise LedgerError(

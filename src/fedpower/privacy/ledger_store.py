@@ -31,6 +31,10 @@ from fedpower.privacy.ledger_schema import (
     SCHEMA_VERSION,
     SEALED,
     check_file,
+    check_private,
+    has_writable_folder,
+    is_writable,
+    journal_of,
     seal_of,
     uri_of,
 )
@@ -93,6 +97,27 @@ class Store:
         try:
             store._check_kind()
             store._be_durable()
+            store.check()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @classmethod
+    def look(cls, path: Path) -> Self:
+        """Return the store in an existing file that is only read, checked from end to end.
+
+        The connection is SQLite's ``mode=ro``: it takes the lock of a reader and makes no file. It cannot
+        undo a change that was cut off, so where a journal lies beside the file it is opened to be written
+        by whoever may. Never ``immutable``: that would read past locks and journals, and a half-written
+        file as if it were whole.
+        """
+        check_private(path)
+        if journal_of(path).exists() and is_writable(path) and has_writable_folder(path):
+            return cls.open(path)
+        store = cls(uri_of(path, writes=False), str(path))
+        try:
+            store._check_kind()
             store.check()
         except BaseException:
             store.close()
@@ -209,7 +234,8 @@ class Store:
     def _refusal(self, error: sqlite3.Error) -> LedgerError:
         if isinstance(error, sqlite3.ProgrammingError):
             return LedgerError(f"ledger {self.label} must be open but was closed; open it again")
-        refusal = REFUSALS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        code = getattr(error, "sqlite_errorcode", 0)
+        refusal = REFUSALS.get(code, REFUSALS.get(code & 0xFF))
         if refusal is None:
             return self._damaged()
         return LedgerError(f"ledger {self.label} {refusal} (nothing left the silo)")

@@ -6,7 +6,7 @@ from typing import Any
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import budget_of, noise_shift, state_privacy
+from fedpower.protocol.private_study import budget_of, noise_shift, pooled_std, state_privacy
 from fedpower.protocol.solvers import SecureSettings, Solution, SolverSettings, UploadSettings
 from fedpower.protocol.study import Study
 
@@ -41,8 +41,10 @@ def with_noise(settings: SolverSettings, study: Study, *, run: str) -> SolverSet
     budget = budget_of(study)
     if isinstance(settings, SecureSettings):
         return replace(settings, run=run)
-    if budget is None or isinstance(settings, UploadSettings):
+    if budget is None:
         return settings
+    if isinstance(settings, UploadSettings):
+        return replace(settings, noise=lambda sizes: pooled_std(budget, sizes))
     return replace(settings, shift=noise_shift(budget))
 
 

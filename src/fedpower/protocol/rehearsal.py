@@ -53,12 +53,15 @@ class Rehearsed:
         Of one silo, over all rounds.
     error
         sin θ_k between the k components found and the true ones.
+    rank
+        k, given or found.
     """
 
     n_rounds: int
     bytes_up: int
     bytes_down: int
     error: float
+    rank: int
 
 
 def rehearse(
@@ -76,7 +79,7 @@ def rehearse(
     Parameters
     ----------
     settings, study
-        As for a real run; the rank must be a number.
+        As for a real run. A rank to be found among components above the noise is refused where none is.
     spectrum
         All d eigenvalues, largest first.
     noise_std, silo_std
@@ -94,7 +97,9 @@ def rehearse(
     releases = _Pooled(
         spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng
     )
-    if not isinstance(settings, UploadSettings):
+    if isinstance(settings, UploadSettings):
+        settings = replace(settings, noise=(lambda sizes: noise_std) if noise_std > 0 else None)
+    else:
         edge = noise_std * math.sqrt(2.0 * study.n_features) if study.noise == "moment" else 0.0
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
         floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
@@ -111,6 +116,7 @@ def rehearse(
         bytes_up=sum(each.bytes_up for each in rounds),
         bytes_down=sum(each.bytes_down for each in rounds),
         error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size)[:, :rank]),
+        rank=rank,
     )
 
 

@@ -69,8 +69,8 @@ def state_secure_privacy(
         ),
         public=(*public_facts(study), "who was on the roll"),
         notes=(
-            f"the silos' moments were summed securely, in {_times(attempts)} that each had a share of "
-            f"the noise; more than {silos} telling theirs would leave less than was asked for",
+            f"the silos' moments were summed securely, in {_times(attempts)}, every silo adding a share "
+            f"of the noise; more than {silos} telling theirs would leave less than was asked for",
             "a coordinator that cannot break X25519, HKDF-SHA256 or ChaCha20 is supposed",
         ),
     )
@@ -86,4 +86,4 @@ def _epsilon(mu: float, delta: float, distance: float) -> float:
 
 
 def _times(attempts: int) -> str:
-    return "1 attempt" if attempts == 1 else f"{attempts} attempts, each charged,"
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts, each charged"

@@ -1,4 +1,4 @@
-"""The result folder: ``components.npz`` and ``.csv``, ``eigenvalues.csv``, ``run.json``; no pickle."""
+"""The result folder: arrays and tables, the record, the promise and the report; no pickle."""
 
 import csv
 import json
@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpower.errors import InputError
-from fedpower.report.atomic import new_folder
+from fedpower.report.atomic import new_file, new_folder
+from fedpower.report.page import page
+from fedpower.report.page.shape import lacks
 from fedpower.report.record import FORMAT, run_record
 from fedpower.report.result import Result
 
 if TYPE_CHECKING:  # reading a result takes no estimator with it
     from fedpower.estimator import FedPCA
 
-ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY = (
+ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
     "components.npz",
     "components.csv",
     "eigenvalues.csv",
     "run.json",
     "privacy.txt",
+    "report.html",
 )
-FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, "report.html")
-"""All that a result folder holds; the last is written by the report."""
+FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
+"""All that a result folder holds."""
 
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError)
 
@@ -72,6 +75,7 @@ def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[st
         "explained_variance": model.explained_variance_,
         "explained_variance_ratio": model.explained_variance_ratio_,
         "singular_values": model.singular_values_,
+        "spectrum": model.spectrum_,
         "mean": model.mean_,
         "normalize": np.array(bool(model.normalize)),
         **{key: np.asarray(value) for key, value in optional.items() if value is not None},
@@ -99,7 +103,23 @@ def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[st
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
     (place / RUN).write_text(text + "\n", encoding="utf-8")
     (place / PRIVACY).write_text(f"{model.privacy_}\n", encoding="utf-8")
+    write_report(place)
     return record
+
+
+def write_report(folder: str | PathLike[str]) -> Path:
+    """Write the report of the result in a folder, from that folder alone, and return its path."""
+    place = Path(folder)
+    result = read_result(place)
+    lacking = lacks(result.run)
+    if lacking is not None:
+        raise InputError(
+            f"{place / RUN} must be as `fedpower fit` wrote it, got none or another kind of {lacking}; "
+            "fit again or bring back the folder"
+        )
+    with new_file(place / REPORT, force=True) as made:
+        made.write_text(page(result), encoding="utf-8", newline="\n")
+    return place / REPORT
 
 
 def read_result(folder: str | PathLike[str]) -> Result:
@@ -153,6 +173,7 @@ def _result(stored: dict[str, Any], run: dict[str, Any]) -> Result:
         scale=numbers("scale") if "scale" in stored else None,
         normalize=bool(stored["normalize"]),
         center=numbers("center") if "center" in stored else None,
+        spectrum=numbers("spectrum") if "spectrum" in stored else None,
         run=run,
     )
 
@@ -172,7 +193,13 @@ def _fits_together(result: Result) -> bool:
         and all(values.shape == (width,) for values in per_column)
         and (result.feature_names is None or len(result.feature_names) == width)
         and all(bool(np.isfinite(values).all()) for values in (result.components, *per_column))
+        and bool(np.isfinite(result.explained_variance).all())
+        and (result.spectrum is None or _is_spectrum(result.spectrum))
     )
+
+
+def _is_spectrum(values: Any) -> bool:
+    return values.ndim == 1 and bool(np.isfinite(values).all())
 
 
 def _names(model: "FedPCA") -> list[str] | None:

@@ -61,6 +61,7 @@ def run_record(
         "n_samples": model.n_samples_,
         "n_steps": model.n_steps_,
         "noise_edge": plain(model.noise_edge_),
+        "n_above_noise": model.n_above_noise_,
         "silos": [
             {
                 "name": name,

@@ -1,16 +1,24 @@
 """A fitted result without the estimator: what is needed to look at it and to project new rows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowSource, RowTreatment, block_rows, open_source
+from fedpower.data import Block, RowSource, RowTreatment, block_rows, open_source
+from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
+
 Array = NDArray[np.float64]
+
+WELL_ABOVE = 2.0
+"""A component whose variance is so many times the noise's stands well above it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,6 +41,9 @@ class Result:
         Whether rows are scaled to norm 1 before they are projected.
     center
         The public centre of a fit that normalised rows; None where there was none.
+    spectrum
+        All eigenvalues that the release gives, by decreasing size and in the units of
+        ``explained_variance``; None where it is not known.
     run
         The run's record, ``run.json``.
     """
@@ -46,6 +57,7 @@ class Result:
     scale: Array | None
     normalize: bool
     center: Array | None
+    spectrum: Array | None
     run: dict[str, Any]
 
     @property
@@ -59,9 +71,61 @@ class Result:
         return int(self.components.shape[1])
 
     @property
+    def noise_edge(self) -> float:
+        """About the largest variance that privacy noise alone would show; 0 where there is none."""
+        return float(self.run.get("noise_edge") or 0.0)
+
+    @property
+    def is_noise(self) -> NDArray[np.bool_]:
+        """Which components do not stand above the noise."""
+        if self.noise_edge == 0:
+            return np.zeros(self.n_components, dtype=np.bool_)
+        return self.explained_variance <= self.noise_edge
+
+    @property
+    def is_near_noise(self) -> NDArray[np.bool_]:
+        """Which components stand above the noise, but by less than twice: to be read with care.
+
+        A single direction under symmetric noise that shows a variance of twice the edge has cos² = 0.93
+        with the direction that is found; at the edge itself, 0.
+        """
+        return ~self.is_noise & (self.explained_variance < WELL_ABOVE * self.noise_edge)
+
+    @property
     def score_names(self) -> tuple[str, ...]:
         """What the columns of scores are called: pc1, pc2, ..."""
         return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows of the fit, of all silos together."""
+        return int(self.run["n_samples"])
+
+    def to_sklearn(self) -> "PCA | Pipeline":
+        """Return a scikit-learn PCA that transforms as this does, as ``FedPCA.to_sklearn`` would."""
+        from fedpower.estimator.conversion import as_sklearn  # noqa: PLC0415 - reading takes none
+
+        return as_sklearn(
+            components=self.components,
+            mean=self.mean,
+            explained_variance=self.explained_variance,
+            explained_variance_ratio=self.explained_variance_ratio,
+            singular_values=self.singular_values,
+            n_samples=self.n_samples,
+            feature_names=self.feature_names,
+            scale=self.scale,
+            normalize=self.normalize,
+            center=self.center,
+        )
+
+    def to_anndata(self, adata: Any) -> Any:
+        """Return an AnnData with this result in it, where scanpy looks for it; changed in place.
+
+        Scores go to ``obsm["X_pca"]``, components to ``varm["PCs"]``, variances to ``uns["pca"]``.
+        """
+        from fedpower.report.export.cells import annotate  # noqa: PLC0415
+
+        return annotate(self, adata)
 
     def transform(self, rows: Any) -> Array:
         """Return the scores of rows on the components, as ``FedPCA.transform`` would.
@@ -93,11 +157,53 @@ class Result:
 
     def score_blocks(self, source: RowSource) -> Iterator[Array]:
         """Yield the scores of a selected source, block by block."""
+        project = self._projection()
+        for block in source.blocks(_rows_at_once(source)):
+            yield project(block)
+
+    def labelled_scores(self, source: RowSource, column: str) -> Iterator[tuple[Any, Array]]:
+        """Return the cells of a column of ids beside the scores of a source, block by block.
+
+        Parameters
+        ----------
+        source
+            The rows of a table; columns beyond those of the fit are left out.
+        column
+            A column of it that is no feature of the fit; its cells come as an Arrow array.
+        """
+        if not isinstance(source, TableSource):
+            raise InputError(
+                f"{source.name} must be a table with named columns to take {column!r} from, got rows "
+                "without them; give a CSV, Parquet or Feather file, or leave the id column out"
+            )
+        taken = dict.fromkeys(self.score_names, "the name of a score")
+        taken |= dict.fromkeys(self.feature_names or (), "a feature of the fit")
+        if column in taken:
+            raise InputError(
+                "an id column must be neither a feature of the fit nor named as a score is, got "
+                f"{column!r}, {taken[column]}; name another column"
+            )
+        features = tuple(name for name in source.columns if name != column)
+        labelled = self.select(source.select(features, extra="drop"))
+        assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"
+        project = self._projection()
+        pairs = labelled.labelled(column, _rows_at_once(labelled))
+        return ((cells, project(block)) for cells, block in pairs)
+
+    def _projection(self) -> Callable[[Block], Array]:
+        """Return what turns a block of rows into their scores."""
         treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
         axes = self.components.T
         if self.scale is not None and not self.normalize:
             axes = axes / self.scale[:, np.newaxis]
         offset = self.mean @ axes
-        for block in source.blocks(block_rows(source.n_features, density=source.density or 1.0)):
+
+        def project(block: Block) -> Array:
             rows = treatment.apply(block)[0] if self.normalize else block
-            yield np.asarray(rows @ axes - offset)
+            return np.asarray(rows @ axes - offset)
+
+        return project
+
+
+def _rows_at_once(source: RowSource) -> int:
+    return block_rows(source.n_features, density=source.density or 1.0)

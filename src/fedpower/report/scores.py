@@ -1,6 +1,8 @@
 """Scores written as they are computed, block by block: CSV, Parquet or NumPy."""
 
+import csv
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,57 +12,95 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 
 Array = NDArray[np.float64]
-Blocks = Iterable[Array]
 
 
-def write_csv(stream: IO[str], blocks: Blocks, names: tuple[str, ...]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores on their way to a file.
+
+    Parameters
+    ----------
+    names
+        What the columns of scores are called.
+    blocks
+        Blocks of rows, each with an Arrow array of their ids, or with None where there are none.
+    label
+        The name of the column of ids; None without one.
+    """
+
+    names: tuple[str, ...]
+    blocks: Iterable[tuple[Any, Array]]
+    label: str | None = None
+
+    @property
+    def header(self) -> list[str]:
+        """The names of all columns; that of the ids comes first."""
+        return [*self.names] if self.label is None else [self.label, *self.names]
+
+
+def write_csv(stream: IO[str], scores: Scores) -> int:
     """Write scores as text that reads back to the same numbers; return how many rows."""
-    stream.write(",".join(names) + "\n")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(scores.header)
     count = 0
-    for block in blocks:
-        stream.write("".join(",".join(map(repr, row)) + "\n" for row in block.tolist()))
+    for cells, block in scores.blocks:
+        rows = block.tolist()
+        if cells is not None:
+            rows = [[label, *row] for label, row in zip(cells.to_pylist(), rows, strict=True)]
+        writer.writerows(rows)
         count += len(block)
     return count
 
 
-def writer_for(path: Path) -> Callable[[Path, Blocks, tuple[str, ...]], int]:
+def writer_for(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores], int]:
     """Return what writes scores to a file of this ending and returns how many rows."""
-    if path.suffix.lower() not in WRITERS:
+    known = [ending for ending in WRITERS if not (labelled and ending == ".npy")]
+    if path.suffix.lower() not in known:
+        why = ", for an array of numbers holds no ids" if path.suffix.lower() in WRITERS else ""
         raise InputError(
-            f"{path} must end in one of {', '.join(WRITERS)}, got {path.suffix!r}; rename it"
+            f"{path} must end in one of {', '.join(known)}, got {path.suffix!r}{why}; rename it"
         )
     return WRITERS[path.suffix.lower()]
 
 
-def _csv(path: Path, blocks: Blocks, names: tuple[str, ...]) -> int:
+def _csv(path: Path, scores: Scores) -> int:
     with path.open("w", encoding="utf-8", newline="") as stream:
-        return write_csv(stream, blocks, names)
+        return write_csv(stream, scores)
 
 
-def _parquet(path: Path, blocks: Blocks, names: tuple[str, ...]) -> int:
+def _parquet(path: Path, scores: Scores) -> int:
+    """Write the scores as float64, and ids in the type that they have in their table."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    schema: Any = pa.schema([(name, pa.float64()) for name in names])
+    writer: Any = None
     count = 0
-    with pq.ParquetWriter(path, schema) as writer:
-        for block in blocks:
+    try:
+        for cells, block in scores.blocks:
             columns = [pa.array(np.ascontiguousarray(column)) for column in block.T]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
+            if cells is not None:
+                columns.insert(0, cells)
+            batch = pa.record_batch(columns, names=scores.header)
+            if writer is None:
+                writer = pq.ParquetWriter(path, batch.schema)
+            writer.write_batch(batch)
             count += len(block)
+    finally:
+        if writer is not None:
+            writer.close()
     return count
 
 
-def _npy(path: Path, blocks: Blocks, names: tuple[str, ...]) -> int:
+def _npy(path: Path, scores: Scores) -> int:
     """Write the rows, then the header again with their number: NumPy leaves room for it to grow."""
-    count = 0
+    count, width = 0, len(scores.names)
     with path.open("wb") as stream:
-        _npy_header(stream, 0, len(names))
-        for block in blocks:
+        _npy_header(stream, 0, width)
+        for _, block in scores.blocks:
             stream.write(np.ascontiguousarray(block, dtype="<f8").tobytes())
             count += len(block)
         stream.seek(0)
-        _npy_header(stream, count, len(names))
+        _npy_header(stream, count, width)
     return count
 
 
@@ -69,7 +109,7 @@ def _npy_header(stream: IO[bytes], n_rows: int, width: int) -> None:
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-WRITERS: dict[str, Callable[[Path, Blocks, tuple[str, ...]], int]] = {
+WRITERS: dict[str, Callable[[Path, Scores], int]] = {
     ".csv": _csv,
     ".parquet": _parquet,
     ".npy": _npy,

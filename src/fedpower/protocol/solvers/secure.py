@@ -15,10 +15,11 @@ from fedpower.privacy.summary import summary_size, unpack
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.masks import total
 from fedpower.protocol.messages import read_only
-from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.roll import Place, Roll
 from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
 from fedpower.protocol.solvers.opening import enrol
+from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.solvers.solution import Solution
 from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import Study
@@ -35,13 +36,13 @@ class SecureSettings:
     study
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
-        k.
+        k, a fraction of variance, or ``"noise"``.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
     """
 
     study: Study
-    rank: int
+    rank: Rank
     run: str = ""
 
 
@@ -102,6 +103,8 @@ def _fits(body: MaskedMoment, study: Study) -> bool:
 
 def _solution(uploads: dict[str, MaskedMoment], roll: Roll, settings: SecureSettings) -> Solution:
     study = settings.study
+    budget = budget_of(study)
+    assert budget is not None
     vector = summed(uploads, roll, study)
     moment, mean, trace = unpack(vector, study.n_features, with_mean=study.center)
     if mean is not None:
@@ -114,4 +117,6 @@ def _solution(uploads: dict[str, MaskedMoment], roll: Roll, settings: SecureSett
         sizes=roll.sizes,
         rank=settings.rank,
         iteration_rank=study.iteration_rank,
+        noise_std=pooled_std(budget, roll.sizes),
+        kept=False,
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.protocol.solvers.signal import Signal
+
 Array = NDArray[np.float64]
 
 
@@ -31,6 +33,10 @@ class Solution:
     completeness
         The least share of the silos' weight that took part in a pooled product; below 1 where silos
         were missing and the solver filled in what they would have said.
+    spectrum
+        All eigenvalues of the pooled moment, where the whole of it is known; else None.
+    signal
+        What stands above the noise, where that can be told; else None.
     """
 
     basis: Array
@@ -44,6 +50,8 @@ class Solution:
     change: float
     converged: bool
     completeness: float = 1.0
+    spectrum: Array | None = None
+    signal: Signal | None = None
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

@@ -4,6 +4,7 @@ Cheapest in bytes while d is small, exact, and free of any bias from heterogenei
 is the release that `moment` mode makes anyway.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedpower.errors import ProtocolError
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
 from fedpower.protocol.solvers.opening import enrol
+from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
 from fedpower.protocol.solvers.solution import Solution, rank_for
 
 Array = NDArray[np.float64]
@@ -26,12 +28,15 @@ class UploadSettings:
     Attributes
     ----------
     n_features, rank, iteration_rank
-        d; k or a fraction of variance; the number of eigenpairs to return, at least k.
+        d; k, a fraction of variance or ``"noise"``; the number of eigenpairs to return, at least k.
+    noise
+        From the sizes of the silos that answered to the σ of their pooled noise; None without any.
     """
 
     n_features: int
-    rank: int | float
+    rank: Rank
     iteration_rank: int
+    noise: Callable[[Mapping[str, int]], float] | None = None
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -47,6 +52,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     answers: dict[str, PackedMoment] = opened.answers
     moment, center, total = pool(answers, sizes, settings.n_features)
     opened.notes["change"] = 0.0
+    heard = {name: sizes[name] for name in answers}
     return decompose(
         moment,
         center=center,
@@ -54,6 +60,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
+        noise_std=0.0 if settings.noise is None else settings.noise(heard),
     )
 
 
@@ -63,25 +70,49 @@ def decompose(
     center: Array | None,
     total_variance: float,
     sizes: dict[str, int],
-    rank: int | float,
+    rank: Rank,
     iteration_rank: int,
+    noise_std: float = 0.0,
+    kept: bool = True,
 ) -> Solution:
-    """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives."""
+    """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
+
+    ``noise_std`` is the σ of the moment's noise; a rank that is no number is then found among the
+    components that stand above it (``kept``: see :func:`chosen_rank`).
+    """
     dim = moment.shape[0]
-    count = dim if isinstance(rank, float) else iteration_rank
+    count = iteration_rank if isinstance(rank, int) else dim
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
+    spectrum = values if count == dim else eigenvalues(moment)
+    signal = None
+    if noise_std > 0:
+        signal = find_signal(
+            moment,
+            (spectrum, vectors),
+            center=center,
+            total_variance=total_variance,
+            std=noise_std,
+        )
+    if not isinstance(rank, int):
+        if signal is not None:
+            rank = chosen_rank(rank, signal, kept=kept)
+        else:
+            assert isinstance(rank, float), "without noise there is nothing to stand above"
+            rank = rank_for(rank, values, total_variance)
     return Solution(
         basis=vectors,
         values=values,
         vectors=vectors,
-        rank=rank_for(rank, values, total_variance) if isinstance(rank, float) else rank,
+        rank=rank,
         total_variance=total_variance,
         center=center,
         sizes=sizes,
         n_steps=1,
         change=0.0,
         converged=True,
+        spectrum=spectrum,
+        signal=signal,
     )
 
 

@@ -1,0 +1,1 @@
+"""Speed and scale, in one command: ``python -m benchmarks.speed`` (``make bench``)."""

@@ -1,0 +1,141 @@
+"""Speed and scale: the moment kernel, other libraries, whole fits, growth, wide data, cold start.
+
+Everything is compared within this run, as ratios; the results and the machine go to JSON files from
+which benchmarks/README.md is written. Data lie in .bench/ while they are needed (4 GB at most).
+"""
+
+import argparse
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import CACHE, document, keep
+from benchmarks.speed import cold, end_to_end, growth, kernel, peers, targets, wide
+from benchmarks.speed.facts import BUSY, LOAD, about_machine, is_busy
+from benchmarks.speed.measuring import Tables
+from benchmarks.speed.running import Runner, one_core
+from benchmarks.speed.sizes import FULL, QUICK
+
+PARTS: dict[str, ModuleType] = {
+    "kernel": kernel,
+    "peers": peers,
+    "end_to_end": end_to_end,
+    "growth": growth,
+    "wide": wide,
+    "cold": cold,
+}
+RESULTS = Path(__file__).parents[1] / "results"
+WIDTH = 160
+"""Characters in a line of a table where the output is no terminal."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure the parts, show their tables and keep them."""
+    options = _options(arguments)
+    sizes = QUICK if options.quick else FULL
+    if options.repeats is not None:
+        sizes = replace(
+            sizes,
+            repeats=options.repeats,
+            kernel_repeats=options.repeats,
+            starts=options.repeats,
+        )
+    folder: Path = options.results or (CACHE / "quick" if options.quick else RESULTS)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    facts = about_machine()
+    console.print(f"{facts['cpu']}, {facts['cores']} cores, load {facts[LOAD]}")
+    if is_busy(facts):
+        console.print(f"[bold]{BUSY}[/bold]")
+    run = Runner(apart=not options.quick, say=console.print)
+    for place, name in enumerate(options.parts, start=1):
+        part = PARTS[name]
+        console.rule(f"{part.TITLE} ({place} of {len(options.parts)})")
+        with one_core() if options.quick else nullcontext():
+            measured = part.measure(sizes, run)
+        tables = part.tables(sizes, measured)
+        _show(tables, part.TITLE, console)
+        _keep(folder, name, facts, tables, measured)
+    found = {name: _kept(folder, name) for name in PARTS if _path(folder, name).exists()}
+    tables = targets.tables(sizes, {name: each["measured"] for name, each in found.items()})
+    console.rule(targets.TITLE)
+    _show(tables, targets.TITLE, console)
+    runs = {name: each["machine"] for name, each in found.items()}
+    _keep(folder, "targets", facts, tables, runs, *_one_run(runs))
+    console.print(f"{targets.settled(tables.rows)}; results are in {folder}")
+
+
+def _one_run(runs: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a note where the parts were measured in more than one run."""
+    started = sorted({facts["started"] for facts in runs.values()})
+    return [f"The parts are of {len(started)} runs: {', '.join(started)}."] * (len(started) > 1)
+
+
+def _show(found: Tables, title: str, console: Console) -> None:
+    for heading, columns, rows in ((title, found.columns, found.rows), *found.more):
+        table = Table(title=heading, title_justify="left")
+        for column in columns:
+            table.add_column(str(column))
+        for row in rows:
+            table.add_row(*(str(cell) for cell in row))
+        console.print(table)
+
+
+def _keep(
+    folder: Path, name: str, facts: dict[str, Any], tables: Tables, measured: Any, *notes: str
+) -> None:
+    """Write a part's tables and everything that was measured."""
+    whole = document(
+        name=f"speed_{name}",
+        machine=facts,
+        settings=tables.settings,
+        columns=tables.columns,
+        rows=tables.rows,
+        raw=measured,
+        notes=[*tables.notes, *notes, *([BUSY] if is_busy(facts) else [])],
+        more=tables.more,
+    )
+    keep(whole, _path(folder, name))
+
+
+def _kept(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_path(folder, name).read_text(encoding="utf-8"))
+    return found
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"speed_{name}.json"
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    made = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    made.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes in one process on one core: does it run at all?",
+    )
+    made.add_argument(
+        "--parts",
+        nargs="+",
+        choices=list(PARTS),
+        default=list(PARTS),
+        help="measure only these; the targets are taken from the results that are there",
+    )
+    made.add_argument("--repeats", type=int, metavar="N", help="time everything so often")
+    made.add_argument(
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="where JSON files go; benchmarks/results by default, .bench/quick with --quick",
+    )
+    return made.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The moment kernel against a bare product and against a read of the same rows.
+
+A moment here is checked, bounded and summed about a mean; ``X.T @ X`` is neither. Everything is timed
+in turn in one process.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, ratios, times, told
+from benchmarks.speed.running import Runner
+from benchmarks.speed.sizes import SEED, Sizes
+
+TITLE = "The moment kernel"
+PLAIN, READ = "X.T @ X", "X.sum()"
+OURS = ("bounded", "normalised")
+
+
+def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
+    """Return the seconds of every way on every array."""
+    found: list[dict[str, Any]] = []
+    for width in sizes.kernel_columns:
+        for dtype in ("float64", "float32"):
+            n_rows = sizes.kernel_values // width
+            found += run(
+                "moment of an array",
+                label=f"{n_rows:,} × {width:,} {dtype}",
+                n_rows=n_rows,
+                n_features=width,
+                dtype=dtype,
+                repeats=sizes.kernel_repeats,
+            ).get("times", [])
+    for n_rows, width, density in sizes.sparse:
+        found += run(
+            "moment of a sparse matrix",
+            label=f"{n_rows:,} × {width:,}, {density:.1%} stored",
+            n_rows=n_rows,
+            n_features=width,
+            density=density,
+            repeats=sizes.kernel_repeats,
+        ).get("times", [])
+    return found
+
+
+def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
+    """Return what was measured as a table of ratios."""
+    arrays = dict.fromkeys((each["rows"], each["shape"]) for each in measured)
+    lines = []
+    for rows, shape in arrays:
+        here = of_way(measured, rows=rows, shape=shape)
+        plain, read = of_way(here, way=PLAIN), of_way(here, way=READ)
+        for way in OURS:
+            ours = of_way(here, way=way)
+            lines.append(
+                [
+                    rows,
+                    shape,
+                    way,
+                    times(ours),
+                    told(ratios(ours, plain)),
+                    told(ratios(ours, read)),
+                    times(plain),
+                ]
+            )
+    return Tables(
+        settings={
+            "moment": "accumulate_moment(open_source(X), RowTreatment(row_norm=1.0 | normalize=True))",
+            "values": f"{sizes.kernel_values:,}",
+            "repeats": sizes.kernel_repeats,
+            "seed": SEED,
+        },
+        columns=["rows", "shape", "way", "seconds", f"× {PLAIN}", f"× {READ}", f"{PLAIN}, seconds"],
+        rows=lines,
+        notes=[
+            f"Median (range) of {sizes.kernel_repeats} repeats, all ways in turn in one process with a "
+            "BLAS thread for every core; ratios are within a repeat. About half of the rows are longer "
+            f"than the bound. For float32 rows {PLAIN} is float32's product, ours float64's; for sparse "
+            "rows it is SciPy's, whose result is sparse.",
+        ],
+    )
+
+
+def dense(*, n_rows: int, n_features: int, dtype: str, repeats: int) -> dict[str, Any]:
+    """Return the times of all ways on a dense array of rows of norm about 1."""
+    rng = np.random.default_rng(SEED)
+    rows = rng.standard_normal((n_rows, n_features), dtype=np.dtype(dtype))  # type: ignore[arg-type]
+    rows /= np.sqrt(n_features)
+    about = {"rows": dtype, "shape": f"{n_rows:,} × {n_features:,}"}
+    return {"times": [about | each for each in _compare(rows, repeats)]}
+
+
+def sparse(*, n_rows: int, n_features: int, density: float, repeats: int) -> dict[str, Any]:
+    """Return the times of all ways on a sparse matrix of rows of norm about 1."""
+    from scipy import sparse as scipy_sparse
+
+    rng = np.random.default_rng(SEED)
+    rows = scipy_sparse.random_array(
+        (n_rows, n_features),
+        density=density,
+        format="csr",
+        rng=rng,
+        data_sampler=lambda size: rng.standard_normal(size) / np.sqrt(density * n_features),
+    )
+    about = {"rows": f"CSR, {density:.1%} stored", "shape": f"{n_rows:,} × {n_features:,}"}
+    return {"times": [about | each for each in _compare(rows, repeats)]}
+
+
+def _compare(rows: Any, repeats: int) -> list[dict[str, Any]]:
+    """Return a line a way and repeat, after one round that is not counted."""
+    from fedpower.data import RowTreatment, accumulate_moment, open_source
+
+    source = open_source(rows)
+    bounded, normalised = RowTreatment(row_norm=1.0), RowTreatment(normalize=True)
+    ways: dict[str, Callable[[], object]] = {
+        "bounded": lambda: accumulate_moment(source, bounded),
+        "normalised": lambda: accumulate_moment(source, normalised),
+        PLAIN: lambda: rows.T @ rows,
+        READ: rows.sum,
+    }
+    found = []
+    for repeat, way in in_turn(list(ways), 1 + repeats):
+        started = time.perf_counter()
+        ways[way]()
+        taken = time.perf_counter() - started
+        if repeat:
+            found.append({"way": way, "repeat": repeat, "seconds": taken})
+    return found

@@ -1,0 +1,197 @@
+"""Which packages fedpower finds here: against what it needs, and for each of its extras.
+
+Nothing heavy is imported into this process. Packages are tried in a process of their own, so that one
+that crashes, prints or hangs is a finding and not the end of the doctor.
+"""
+
+import importlib.metadata
+import operator
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+NAME = "fedpower"
+MODULES = {"scikit-learn": "sklearn", "attrs": "attr"}
+"""Packages that are not imported by their own name."""
+
+PURPOSES = {
+    "plot": "pictures of results",
+    "flare": "federations of separate processes",
+    "sql": "silos that are queries on SQLite or PostgreSQL",
+    "secure": "secure sums",
+    "torch": "silos on a GPU",
+    "dask": "silos spread over Dask's workers",
+    "h5ad": "cells by genes in .h5ad files",
+    "onnx": "results as ONNX graphs",
+}
+NOT_FOR_USERS = ("dev",)
+TIMEOUT_S = 120
+
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*])?\s*([^;]*)(?:;(.*))?$")
+_BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one look found: what is ``broken`` is there and fails, what is ``absent`` is optional."""
+
+    name: str
+    state: Literal["sound", "absent", "broken"]
+    told: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A package that fedpower asks for: its name, the bounds on its version, and for which extra."""
+
+    package: str
+    bounds: str
+    extra: str | None
+
+    @property
+    def module(self) -> str:
+        """What it is imported by."""
+        return MODULES.get(self.package, self.package.replace("-", "_"))
+
+    @property
+    def version(self) -> str | None:
+        """The version that is installed; None where it is not."""
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+
+def requirements() -> list[Requirement]:
+    """Return what fedpower's own metadata asks for on this system."""
+    found = []
+    for line in importlib.metadata.requires(NAME) or ():
+        parsed = _REQUIREMENT.match(line)
+        assert parsed, f"a requirement has a name: {line}"
+        package, bounds, marker = parsed[1], parsed[2].strip(), parsed[3] or ""
+        system = re.search(r"sys_platform\s*==\s*['\"](\w+)", marker)
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", marker)
+        if system is None or system[1] == sys.platform:
+            found.append(
+                Requirement(package=package, bounds=bounds, extra=extra[1] if extra else None)
+            )
+    return found
+
+
+def within(version: str, bounds: str) -> bool:
+    """Return whether a version keeps bounds such as ``>=2.0,<3``, by its numbers alone."""
+    return all(_keeps(version, sign, limit) for sign, limit in _BOUND.findall(bounds))
+
+
+def check_python() -> Finding:
+    """Return whether this Python is one that fedpower is for."""
+    version, needed = (
+        platform.python_version(),
+        importlib.metadata.metadata(NAME)["Requires-Python"],
+    )
+    sound = within(version, needed)
+    return Finding(
+        name="Python",
+        state="sound" if sound else "broken",
+        told=f"{version} on {platform.system()} {platform.machine()}",
+        advice="" if sound else f"make the environment anew with Python {needed}",
+    )
+
+
+def check_packages(asked: list[Requirement]) -> Finding:
+    """Return whether every package that fedpower cannot do without is there and can be imported."""
+    core = [each for each in asked if each.extra is None]
+    wrong = [_complaint(each) for each in core if _complaint(each)]
+    told = ", ".join(f"{each.package} {each.version}" for each in core)
+    error = "" if wrong else import_error([each.module for each in core])
+    if wrong or error:
+        return Finding(
+            name="packages",
+            state="broken",
+            told="; ".join(wrong) or error,
+            advice=f"pip install --force-reinstall {NAME}",
+        )
+    return Finding(name="packages", state="sound", told=told)
+
+
+def check_extra(extra: str, asked: list[Requirement]) -> Finding:
+    """Return whether an extra is there, and whether what is there works."""
+    wanted = [each for each in asked if each.extra == extra]
+    name = f"extra {extra}"
+    install = f"pip install '{NAME}[{extra}]'"
+    missing = [each.package for each in wanted if each.version is None]
+    if missing:
+        what = f" ({PURPOSES[extra]})" if extra in PURPOSES else ""
+        return Finding(
+            name=name, state="absent", told=f"without {', '.join(missing)}{what}", advice=install
+        )
+    wrong = [_complaint(each) for each in wanted if _complaint(each)]
+    told = "; ".join(wrong) or import_error([each.module for each in wanted])
+    if told:
+        return Finding(name=name, state="broken", told=told, advice=install)
+    versions = ", ".join(f"{each.package} {each.version}" for each in wanted)
+    return Finding(name=name, state="sound", told=versions)
+
+
+def extras_of(asked: list[Requirement]) -> list[str]:
+    """Return the extras that a user may install."""
+    named = dict.fromkeys(each.extra for each in asked if each.extra is not None)
+    return [extra for extra in named if extra not in NOT_FOR_USERS]
+
+
+def import_error(modules: list[str]) -> str:
+    """Return why modules cannot be imported, in one line; empty where they can."""
+    return last_words(f"import {', '.join(modules)}")[0]
+
+
+def last_words(code: str) -> tuple[str, str]:
+    """Return the error of a piece of Python in a process of its own, and what it printed."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own words, run by this Python
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {TIMEOUT_S} seconds", ""
+    if done.returncode == 0:
+        return "", done.stdout.strip()
+    lines = done.stderr.strip().splitlines()
+    return (lines[-1].strip() if lines else f"ended with status {done.returncode}"), ""
+
+
+def _complaint(asked: Requirement) -> str:
+    """Return what is wrong with a package's version; empty where nothing is."""
+    if asked.version is None:
+        return f"{asked.package} is not installed"
+    if not within(asked.version, asked.bounds):
+        return f"{asked.package} must be {asked.bounds}, got {asked.version}"
+    return ""
+
+
+def _keeps(version: str, sign: str, limit: str) -> bool:
+    left, right = _numbers(version), _numbers(limit)
+    length = max(len(left), len(right))
+    padded = [(*each, *([0] * (length - len(each)))) for each in (left, right)]
+    return bool(_COMPARE[sign](padded[0], padded[1]))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

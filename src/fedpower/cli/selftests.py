@@ -1,0 +1,138 @@
+"""What fedpower does, done once in small: each test returns what it saw, or raises."""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fedpower.cli.health import last_words
+
+NOISE_DRAWS = 20_000
+CUDA = """
+import torch
+if torch.cuda.is_available():
+    ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
+    assert float((ones @ ones).sum()) == 64.0**3, "a product on the device is wrong"
+    print(torch.cuda.get_device_name(), "with CUDA", torch.version.cuda)
+"""
+LOCKED = """
+import sqlite3, sys
+try:
+    sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
+except sqlite3.OperationalError:
+    print("locked")
+"""
+
+
+class SelfTestError(Exception):
+    """A self-test that ended otherwise than it must, in one sentence."""
+
+
+def blas() -> str:
+    """Return which libraries multiply matrices, and with how many threads."""
+    import numpy as np  # noqa: PLC0415
+    import threadpoolctl  # noqa: PLC0415
+
+    np.ones((2, 2)) @ np.ones((2, 2))
+    pools = [
+        f"{pool['internal_api']} {pool['version'] or ''}".strip()
+        + f" on {pool['num_threads']} threads"
+        for pool in threadpoolctl.threadpool_info()
+        if pool["user_api"] == "blas"
+    ]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{'; '.join(pools) or 'a library that tells nothing of itself'}; {cores} cores here"
+
+
+def exact_fit() -> str:
+    """Return that a small fit over two silos is NumPy's eigendecomposition of the pooled rows."""
+    import numpy as np  # noqa: PLC0415
+
+    from fedpower.estimator import FedPCA  # noqa: PLC0415
+
+    rows = np.random.default_rng(0).standard_normal((60, 4)) * [4.0, 3.0, 2.0, 1.0]
+    model = FedPCA(2, epsilon=float("inf")).fit_silos([rows[:20], rows[20:]])
+    values, vectors = np.linalg.eigh(np.cov(rows.T))
+    cosines = np.abs(np.einsum("ij,ji->i", model.components_, vectors[:, ::-1][:, :2]))
+    close = np.allclose(model.explained_variance_, values[::-1][:2], rtol=1e-9)
+    if not (close and np.allclose(cosines, 1.0, atol=1e-9)):
+        raise SelfTestError(
+            "a fit over two silos must be the eigenvectors of the pooled rows, got others"
+        )
+    return "two silos give the eigenvectors of the pooled rows"
+
+
+def noise() -> str:
+    """Return that the system's noise is fresh and of the size that is asked for.
+
+    The mean of the squares of n draws is off by √(2/n) = 0.01 for one standard deviation: a sound
+    generator fails at 0.1 with probability below 1e-20.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    from fedpower.privacy.noise import SystemNoise, gaussian_integers  # noqa: PLC0415
+
+    scale = 2**20
+    drawn = [gaussian_integers(SystemNoise(), NOISE_DRAWS, scale=scale) for _ in range(2)]
+    if np.array_equal(drawn[0], drawn[1]):
+        raise SelfTestError("noise must be fresh in every draw, got the same twice")
+    for each in drawn:
+        if abs(float(np.mean((each / scale) ** 2)) - 1) > 0.1:
+            raise SelfTestError("noise must be of the size asked for, got another")
+    return f"{NOISE_DRAWS:,} draws of the operating system's generator, of the size asked for"
+
+
+def private_fit() -> str:
+    """Return that private fits have the epsilon they were asked for, and each its own noise."""
+    import numpy as np  # noqa: PLC0415
+
+    from fedpower.estimator import FedPCA  # noqa: PLC0415
+    from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
+
+    if abs(epsilon_of(mu_of(1.0, 1e-6), 1e-6) - 1.0) > 1e-6:
+        raise SelfTestError("calibration and accounting must agree on epsilon, got two answers")
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    fits = [FedPCA(1, epsilon=1.0, delta=1e-6, row_norm=4.0).fit(rows) for _ in range(2)]
+    if not all(model.privacy_.is_private for model in fits):
+        raise SelfTestError("a fit with epsilon=1 must be private, got one that is not")
+    if np.array_equal(fits[0].explained_variance_, fits[1].explained_variance_):
+        raise SelfTestError("two private fits must have noise of their own, got the same")
+    return "epsilon=1 is calibrated and stated, and two fits differ"
+
+
+def ledger(folder: Path | None) -> str:
+    """Return that a ledger can be made, locked, charged and read again in a folder."""
+    from fedpower.privacy import Ledger  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fedpower-doctor-") as place:
+        path = Path(place) / "test.ledger"
+
+        def noised() -> bytes:
+            code = f"import sys; sys.argv[1:] = [{str(path)!r}]\n{LOCKED}"
+            if last_words(code)[1] != "locked":
+                raise SelfTestError(
+                    f"a ledger in {Path(place).parent} must be locked for other processes, got a disk "
+                    "that keeps no locks"
+                )
+            return b"noised"
+
+        def ask(of: Ledger, payload: Callable[[], bytes]) -> bytes:
+            return of.release(key="k", purpose="self-test", study="none", mu=0.1, payload=payload)
+
+        with Ledger.create(path, epsilon=1.0, delta=1e-6) as made:
+            ask(made, noised)
+        with Ledger.open(path) as opened:
+            again = ask(opened, lambda: b"other")
+            if again != b"noised" or opened.spent().n_releases != 1:
+                raise SelfTestError("a ledger must keep what it was charged, got something else")
+        where = Path(place).parent
+    return f"made, locked, charged and read again in {where} (SQLite {sqlite3.sqlite_version})"
+
+
+def device() -> str:
+    """Return the GPU that PyTorch has here, tried; empty where there is none."""
+    error, told = last_words(CUDA)
+    if error:
+        raise SelfTestError(error)
+    return told

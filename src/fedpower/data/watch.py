@@ -1,0 +1,37 @@
+"""Someone who watches rows being read, and may stop it: between two blocks, in whichever thread."""
+
+import threading
+from collections.abc import Callable
+
+
+class Stopped(BaseException):
+    """Reading was stopped from outside; no error, so nothing that handles errors may take it for one."""
+
+
+class Watch:
+    """Is told how many rows each block has, and ends the reading once it was stopped.
+
+    Parameters
+    ----------
+    on_rows
+        Called with the number of rows of each block, in the thread that reads; None for nobody.
+    """
+
+    def __init__(self, on_rows: Callable[[int], None] | None = None) -> None:
+        self._on_rows = on_rows
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Let every pass over the rows end at its next block."""
+        self._stopped.set()
+
+    def saw(self, n_rows: int) -> None:
+        """Take note of a block that was read."""
+        if self._stopped.is_set():
+            raise Stopped
+        if self._on_rows is not None:
+            self._on_rows(n_rows)
+
+
+UNWATCHED = Watch()
+"""For readings that nobody watches or stops."""

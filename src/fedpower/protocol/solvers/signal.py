@@ -1,0 +1,179 @@
+"""How many components of a noised moment stand above its noise, and what they are without it.
+
+Post-processing of a release whose noise is known exactly, so it costs no budget. The rule and its
+error probability, in words: docs/how-to/choose-k.md.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.linalg
+import scipy.stats
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError
+from fedpower.linalg.goe import goe_quantile
+from fedpower.privacy.summary import MEAN_WEIGHT
+
+Array = NDArray[np.float64]
+
+Rank = int | float | Literal["noise"]
+"""k; a fraction of variance; or as many as stand above the noise."""
+
+LEVEL = 0.01
+"""The chance that a component is counted that should not be, whatever the rows are."""
+
+_SIDE_LEVEL = LEVEL / 10
+"""The part of it for the noise of the trace, and for that of the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What a noised moment shows beyond its noise.
+
+    Attributes
+    ----------
+    n_above
+        Components that stand above the noise.
+    denoised
+        Their eigenvalues, corrected for what noise adds to them.
+    total_variance
+        tr A, corrected likewise.
+    prominence
+        The largest eigenvalue over what it must exceed to count.
+    """
+
+    n_above: int
+    denoised: Array
+    total_variance: float
+    prominence: float
+
+    @property
+    def together(self) -> Array:
+        """The share of all variance that the first, the first two, … explain without the noise."""
+        total = self.total_variance
+        return np.minimum(np.cumsum(self.denoised) / total, 1.0) if total > 0 else self.denoised * 0
+
+
+def find_signal(
+    moment: Array,
+    pairs: tuple[Array, Array],
+    *,
+    center: Array | None,
+    total_variance: float,
+    std: float,
+) -> Signal:
+    """Return what stands above the noise of a pooled moment Â = A + noise.
+
+    A component j counts if those before it do and its variance, less all that noise may have added,
+    exceeds the average of those after it (zero for the last).
+
+    Theorem. With probability at least 1 − `LEVEL`, for every A, each component that counts has
+    λ_j(A) above the average of λ_{j+1}(A), …, λ_d(A). So none counts where A is a multiple of the
+    identity, and at most r where it is one plus r larger eigenvalues.
+
+    Proof. Let E be the noise of the second moment and e that of the mean μ̂ (entries of variance
+    σ²/(2c²), c = `MEAN_WEIGHT`), so Â − A = E − μ̂eᵀ − eμ̂ᵀ + eeᵀ. With w = −μ̂ᵀu/c and F the matrix
+    that has E, ce and 0 for its blocks, uᵀ(Â − A)u = (u, w)ᵀF(u, w) + (eᵀu)² ≤ q(1 + (μ̂ᵀu/c)²) + ρ² for
+    every unit u, once λ_max(F) ≤ q and ‖e‖ ≤ ρ. F has the noise of `goe_quantile` for d + 1 but for its
+    last entry; were that drawn too, it would be positive half of the time and then only raise λ_max: so
+    P[λ_max(F) > q] is at most twice that of the full matrix. Hence A ⪰ Â − qμ̂μ̂ᵀ/c² − (q + ρ²)I, which
+    bounds every λ_j(A) from below [Weyl]; and tr A is at most the released trace plus its own noise and
+    2‖μ̂‖ρ. Without a mean it is A ⪰ Â − qI. A union bound over q, ρ and the trace gives `LEVEL`. ∎
+
+    Parameters
+    ----------
+    moment
+        Â, d×d, about the noised mean where there is one.
+    pairs
+        Its eigenvalues, all d, and leading eigenvectors, largest first.
+    center, total_variance
+        μ̂ or None; the released trace, about it.
+    std
+        σ of the pooled release: the diagonal's noise, √2 times that off it.
+    """
+    values, vectors = pairs
+    dim = values.size
+    inflation = np.ones(dim)
+    trace = total_variance + std * float(scipy.stats.norm.isf(_SIDE_LEVEL))
+    if center is None:
+        reach = std * goe_quantile(dim, LEVEL - _SIDE_LEVEL)
+        shown, correction = values, 0.0
+    else:
+        reach = std * goe_quantile(dim + 1, (LEVEL - 2 * _SIDE_LEVEL) / 2)
+        mean_std = std / (math.sqrt(2.0) * MEAN_WEIGHT)
+        mean_reach = mean_std * math.sqrt(scipy.stats.chi2.isf(_SIDE_LEVEL, dim))
+        steep = reach / MEAN_WEIGHT**2
+        shown = eigenvalues(moment - steep * np.outer(center, center))
+        inflation[: vectors.shape[1]] += (center @ vectors / MEAN_WEIGHT) ** 2
+        trace += 2.0 * float(np.linalg.norm(center)) * mean_reach
+        reach += mean_reach**2
+        correction = dim * mean_std**2
+    least = shown - reach
+    n_above = _count(least, trace)
+    total = total_variance + correction
+    edges = std * np.sqrt(2.0 * dim * inflation[:n_above])
+    return Signal(
+        n_above=n_above,
+        denoised=_denoised(values[:n_above], edges, total, dim),
+        total_variance=total,
+        prominence=float(shown[0] / (reach + max(trace, 0.0) / dim)),
+    )
+
+
+def chosen_rank(asked: float | Literal["noise"], signal: Signal, *, kept: bool = True) -> int:
+    """Return k for a fraction of variance or for "noise"; refuse what the noise does not let be told.
+
+    ``kept``: the same releases can be had again for another k, as those of a secure sum cannot.
+    """
+    what = f"n_components={asked!r}"
+    free = ", which the same releases allow at no further cost" if kept else ""
+    remedy = f"bring more rows or a larger epsilon, or give a whole number{free}"
+    if signal.n_above == 0:
+        raise InputError(
+            f"{what} must find a component that stands above the noise, got none: the largest variance "
+            f"is {max(signal.prominence, 0.0):.2g} of what it must exceed; {remedy}"
+        )
+    if asked == "noise":
+        return signal.n_above
+    reached = int(np.searchsorted(signal.together, asked, side="right"))
+    if reached == signal.n_above:
+        raise InputError(
+            f"{what} must be reached by components that stand above the noise, got "
+            f"{signal.together[-1]:.3f} of the variance with all {signal.n_above} of them; ask for less, "
+            f"{remedy}"
+        )
+    return reached + 1
+
+
+def eigenvalues(moment: Array) -> Array:
+    """Return all eigenvalues of a symmetric matrix, largest first."""
+    return np.asarray(scipy.linalg.eigvalsh(moment)[::-1], dtype=np.float64)
+
+
+def _count(least: Array, trace: float) -> int:
+    """Return how many lead the others by their least possible values; ``trace`` is the most possible."""
+    known, dim = 0.0, least.size
+    for place, value in enumerate(least):
+        after = dim - place - 1
+        average = (trace - known - value) / after if after else 0.0
+        if value <= max(average, 0.0):
+            return place
+        known += float(value)
+    return dim
+
+
+def _denoised(values: Array, edges: Array, total: float, dim: int) -> Array:
+    """Return eigenvalues without what noise adds to those that stand above it [BGN11 §3.1].
+
+    Noise whose semicircle ends at R moves θ over a level bulk m to m + x with x = (θ − m) + R²/4(θ − m);
+    this is the inverse, with m the average of what the others leave of the total.
+    """
+    found = values.astype(np.float64)
+    for _ in range(8):  # m depends on the answer, weakly: each pass divides its error by about d/k
+        bulk = max(total - float(found.sum()), 0.0) / max(dim - values.size, 1)
+        above = np.maximum(values - bulk, 0.0)
+        found = bulk + (above + np.sqrt(np.maximum(above**2 - edges**2, 0.0))) / 2.0
+    return found

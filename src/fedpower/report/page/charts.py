@@ -1,0 +1,230 @@
+"""The report's pictures as SVG: as wide as their box, in the colours of the page, titled and described.
+
+Geometry is in percent, so that a picture fits a phone without its text shrinking; what does not fit into
+percent, marks and labels, is drawn around a point. Nothing a user named is drawn inside an SVG.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fedpower.report.page.axes import Scale, every, linear, logarithmic, percent_of
+from fedpower.report.page.markup import Markup, element
+from fedpower.report.page.words import human_bytes, number
+
+ROW_REM = 1.75
+CELL = 18
+HEIGHT = 220
+LOW_HEIGHT = 96
+MOST_DOTS = 80
+"""More points than that are a line alone."""
+
+SHAPES = {
+    "dot": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0Z",
+    "cross": "M-4.5-4.5L4.5 4.5M4.5-4.5L-4.5 4.5",
+    "square": "M-3-3H3V3H-3Z",
+    "small-cross": "M-3-3L3 3M3-3L-3 3",
+}
+
+SCREE_SHAPES = {"signal": "dot", "near": "dot", "noise": "cross", "beyond": "square"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Numbers over rounds: what they are called, how they are marked, None where there is none."""
+
+    kind: str
+    shape: str
+    values: Sequence[float | None]
+
+
+def scree(
+    values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[float], edge: float
+) -> Markup:
+    """Return variances by component as stems with marks, beside the level of the noise.
+
+    Parameters
+    ----------
+    values
+        One per component.
+    standing
+        Of each, whether it is ``signal`` (a dot), ``near`` the noise (a ring) or ``noise`` (a cross).
+    beyond
+        Eigenvalues that were released beyond the components; these are small squares.
+    edge
+        The noise level; 0 where there is none.
+    """
+    shown = [*values, *beyond]
+    scale = linear([*shown, edge])
+    parts = [*_rules(scale), *_numbers_below(range(1, len(shown) + 1))]
+    zero, level = percent_of(scale.place(0.0)), percent_of(scale.place(edge))
+    if edge > 0:
+        parts.append(_line("0", level, "100%", level, "edge"))
+    for place, value in enumerate(shown):
+        x, y = percent_of((place + 0.5) / len(shown)), percent_of(scale.place(value))
+        kind = standing[place] if place < len(values) else "beyond"
+        parts.append(_line(x, zero, x, y, f"stem {kind}"))
+        parts.append(_mark(x, y, SCREE_SHAPES[kind], kind))
+        if kind == "noise" and len(shown) <= 12:
+            parts.append(_word(x, y, "noise", "noise", dy=-10, anchor="middle"))
+    if edge > 0:
+        parts.append(_word("100%", level, "noise level", "edge", dy=-6, anchor="end"))
+    told = (
+        f"{standing.count('noise')} of {len(values)} components are noise"
+        if edge > 0
+        else "no noise level is drawn"
+    )
+    return _picture(
+        "Variance of each component",
+        f"From {number(shown[0])} for the first to {number(shown[-1])} for the last of "
+        f"{len(shown)} shown; {told}. The table below has the numbers.",
+        parts,
+        height=HEIGHT,
+    )
+
+
+def over_rounds(title: str, rounds: Sequence[int], series: Sequence[Series]) -> Markup:
+    """Return positive numbers over rounds, on a logarithmic scale."""
+    known = [value for each in series for value in each.values if value is not None]
+    scale = logarithmic(known)
+    parts = [*_rules(scale), *_numbers_below(rounds)]
+    for each in series:
+        points = [
+            (percent_of((place + 0.5) / len(rounds)), percent_of(scale.place(value)))
+            for place, value in enumerate(each.values)
+            if value is not None
+        ]
+        for (x1, y1), (x2, y2) in pairwise(points):
+            parts.append(_line(x1, y1, x2, y2, f"series {each.kind}"))
+        if len(points) <= MOST_DOTS:
+            parts.extend(_mark(x, y, each.shape, each.kind) for x, y in points)
+    return _picture(
+        title,
+        f"Over {len(rounds)} rounds, from {number(known[0])} to {number(known[-1])}. The table of "
+        "rounds has the numbers.",
+        parts,
+        height=HEIGHT,
+    )
+
+
+def bytes_by_round(rounds: Sequence[int], up: Sequence[int], down: Sequence[int]) -> Markup:
+    """Return two bars a round: what the silos sent, and what they were sent."""
+    scale = linear([*up, *down], label=lambda size: human_bytes(round(size)))
+    parts = [*_rules(scale), *_numbers_below(rounds)]
+    wide = 1 / len(rounds)
+    for place, pair in enumerate(zip(up, down, strict=True)):
+        for side, (size, kind) in enumerate(zip(pair, ("up", "down"), strict=True)):
+            top = scale.place(size)
+            parts.append(
+                _bar((place + 0.15 + 0.37 * side) * wide, top, 0.33 * wide, 1 - top, f"bar {kind}")
+            )
+    return _picture(
+        "Bytes in each round",
+        f"Up from the silos {human_bytes(sum(up))} in all, down to them {human_bytes(sum(down))}. "
+        "The table of rounds has the numbers.",
+        parts,
+        height=LOW_HEIGHT,
+    )
+
+
+def bars(title: str, description: str, values: Sequence[float], *, most: float = 0.0) -> Markup:
+    """Return a horizontal bar a row, from zero to either side, before a pale one to ``most``."""
+    low, high = min(0.0, *values), max(0.0, most, *values)
+    width = 1 / ((high - low) or 1.0)
+    zero = -low * width
+    parts = [_line(percent_of(zero), "0", percent_of(zero), "100%", "axis")]
+    row = 1 / len(values)
+    for place, value in enumerate(values):
+        long = abs(value) * width
+        left = zero - long if value < 0 else zero
+        kind = "bar minus" if value < 0 else "bar plus"
+        if most > 0:
+            parts.append(_bar(0, (place + 0.25) * row, most * width, 0.5 * row, "bar rest"))
+        parts.append(_bar(left, (place + 0.25) * row, long, 0.5 * row, kind))
+    return _picture(title, description, parts, rows=len(values))
+
+
+def participation(present: Sequence[Sequence[bool]], rounds: Sequence[int]) -> Markup:
+    """Return a grid, a row a silo and a column a round: full where it answered, a cross where not."""
+    high, wide = 1 / len(present), 1 / len(rounds)
+    parts = list(_numbers_below(rounds, at_most=max(10, len(rounds) // 2)))
+    for row, answers in enumerate(present):
+        for place, answered in enumerate(answers):
+            left, top = (place + 0.1) * wide, (row + 0.2) * high
+            kind = "cell answered" if answered else "cell missing"
+            parts.append(_bar(left, top, 0.8 * wide, 0.6 * high, kind))
+            if not answered:
+                middle = percent_of((place + 0.5) * wide), percent_of((row + 0.5) * high)
+                parts.append(_mark(*middle, "small-cross", "missing"))
+    missing = sum(not answered for answers in present for answered in answers)
+    told = f"{missing} answers are missing" if missing else "every silo answered every round"
+    return _picture(
+        "Who answered in which round",
+        f"{len(present)} silos over {len(rounds)} rounds: {told}. The tables of silos and rounds "
+        "have the numbers.",
+        parts,
+        rows=len(present),
+        width=max(CELL * len(rounds), 3 * CELL),
+    )
+
+
+def _picture(
+    title: str,
+    description: str,
+    parts: Sequence[Markup],
+    *,
+    height: int | None = None,
+    rows: int = 0,
+    width: int | None = None,
+) -> Markup:
+    return element(
+        "svg",
+        element("title", title),
+        element("desc", description),
+        parts,
+        role="img",
+        width="100%" if width is None else width,
+        height=height or f"{ROW_REM * rows:g}rem",
+    )
+
+
+def _rules(scale: Scale) -> list[Markup]:
+    """Return a thin line across at every tick, with its number on the left."""
+    rules = []
+    for value, label in scale.ticks:
+        y = percent_of(scale.place(value))
+        rules.append(_line("0", y, "100%", y, "axis" if value == 0 else "rule"))
+        rules.append(_word("0", y, label, "tick", dx=-8, dy=4, anchor="end"))
+    return rules
+
+
+def _numbers_below(numbers: Sequence[int], at_most: int = 10) -> list[Markup]:
+    """Return the numbers of rounds or components along the foot, as many as there is room for."""
+    step = every(len(numbers), at_most)
+    return [
+        _word(
+            percent_of((place + 0.5) / len(numbers)), "100%", each, "tick", dy=18, anchor="middle"
+        )
+        for place, each in enumerate(numbers)
+        if step == 1 or each % step == 0
+    ]
+
+
+def _line(x1: str, y1: str, x2: str, y2: str, kind: str) -> Markup:
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+
+
+def _bar(left: float, top: float, width: float, height: float, kind: str) -> Markup:
+    shares = {"x": left, "y": top, "width": width, "height": height}
+    return element("rect", class_=kind, **{key: percent_of(x) for key, x in shares.items()})
+
+
+def _mark(x: str, y: str, shape: str, kind: str) -> Markup:
+    path = element("path", d=SHAPES[shape], class_=f"mark {kind}")
+    return element("svg", path, x=x, y=y, width=1, height=1, class_="point")
+
+
+def _word(
+    x: str, y: str, word: object, kind: str, *, dx: int = 0, dy: int = 0, anchor: str = "start"
+) -> Markup:
+    return element("text", word, x=x, y=y, dx=dx or None, dy=dy, text_anchor=anchor, class_=kind)

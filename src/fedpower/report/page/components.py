@@ -1,0 +1,169 @@
+"""Which components stand above the noise: the scree plot and the table behind it."""
+
+from typing import Any
+
+import numpy as np
+
+from fedpower.report.page.charts import scree
+from fedpower.report.page.markup import Markup, element
+from fedpower.report.page.tables import (
+    figure,
+    figures,
+    folded,
+    paragraphs,
+    section,
+    table,
+)
+from fedpower.report.page.words import column, count, listed, number, percent
+from fedpower.report.result import Result
+
+MOST_DRAWN = 60
+MOST_BEYOND = 20
+
+STANDINGS = {
+    "signal": ("●", "well above the noise"),
+    "near": ("○", "near the noise"),
+    "noise": ("×", "noise"),
+}
+"""By standing: its sign, and the verdict in words."""
+
+
+def components_section(result: Result) -> Markup:
+    """Return the scree plot with the noise level, and the table behind it."""
+    drawn = min(result.n_components, MOST_DRAWN)
+    beyond = _beyond(result)
+    picture = scree(
+        result.explained_variance[:drawn].tolist(),
+        standing=standings(result)[:drawn],
+        beyond=beyond if drawn == result.n_components else [],
+        edge=result.noise_edge,
+    )
+    return section(
+        "components",
+        "Components",
+        figure(element("div", picture, class_="plot"), _legend(result, beyond)),
+        _left_out(result.n_components, drawn),
+        _variances(result),
+        folded(
+            f"The {count(len(beyond), 'eigenvalue')} beyond the components",
+            table(
+                "Eigenvalues beyond the components",
+                ["Number", "Eigenvalue"],
+                [
+                    (str(result.n_components + place), each)
+                    for place, each in enumerate(figures(column(beyond), beyond), start=1)
+                ],
+            ),
+        )
+        if beyond
+        else None,
+    )
+
+
+def standings(result: Result) -> list[str]:
+    """Return of each component whether it is ``signal``, ``near`` the noise or ``noise``."""
+    return [
+        "noise" if drowned else "near" if close else "signal"
+        for drowned, close in zip(result.is_noise, result.is_near_noise, strict=True)
+    ]
+
+
+def mixed(result: Result) -> list[list[str]]:
+    """Return groups of components that are closer together than the noise level, which may mix them.
+
+    Noise of a spectral norm up to the level turns eigenvectors whose values lie closer than that into one
+    another (Davis-Kahan); the space that they span together is not concerned. Components that are noise
+    are left out; the eigenvalue after the last one counts where it is known.
+    """
+    if result.noise_edge == 0:
+        return []
+    named = [f"pc{place}" for place in range(1, result.n_components + 1)]
+    values = result.explained_variance.tolist()
+    if result.spectrum is not None and len(result.spectrum) > len(values):
+        values.append(float(result.spectrum[len(values)]))
+        named.append("what follows")
+    groups: list[list[str]] = []
+    for place, standing in enumerate(standings(result)):
+        if standing == "noise" or place + 1 == len(values):
+            break
+        if values[place] - values[place + 1] < result.noise_edge:
+            if not groups or groups[-1][-1] != named[place]:
+                groups.append([named[place]])
+            groups[-1].append(named[place + 1])
+    return groups
+
+
+def _mixture(group: list[str]) -> str:
+    return (
+        f"{listed(group)} lie closer together than the noise level, so noise may have mixed them: what "
+        "they span together can be read, each of them alone cannot."
+    )
+
+
+def _beyond(result: Result) -> list[float]:
+    """Return the released eigenvalues that follow the components, as many as are of use in a picture."""
+    if result.spectrum is None:
+        return []
+    following: list[float] = result.spectrum[result.n_components :].tolist()
+    return following[: max(MOST_BEYOND, result.n_components)]
+
+
+def _legend(result: Result, beyond: list[float]) -> list[Any]:
+    held = standings(result)
+    entries: list[Any] = [
+        _key(sign, kind, f"component {words}" if result.noise_edge else "component")
+        for kind, (sign, words) in STANDINGS.items()
+        if kind in held
+    ]
+    if beyond:
+        entries.append(_key("▫", "beyond", "released beyond the components"))
+    if result.noise_edge:
+        entries.append(
+            _key("- -", "edge", f"noise level, a variance of {number(result.noise_edge, 3)}")
+        )
+    entries.append("Variance (vertical) by number of the component.")
+    return entries
+
+
+def _key(sign: str, kind: str, words: str) -> Markup:
+    return element("span", element("b", sign, class_=kind), f" {words}", class_="key")
+
+
+def _left_out(total: int, drawn: int) -> list[Markup]:
+    return paragraphs(
+        f"The first {drawn} of {total} components are drawn." if drawn < total else None
+    )
+
+
+def _variances(result: Result) -> Markup:
+    variances, ratios = result.explained_variance.tolist(), result.explained_variance_ratio
+    together = np.cumsum(ratios)
+    headings = ["Component", "Variance", "Share of all", "Together"]
+    columns = [
+        [f"pc{place}" for place in range(1, result.n_components + 1)],
+        figures(column(variances), variances),
+        figures(map(percent, ratios), ratios.tolist()),
+        figures(map(percent, together), together.tolist()),
+    ]
+    if result.noise_edge:
+        times = [variance / result.noise_edge for variance in variances]
+        headings += ["Times the noise level", "Verdict"]
+        columns += [
+            figures([f"{ratio:,.2f}" for ratio in times], times),
+            [_verdict(kind) for kind in standings(result)],
+        ]
+    remark = (
+        "A component below the noise level is noise; one below twice the level is near it, and to be "
+        "read with care. The level is known from public facts alone."
+        if result.noise_edge
+        else None
+    )
+    rows = list(zip(*columns, strict=True))
+    shown = table("Variance of each component", headings, rows, sortable=True)
+    return element("div", shown, paragraphs(remark, *(_mixture(group) for group in mixed(result))))
+
+
+def _verdict(kind: str) -> Markup:
+    sign, words = STANDINGS[kind]
+    mark = element("b", sign, class_=kind, aria_hidden="true")
+    return element("span", mark, f" {words}", class_="verdict")

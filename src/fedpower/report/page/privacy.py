@@ -1,0 +1,178 @@
+"""What is promised about the rows, in plain words, and what it cost: all from the record's statement."""
+
+import math
+from typing import Any
+
+from fedpower.report.page.charts import bars
+from fedpower.report.page.markup import Markup, element, name
+from fedpower.report.page.tables import (
+    Figure,
+    beside,
+    facts,
+    figure,
+    figures,
+    folded,
+    items,
+    paragraphs,
+    section,
+    table,
+)
+from fedpower.report.page.words import column, equals, number, percent
+
+MODES = {
+    "moment": "each silo’s moment was noised once, before it left; all rounds and later analyses of it "
+    "are free",
+    "step": "the product of every step was noised, as much as an exact calculation asks for",
+    "paper": "the product of every step was noised, as much as the paper prints",
+}
+
+
+def privacy_section(run: dict[str, Any]) -> Markup:
+    """Return the privacy statement of a record, and a picture of the budget."""
+    told = run["privacy"]
+    if not told["private"]:
+        return section(
+            "privacy",
+            "Privacy",
+            element("p", _not_private(told), class_="warning"),
+            facts((("What everybody may know", items(told["public"])),), kind="terms"),
+        )
+    statement = (
+        ("What is protected", f"{told['unit'].capitalize()}."),
+        ("Neighbours", f"{told['neighbours'].capitalize()}."),
+        ("Noise", [element("code", told["mode"]), f": {MODES[told['mode']]}."]),
+        ("Asked for", f"{equals('ε', told['asked_epsilon'])} at {equals('δ', told['delta'])}."),
+        ("What everybody may know", items(told["public"])),
+        ("Note that", items(told["notes"]) if told["notes"] else None),
+        ("This supposes that", items(told["assumptions"])),
+    )
+    return section(
+        "privacy",
+        "Privacy",
+        _protections(told),
+        facts(statement, kind="terms"),
+        _budgets(run["silos"]) or _spent_of_asked(told),
+    )
+
+
+def worst(privacy: dict[str, Any]) -> dict[str, Any]:
+    """Return the protection against the observer who sees most."""
+    found: dict[str, Any] = max(privacy["protections"], key=lambda row: epsilon(row["epsilon"]))
+    return found
+
+
+def odds(value: float | None) -> str:
+    """Return e^ε, the factor by which odds may shift."""
+    return number(math.exp(epsilon(value)) if epsilon(value) < 700 else math.inf, 3)
+
+
+def epsilon(value: float | None) -> float:
+    """Return an ε of the record, in which None is infinite."""
+    return math.inf if value is None else float(value)
+
+
+def _not_private(told: dict[str, Any]) -> str:
+    if told["leak"] is not None:
+        return (
+            f"NOT PRIVATE although {equals('ε', told['asked_epsilon'])} was asked for: {told['leak']}; "
+            "noise was added, and nothing is promised."
+        )
+    return (
+        "NOT PRIVATE (ε = ∞): exact quantities left every silo, and whoever reads the messages or the "
+        "result can learn about single rows."
+    )
+
+
+def _protections(told: dict[str, Any]) -> list[Markup]:
+    rows = [
+        (
+            [
+                f"Against {row['observer']}",
+                element("span", f"who sees {row['sees']}", class_="aside"),
+            ],
+            Figure(number(epsilon(row["epsilon"])), row["epsilon"]),
+            Figure(odds(row["epsilon"]), row["epsilon"]),
+            Figure(number(row["delta"]), row["delta"]),
+        )
+        for row in told["protections"]
+    ]
+    return [
+        table("What each observer can learn at most", ["Observer", "ε", "Odds\u00a0×", "δ"], rows),
+        *paragraphs(
+            "The odds that a given row was in the data, or what it held, shift by the factor e^ε at "
+            "most, except with probability δ."
+        ),
+    ]
+
+
+def _budgets(silos: list[dict[str, Any]]) -> list[Markup] | None:
+    """Return each silo's ledger after the fit, where one operator holds all of them; else None."""
+    held = [(each["name"], each["budget"]) for each in silos if "budget" in each]
+    if not held:
+        return None
+    used = [budget["used"] for _, budget in held]
+    picture = bars(
+        "Budget used by silo",
+        f"Of {len(held)} ledgers, the fullest is used to {percent(max(used))} and the emptiest to "
+        f"{percent(min(used))}. The table below has the numbers.",
+        used,
+        most=1.0,
+    )
+    numbers = {
+        key: figures(column(values), values)
+        for key in ("spent", "left", "cap")
+        for values in [[epsilon(budget[key]) for _, budget in held]]
+    }
+    rows = [
+        (
+            name(silo),
+            numbers["spent"][place],
+            numbers["left"][place],
+            numbers["cap"][place],
+            Figure(number(budget["delta"]), budget["delta"]),
+            Figure(percent(budget["used"]), budget["used"]),
+        )
+        for place, (silo, budget) in enumerate(held)
+    ]
+    return [
+        element("h3", "Budgets after this fit"),
+        figure(
+            beside(
+                [name(silo) for silo, _ in held], picture, [percent(share) for share in used],
+                kind="shares",
+            ),
+            "Share of each silo’s cap that is used, by this fit and all before it. Epsilons do not add "
+            "up, squares of μ do: the share is of μ².",
+        ),
+        folded(
+            "The ledgers in numbers",
+            table(
+                "Ledgers after this fit",
+                ["Silo", "ε spent", "ε left for one fit", "ε of the cap", "δ", "Used"],
+                rows,
+                sortable=True,
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def _spent_of_asked(told: dict[str, Any]) -> list[Markup]:
+    """Return what the study spent of what it asked for, towards each observer."""
+    spent = [epsilon(row["epsilon"]) for row in told["protections"]]
+    asked = float(told["asked_epsilon"])
+    picture = bars(
+        "Spent of what was asked for",
+        f"Of {equals('ε', asked)} asked for, {number(max(spent))} was spent towards the observer who "
+        "sees most. The table of observers above has the numbers.",
+        [min(each, 2 * asked) for each in spent],
+        most=asked,
+    )
+    labels = [f"{row['observer'][:1].upper()}{row['observer'][1:]}" for row in told["protections"]]
+    return [
+        element("h3", "Spent of what was asked for"),
+        figure(
+            beside(labels, picture, [equals("ε", each) for each in spent], kind="shares"),
+            f"The pale bar is the {equals('ε', asked)} that was asked for. What each silo has spent on "
+            "other studies, and what it has left, is known to that silo alone.",
+        ),
+    ]

@@ -1,0 +1,154 @@
+"""The head of the report: what was computed on whose rows, and three lines that say what it means."""
+
+import math
+from typing import Any
+
+from fedpower.report.page.components import standings
+from fedpower.report.page.markup import Markup, element, name
+from fedpower.report.page.privacy import epsilon, odds, worst
+from fedpower.report.page.tables import facts
+from fedpower.report.page.words import (
+    count,
+    counted,
+    equals,
+    listed,
+    moment_of_time,
+    number,
+    percent,
+)
+from fedpower.report.result import Result
+
+MOST_NAMES = 8
+WEAK, LITTLE = 4.0, 10.0
+
+
+def heading(result: Result) -> Markup:
+    """Return the title and the facts under it."""
+    run = result.run
+    study = (run.get("federation") or {}).get("name")
+    hashed = element("code", run["study"]["hash"][:12])
+    return element(
+        "header",
+        element("p", "Federated principal components", class_="kicker"),
+        element("h1", title(result)),
+        facts(
+            (
+                ("Study", [name(study), " · ", hashed] if study else hashed),
+                ("Silos", _silos(run["silos"])),
+                ("Rows", f"{run['n_samples']:,}"),
+                ("Columns", f"{result.n_features:,}"),
+                ("Components", f"{result.n_components:,}"),
+                ("Computed", moment_of_time(run["finished"])),
+            )
+        ),
+    )
+
+
+def title(result: Result) -> str:
+    """Return what was computed on how much of whose data, in one line."""
+    silos = len(result.run["silos"])
+    return (
+        f"{count(result.n_components, 'component')} of {count(result.run['n_samples'], 'row')} "
+        f"held by {count(silos, 'silo')}"
+    )
+
+
+def summary(result: Result) -> Markup:
+    """Return the three lines: what was found, what was spent, what that means."""
+    privacy = result.run["privacy"]
+    lines = (
+        ("Found", _found(result)),
+        ("Spent", _spent(privacy)),
+        ("Meaning", _meaning(privacy)),
+    )
+    kind = "lead" if privacy["private"] else "lead unprotected"
+    return element(
+        "section", facts(lines, kind="lines"), class_=kind, id="summary", aria_label="Summary"
+    )
+
+
+def _silos(silos: list[dict[str, Any]]) -> Any:
+    names = [[name(each["name"]), ", "] for each in silos[:MOST_NAMES]]
+    names[-1].pop()
+    more = f" and {len(silos) - MOST_NAMES} more" if len(silos) > MOST_NAMES else ""
+    return [f"{len(silos)}: ", names, more]
+
+
+def _found(result: Result) -> str:
+    total, held = result.n_components, standings(result)
+    real = held.count("signal")
+    explained = float(result.explained_variance_ratio[[kind == "signal" for kind in held]].sum())
+    share = (
+        "" if math.isnan(explained) or not real else f", with {percent(explained)} of the variance"
+    )
+    if result.noise_edge == 0 and result.run["privacy"]["mode"] != "none":
+        return (
+            f"{count(total, 'component')}{share}. No noise level is on record, so it cannot be told "
+            "which of them stand above the noise."
+        )
+    if result.noise_edge == 0:
+        return f"{count(total, 'component')}{share}. No noise was added, so none is drowned in it."
+    edge = number(result.noise_edge, 3)
+    level = f"the level that privacy noise alone would reach (a variance of {edge})"
+    if held.count("noise") == total:
+        return f"No component stands above {level}: nothing can be read from this result."
+    which = (
+        f"{counted(real).capitalize()} of {counted(total)} components" if real else "No component"
+    )
+    if real == total:
+        which = "The one component" if total == 1 else f"All {counted(total)} components"
+    verb = "stands" if real == 0 or total == 1 else "stand"
+    near = "less than twice as high: read"
+    return " ".join(
+        (
+            f"{which} {verb} well above {level}{share}.",
+            *_those(held, "near", f"is {near} it with care", f"are {near} them with care"),
+            *_those(held, "noise", "is noise", "are noise"),
+        )
+    )
+
+
+def _those(held: list[str], kind: str, one: str, several: str) -> list[str]:
+    """Return a sentence about the components of a kind; none where there are none."""
+    names = [f"pc{place}" for place, each in enumerate(held, start=1) if each == kind]
+    if not names:
+        return []
+    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return [f"{listed([*names[:MOST_NAMES], *more])} {one if len(names) == 1 else several}."]
+
+
+def _spent(privacy: dict[str, Any]) -> str:
+    if privacy["mode"] == "none":
+        return "Nothing was charged: no budget limits what an exact result may tell."
+    if not privacy["private"]:
+        return (
+            f"{equals('ε', privacy['asked_epsilon'])} was asked for, but it bought no protection."
+        )
+    dearest = worst(privacy)["epsilon"]
+    return (
+        f"At most {equals('ε', epsilon(dearest))} of each silo’s privacy budget, at "
+        f"{equals('δ', privacy['delta'])}; {equals('ε', privacy['asked_epsilon'])} was asked for."
+    )
+
+
+def _meaning(privacy: dict[str, Any]) -> str:
+    if privacy["mode"] == "none":
+        return (
+            "NOT PRIVATE: nothing is protected. Exact numbers left every silo, and whoever reads them "
+            "can learn about single rows."
+        )
+    if not privacy["private"]:
+        return f"NOT PRIVATE: nothing is promised, because {privacy['leak']}."
+    dearest = worst(privacy)["epsilon"]
+    return (
+        "Whoever sees what left a silo learns a bounded amount about any one row: the odds for or "
+        f"against what it held shift by a factor of {odds(dearest)} at most, except with a probability "
+        f"of {number(privacy['delta'])}.{_strength(epsilon(dearest))}"
+    )
+
+
+def _strength(spent: float) -> str:
+    """Return what docs/privacy.md says of a large ε; nothing of a usual one."""
+    if spent > LITTLE:
+        return " That promises little."
+    return " That is weak protection." if spent >= WEAK else ""

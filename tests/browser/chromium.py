@@ -1,0 +1,111 @@
+"""A headless Chromium that opens reports, and what tests ask of it."""
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+PROGRAMS = ("chromium", "chromedriver")
+
+
+def missing() -> str | None:
+    """Return which program is not installed; None where all are."""
+    return next((name for name in PROGRAMS if shutil.which(name) is None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Browser:
+    """One window; its driver is selenium's."""
+
+    driver: Any
+
+    def open(
+        self, page: Path, *, width: int = 1000, scheme: str = "light", scripts: bool = True
+    ) -> None:
+        """Show a page as a device of this width and colour scheme would."""
+        self._tell("Emulation.setScriptExecutionDisabled", value=not scripts)
+        self._tell("Emulation.setDeviceMetricsOverride",
+                   width=width, height=900, deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
+        self.prefer(scheme)
+        for log in ("browser", "performance"):
+            self.driver.get_log(log)  # what was logged before is another page's
+        self.driver.get(page.absolute().as_uri())
+
+    def prefer(self, scheme: str, medium: str = "") -> None:
+        """Say which colours the user prefers, and whether the page is on screen or on paper."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._tell("Emulation.setEmulatedMedia", media=medium, features=features)
+
+    def ask(self, script: str, *arguments: Any) -> Any:
+        """Return what a script in the page returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after another, wherever the focus is."""
+        for key in keys:
+            ActionChains(self.driver, duration=0).send_keys(key).perform()
+
+    def complaints(self) -> list[str]:
+        """Return everything that the console holds."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Return the addresses of everything that was asked for since the page was opened."""
+        events = [json.loads(entry["message"]) for entry in self.driver.get_log("performance")]
+        messages = [event["message"] for event in events]
+        return [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
+
+    def printed(self) -> bytes:
+        """Return the page as it would be printed, a PDF."""
+        return base64.b64decode(self._tell("Page.printToPDF", printBackground=True)["data"])
+
+    def picture(self, path: Path, *, height: int | None = None) -> None:
+        """Write a PNG of the page, whole or down to a height."""
+        width, full = self.ask(
+            "const d = document.documentElement; return [innerWidth, d.scrollHeight]"
+        )
+        clip = {"x": 0, "y": 0, "width": width, "height": height or full, "scale": 1}
+        made = self._tell("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(made["data"]))
+
+    def _tell(self, command: str, **parameters: Any) -> Any:
+        return self.driver.execute_cdp_cmd(command, parameters)
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Browser]:
+    """Give a browser with an empty profile in this folder; it is closed at the end."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        yield Browser(driver=driver)
+    finally:
+        driver.quit()

@@ -1,0 +1,242 @@
+"""The report in a real browser: it loads nothing, can be read by everybody, and obeys the keyboard."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import Browser
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from sample_results import HOSTILE
+
+pytestmark = pytest.mark.browser
+
+KINDS = ("private", "drowned", "secure", "exact", "krylov", "sampled", "one", "wide", "hostile",
+         "federated")  # fmt: skip
+SCHEMES = ("light", "dark")
+PHONE = 360
+MEASURES = (Path(__file__).parent / "measures.js").read_text(encoding="utf-8")
+
+
+def measure(browser: Browser, expression: str, *arguments: Any) -> Any:
+    return browser.ask(f"{MEASURES}\n{expression}", *arguments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_is_asked_for_but_the_page_and_nothing_is_complained_of(
+    browser: Browser, pages: dict[str, Path], kind: str, scheme: str
+):
+    browser.open(pages[kind], scheme=scheme)
+    assert browser.requests() == [pages[kind].as_uri()]
+    assert browser.complaints() == []
+    assert "held by" in browser.ask("return document.querySelector('h1').textContent")
+    assert browser.ask("return document.title").endswith("– fedpower")
+
+
+def test_the_policy_stops_what_is_not_the_page_s_own(browser: Browser, pages: dict[str, Path]):
+    browser.open(pages["private"])
+    browser.ask(
+        "const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+        "document.body.append(s); const i = new Image(); i.src = 'https://example.org/x.png';"
+        "document.body.append(i); document.body.setAttribute('style', 'color: red')"
+    )
+    assert browser.ask("return window.ran") is None
+    assert browser.ask("return getComputedStyle(document.body).color") != "rgb(255, 0, 0)"
+    assert len([each for each in browser.complaints() if "Content Security Policy" in each]) >= 3
+
+
+def test_names_that_look_like_code_are_text(browser: Browser, pages: dict[str, Path]):
+    browser.open(pages["hostile"])
+    shown = browser.ask("return [...document.querySelectorAll('bdi')].map(e => e.textContent)")
+    assert set(HOSTILE) <= set(shown)
+    assert browser.ask("return document.querySelectorAll('img').length") == 0
+    heights = browser.ask(
+        "return [...document.querySelectorAll('.rows li')].map(e => e.getBoundingClientRect().height)"
+    )
+    assert {height for height in heights if height} == {28}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [PHONE, 1000])
+def test_nothing_sticks_out_sideways(
+    browser: Browser, pages: dict[str, Path], kind: str, width: int
+):
+    browser.open(pages[kind], width=width)
+    assert measure(browser, "openAll(); return stickingOut()") == []
+    wide, window = browser.ask("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window == width
+
+
+@pytest.mark.parametrize("kind", ["private", "drowned", "exact", "krylov", "sampled", "hostile"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_text_and_marks_stand_out_from_what_is_behind_them(
+    browser: Browser, pages: dict[str, Path], kind: str, scheme: str
+):
+    browser.open(pages[kind], scheme=scheme)
+    texts = measure(browser, "openAll(); return textContrasts()")
+    marks = measure(browser, "return markContrasts()")
+    assert len(texts) > 100
+    assert len(marks) > 20
+    assert [each for each in texts if each[0] < 4.5] == []
+    assert [each for each in marks if each[0] < 3] == []
+
+
+def test_the_page_takes_on_the_colours_that_its_reader_prefers(
+    browser: Browser, pages: dict[str, Path]
+):
+    papers = {}
+    for scheme in SCHEMES:
+        browser.open(pages["private"], scheme=scheme)
+        (papers[scheme],) = [
+            sum(measure(browser, "return behind(document.querySelector('main')).slice(0, 3)"))
+        ]
+    assert papers["light"] == 3 * 255
+    assert papers["dark"] < 3 * 64
+
+
+@pytest.mark.parametrize("kind", ["private", "sampled"])
+def test_tab_reaches_every_control_in_the_order_of_the_page_and_shows_where_it_is(
+    browser: Browser, pages: dict[str, Path], kind: str
+):
+    browser.open(pages[kind])
+    count = measure(browser, "window.all = controls(); return all.length")
+    assert count > 20
+    reached = []
+    for _ in range(count):
+        browser.press(Keys.TAB)
+        place, ring = measure(
+            browser, "const e = document.activeElement; return [all.indexOf(e), outline(e)]"
+        )
+        reached.append(place)
+        assert ring >= 2
+    assert reached == list(range(count))
+
+
+def test_the_first_stop_skips_to_the_content(browser: Browser, pages: dict[str, Path]):
+    browser.open(pages["private"])
+    browser.press(Keys.TAB)
+    top = browser.ask("return document.activeElement.getBoundingClientRect().top")
+    assert top >= 0
+    browser.press(Keys.ENTER)
+    assert browser.ask("return document.activeElement.id") == "main"
+
+
+def test_enter_sorts_a_table_and_enter_again_turns_it_around(
+    browser: Browser, pages: dict[str, Path]
+):
+    browser.open(pages["private"])
+    measure(
+        browser,
+        "openAll(); window.sorted = document.querySelector('#loadings table');"
+        "sorted.tHead.rows[0].cells[1].querySelector('button').focus()",
+    )
+    states, columns = [], []
+    for key in (None, Keys.ENTER, Keys.ENTER, Keys.SPACE):
+        if key:
+            browser.press(key)
+        states.append(browser.ask("return [...sorted.tHead.rows[0].cells].map(c => c.ariaSort)"))
+        columns.append([float(x) for x in measure(browser, "return column(sorted, 1)")])
+    assert [state[1] for state in states] == ["none", "ascending", "descending", "ascending"]
+    assert all(state[0] == state[2] == "none" for state in states)
+    assert columns[0] == sorted(columns[0], key=abs, reverse=True)
+    assert columns[1] == columns[3] == sorted(columns[0])
+    assert columns[2] == columns[1][::-1] != columns[0]
+
+
+def test_rows_without_a_number_come_last_whichever_way_a_table_is_sorted(
+    browser: Browser, pages: dict[str, Path]
+):
+    browser.open(pages["krylov"])
+    measure(
+        browser,
+        "openAll(); window.sorted = document.querySelector('#rounds table');"
+        "sorted.tHead.rows[0].cells[6].querySelector('button').focus()",
+    )
+    for turn in (1, -1):
+        browser.press(Keys.ENTER)
+        shown = measure(browser, "return column(sorted, 6)")
+        known = [float(each) for each in shown if each]
+        assert len(known) > 3
+        assert known == sorted(known)[::turn]
+        assert shown[len(known) :] == [""] * (len(shown) - len(known)) != []
+
+
+def test_names_are_sorted_as_people_sort_them(browser: Browser, pages: dict[str, Path]):
+    browser.open(pages["wide"])
+    measure(
+        browser,
+        "openAll(); window.sorted = document.querySelector('#loadings table');"
+        "sorted.tHead.rows[0].cells[0].querySelector('button').click()",
+    )
+    shown = measure(browser, "return column(sorted, 0)")
+    assert shown == sorted(shown, key=lambda name: int(name.removeprefix("test")))
+
+
+def test_space_opens_and_closes_what_is_folded(browser: Browser, pages: dict[str, Path]):
+    browser.open(pages["private"])
+    browser.ask("document.querySelectorAll('details.component > summary')[1].focus()")
+    states = []
+    for _ in range(2):
+        browser.press(Keys.SPACE)
+        states.append(browser.ask("return document.activeElement.parentElement.open"))
+    assert states == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["private", "sampled", "exact"])
+def test_everything_has_a_name_for_those_who_hear_the_page(
+    browser: Browser, pages: dict[str, Path], kind: str
+):
+    browser.open(pages[kind])
+    measure(browser, "openAll()")
+    tree = browser.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    named: dict[str, list[str]] = {}
+    for node in tree:
+        if not node.get("ignored"):
+            named.setdefault(node["role"]["value"], []).append(
+                node.get("name", {}).get("value", "")
+            )
+    roles = ("image", "button", "link", "table", "region", "navigation", "columnheader", "heading")
+    for role in roles:
+        assert named[role], role
+        assert all(name.strip() for name in named[role]), role
+    assert len(named["image"]) == browser.ask(
+        "return document.querySelectorAll('svg[role]').length"
+    )
+
+
+def test_without_scripts_the_page_is_complete_and_has_no_dead_buttons(
+    browser: Browser, pages: dict[str, Path]
+):
+    browser.open(pages["private"])
+    headings = [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, "h2")]
+    buttons = len(browser.driver.find_elements(By.CSS_SELECTOR, "th button"))
+    rows = len(browser.driver.find_elements(By.TAG_NAME, "tr"))
+    browser.open(pages["private"], scripts=False)
+    source = browser.driver.page_source
+    assert buttons > 0
+    assert "<button" not in source
+    assert source.count("<tr") == rows
+    assert all(heading in source for heading in headings)
+
+
+@pytest.mark.parametrize("kind", ["private", "krylov", "hostile"])
+def test_on_paper_pictures_and_words_are_all_there(
+    browser: Browser, pages: dict[str, Path], kind: str
+):
+    browser.open(pages[kind], scheme="dark")
+    browser.prefer("dark", medium="print")
+    hidden, paper, unseen = measure(
+        browser,
+        "return [seen(document.querySelector('nav')), behind(document.querySelector('main')),"
+        "[...document.querySelectorAll('svg[role], figcaption')].filter(e => !seen(e)).length]",
+    )
+    assert not hidden
+    assert paper[:3] == [255, 255, 255]
+    assert unseen == 0
+    made = browser.printed()
+    assert made.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", made)) >= 3
+    assert len(made) > 50_000

@@ -1,0 +1,73 @@
+"""`-k noise` and `-k 0.9` on the command line: fit, plan and study files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hospitals import run, succeed
+
+PRIVATE = ("--epsilon", "4", "--row-norm", "1", "--delta", "1e-6")
+
+
+@pytest.fixture
+def silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a silo whose variance is in two directions."""
+    rng = np.random.default_rng(0)
+    rows = 0.01 * rng.standard_normal((30_000, 8))
+    rows[:, :2] += rng.standard_normal((30_000, 2)) * [0.3, 0.2]
+    np.save(tmp_path / "north.npy", rows)
+    np.save(tmp_path / "empty.npy", np.zeros((200, 8)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_fit_finds_as_many_as_stand_above_the_noise(silo: Path) -> None:
+    """Two directions far above the noise; a third is found with probability at most 1%."""
+    said = succeed("fit", "north.npy", "-k", "noise", *PRIVATE, "-o", "out")
+    assert "Above the noise: 2 of 8 components, with a chance of at most 1%" in said.stdout
+    record = json.loads(Path("out/run.json").read_text())
+    assert (record["n_components"], record["n_above_noise"]) == (2, 2)
+    succeed("fit", "north.npy", "-k", "0.6", *PRIVATE, "-o", "half")
+    assert json.loads(Path("half/run.json").read_text())["n_components"] == 1
+
+
+def test_what_cannot_be_chosen_is_refused_in_one_sentence(silo: Path) -> None:
+    for words, sentence in (
+        (("empty.npy", "-k", "0.5", *PRIVATE), "must find a component that stands above the noise"),
+        (("north.npy", "-k", "noise", "--epsilon", "inf"), "-k noise must go with --noise moment"),
+        (("north.npy", "-k", "noise", *PRIVATE, "--noise", "paper"), "the whole spectrum"),
+        (("north.npy", "-k", "loud", *PRIVATE), "or noise for those that stand above it"),
+    ):
+        said = run("fit", *words, "-o", "out")
+        assert said.exit_code == 2
+        assert sentence in said.stderr
+        assert said.stderr.splitlines()[-1].startswith("Error: ")
+        assert not Path("out").exists()
+
+
+def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
+    words = ("plan", "--features", "20", "--silos", "2x20000", "--epsilon", "1")
+    told = succeed(*words, "-k", "noise", "--spectrum", "0.3,0.2,0.001", "--json")
+    ways = json.loads(told.stdout)["ways"]
+    assert {(way["solver"], way["aggregation"]) for way in ways} == {
+        ("moment", "plain"),
+        ("moment", "secure"),
+    }
+    assert [way["rank"] for way in ways] == [2, 2]
+    said = succeed(*words, "-k", "noise", "--spectrum", "0.3,0.2,0.001").stdout
+    assert "It would find 2 components for -k noise." in said
+    none = succeed(*words, "-k", "noise", "--spectrum", "0.00001", "--json")
+    assert [way["rank"] for way in json.loads(none.stdout)["ways"]] == [0, 0]
+    refused = run(*words, "-k", "noise", "--gap", "0.1")
+    assert refused.exit_code == 2
+    assert "--gap must go with a number of components" in refused.stderr
+
+
+def test_a_study_may_agree_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--silos", "north,south", "--columns", "a,b,c", "--epsilon", "1", "--row-norm", "2")
+    succeed("study", "init", "--name", "heart", *words, "-k", "noise")
+    assert 'n_components = "noise"' in Path("study.toml").read_text()
+    told = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert (told["n_components"], told["solver"], told["iteration_rank"]) == ("noise", "moment", 3)

@@ -1,0 +1,145 @@
+"""`to_sklearn` gives scikit-learn's own objects, which do what the estimator and its folder do."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+
+import fedpower
+from fedpower import FedPCA
+from fedpower.report import write_result
+from problems import spiked_rows, split
+
+COLUMNS = ["age", "bmi", "sbp", "dbp", "hdl", "ldl"]
+ROWS = spiked_rows(120, 6, rank=3, seed=1) + 2.0
+FRAME = pd.DataFrame(ROWS, columns=COLUMNS)
+CENTER, SCALE = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
+INF = float("inf")
+PLAIN = [{}, {"center": False}, {"center": CENTER}, {"epsilon": 2.0, "row_norm": 9.0}]
+SCALED = [{"scale": SCALE}, {"scale": SCALE, "center": CENTER}, {"scale": SCALE, "center": False}]
+NORMALISED = [
+    {"normalize": True},
+    {"normalize": True, "center": CENTER},
+    {"normalize": True, "center": False, "scale": SCALE},
+    {"normalize": True, "center": CENTER, "scale": SCALE},
+]
+
+
+def fitted(**parameters: object) -> FedPCA:
+    model = FedPCA(3, **{"epsilon": INF, "random_state": 0, **parameters})
+    return model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
+
+
+def same(found: object, expected: object) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_an_exact_fit_is_scikit_learns_own() -> None:
+    ours, theirs = fitted().to_sklearn(), PCA(3, svd_solver="full").fit(ROWS)
+    assert type(ours) is PCA
+    signs = np.sign(np.einsum("ij,ij->i", ours.components_, theirs.components_))
+    np.testing.assert_allclose(ours.components_ * signs[:, None], theirs.components_, atol=1e-10)
+    for name in (
+        "mean_",
+        "explained_variance_",
+        "explained_variance_ratio_",
+        "singular_values_",
+        "noise_variance_",
+    ):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-10)
+    for name in ("n_components_", "n_features_in_", "n_samples_"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-10)
+    np.testing.assert_allclose(ours.score(FRAME), theirs.score(ROWS), rtol=1e-10)
+
+
+@pytest.mark.parametrize("parameters", [*PLAIN, *SCALED, *NORMALISED], ids=str)
+def test_rows_are_transformed_as_by_the_estimator(parameters: dict[str, object]) -> None:
+    model = fitted(**parameters)
+    converted = model.to_sklearn()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # scikit-learn warns where names do not fit together
+        same(converted.transform(FRAME), model.transform(FRAME))
+    assert list(converted.feature_names_in_) == COLUMNS
+    assert converted.n_features_in_ == 6
+
+
+@pytest.mark.parametrize("parameters", [*PLAIN, *SCALED], ids=str)
+def test_scores_are_turned_back_as_by_the_estimator(parameters: dict[str, object]) -> None:
+    model = fitted(**parameters)
+    scores = model.transform(FRAME)
+    same(model.to_sklearn().inverse_transform(scores), model.inverse_transform(scores))
+
+
+@pytest.mark.parametrize("parameters", PLAIN, ids=str)
+def test_without_scales_it_is_a_single_pca_with_the_same_attributes(
+    parameters: dict[str, object],
+) -> None:
+    model = fitted(**parameters)
+    converted = model.to_sklearn()
+    assert type(converted) is PCA
+    for name in ("components_", "mean_", "explained_variance_", "singular_values_"):
+        np.testing.assert_array_equal(getattr(converted, name), getattr(model, name))
+
+
+@pytest.mark.parametrize("parameters", NORMALISED, ids=str)
+def test_from_rows_of_norm_one_there_is_no_way_back(parameters: dict[str, object]) -> None:
+    converted = fitted(**parameters).to_sklearn()
+    assert isinstance(converted, Pipeline)
+    assert not hasattr(converted, "inverse_transform")
+
+
+def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
+    for parameters in ({}, {"scale": SCALE}, {"normalize": True, "scale": SCALE, "center": False}):
+        model = FedPCA(3, epsilon=INF, **parameters).fit_silos(split(ROWS, [50, 70]))
+        same(model.to_sklearn().transform(sparse.csr_array(ROWS)), model.transform(ROWS))
+
+
+def test_columns_without_names_give_none() -> None:
+    model = FedPCA(3, epsilon=INF).fit_silos(split(ROWS, [50, 70]))
+    assert not hasattr(model.to_sklearn(), "feature_names_in_")
+
+
+@pytest.mark.parametrize("parameters", [{}, *SCALED, *NORMALISED], ids=str)
+def test_a_folder_gives_what_the_estimator_gives(
+    tmp_path: Path, parameters: dict[str, object]
+) -> None:
+    model = fitted(**parameters)
+    write_result(tmp_path / "out", model)
+    ours, theirs = fedpower.read_result(tmp_path / "out").to_sklearn(), model.to_sklearn()
+    np.testing.assert_array_equal(ours.transform(FRAME), theirs.transform(FRAME))
+    last = [each[-1] if isinstance(each, Pipeline) else each for each in (ours, theirs)]
+    assert last[0].noise_variance_ == last[1].noise_variance_
+    assert last[0].n_samples_ == last[1].n_samples_ == 120
+
+
+def test_a_total_that_was_not_released_is_not_made_up() -> None:
+    model = fitted()
+    model.explained_variance_ratio_ = np.full(3, np.nan)  # as it is where no silo told its total
+    assert np.isnan(model.to_sklearn().noise_variance_)
+
+
+def test_all_components_leave_no_variance() -> None:
+    model = FedPCA(6, epsilon=INF).fit_silos(split(ROWS, [50, 70]))
+    assert model.to_sklearn().noise_variance_ == 0.0
+
+
+def test_what_is_given_is_a_copy_and_can_be_fitted_anew() -> None:
+    model = fitted()
+    converted = model.to_sklearn()
+    before = model.components_.copy()
+    converted.components_[:] = 0.0
+    np.testing.assert_array_equal(model.components_, before)
+    assert clone(converted).fit(ROWS).n_components_ == 3
+
+
+def test_an_estimator_that_was_not_fitted_is_refused() -> None:
+    with pytest.raises(NotFittedError):
+        FedPCA(3).to_sklearn()

@@ -1,0 +1,235 @@
+"""Every exported format gives back what the result holds, read by the tool it is meant for."""
+
+import csv
+import json
+from pathlib import Path
+
+import anndata
+import numpy as np
+import onnx.reference
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from row_forms import annotated
+from scipy import sparse
+
+from fedpower import FedPCA
+from fedpower.data import open_source
+from fedpower.errors import InputError
+from fedpower.report import Result, read_result, write_result
+from fedpower.report.export.cells import write_cells
+from fedpower.report.export.network import graph_of, write_onnx
+from fedpower.report.export.plink import write_plink
+from fedpower.report.export.tables import write_csv, write_parquet
+from fedpower.report.scores import Scores
+from problems import spiked_rows
+
+COLUMNS = ("age", "größe", "a,b", 'quo"te', "e", "f")
+ROWS = spiked_rows(120, 6, rank=3, seed=1) + 2.0
+FRAME = pd.DataFrame(ROWS, columns=COLUMNS)
+CENTER, SCALE = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
+FITS = {
+    "plain": {},
+    "uncentred": {"center": False},
+    "scaled": {"center": CENTER, "scale": SCALE},
+    "normalised": {"normalize": True},
+    "treated and normalised": {"normalize": True, "center": CENTER, "scale": SCALE},
+    "private": {"epsilon": 2.0, "row_norm": 9.0},
+}
+
+
+def fitted(folder: Path, **parameters: object) -> Result:
+    model = FedPCA(3, **{"epsilon": float("inf"), "random_state": 0, **parameters})
+    write_result(folder / "out", model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]}))
+    return read_result(folder / "out")
+
+
+@pytest.fixture(params=FITS)
+def result(request: pytest.FixtureRequest, tmp_path: Path) -> Result:
+    return fitted(tmp_path, **FITS[request.param])
+
+
+def scored_by_the_table(columns: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the scores of ROWS by the formula that the table's documentation gives."""
+    axes = np.column_stack([columns[f"pc{place}"] for place in (1, 2, 3)])
+    if "center" not in columns:
+        return (ROWS - columns["mean"]) / columns["scale"] @ axes
+    moved = (ROWS - columns["center"]) / columns["scale"]
+    return (moved / np.linalg.norm(moved, axis=1, keepdims=True) - columns["mean"]) @ axes
+
+
+def test_a_csv_table_is_all_that_scoring_takes(result: Result, tmp_path: Path):
+    write_csv(result, tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as stream:
+        heading, *lines = csv.reader(stream)
+    assert [line[0] for line in lines] == list(COLUMNS)
+    numbers = np.array([line[1:] for line in lines], float)
+    columns = dict(zip(heading[1:], numbers.T, strict=True))
+    np.testing.assert_array_equal(columns["pc2"], result.components[1])
+    np.testing.assert_allclose(scored_by_the_table(columns), result.transform(FRAME), atol=1e-12)
+
+
+def test_a_parquet_table_holds_the_same_and_where_it_is_from(result: Result, tmp_path: Path):
+    write_parquet(result, tmp_path / "t.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "t.parquet")
+    assert table["feature"].to_pylist() == list(COLUMNS)
+    columns = {name: table[name].to_numpy() for name in table.column_names[1:]}
+    np.testing.assert_allclose(scored_by_the_table(columns), result.transform(FRAME), atol=1e-12)
+    told = json.loads(table.schema.metadata[b"fedpower"])
+    assert told["explained_variance"] == result.explained_variance.tolist()
+    assert told["private"] == result.run["privacy"]["private"]
+    assert told["study"] == result.run["study"]["hash"]
+
+
+def test_columns_without_names_are_numbered(tmp_path: Path):
+    write_result(tmp_path / "out", FedPCA(2, epsilon=float("inf")).fit(ROWS))
+    write_csv(read_result(tmp_path / "out"), tmp_path / "t.csv")
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert lines[0] == "feature,mean,scale,pc1,pc2"
+    assert [line.split(",")[0] for line in lines[1:]] == [f"x{place}" for place in range(6)]
+
+
+def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
+    write_onnx(result, tmp_path / "m.onnx")
+    run = onnx.reference.ReferenceEvaluator(str(tmp_path / "m.onnx"))
+    rows = np.vstack([ROWS, np.zeros(6)])
+    (found,) = run.run(None, {"rows": rows})
+    np.testing.assert_allclose(found, result.transform(rows), rtol=1e-12, atol=1e-12)
+    told = {each.key: each.value for each in onnx.load(tmp_path / "m.onnx").metadata_props}
+    assert json.loads(told["feature_names"]) == list(COLUMNS)
+    assert json.loads(told["fedpower"])["private"] == result.run["privacy"]["private"]
+
+
+def test_a_plain_projection_is_two_nodes(tmp_path: Path):
+    for parameters in ({}, {"scale": SCALE}):
+        graph = graph_of(fitted(tmp_path / str(len(parameters)), **parameters)).graph
+        assert [node.op_type for node in graph.node] == ["Sub", "MatMul"]
+
+
+def scores(result: Result, rows: pd.DataFrame, ids: list[object] | None) -> Scores:
+    if ids is None:
+        blocks = ((None, result.transform(part)) for part in (rows[:7], rows[7:]))
+        return Scores(names=result.score_names, blocks=blocks)
+    labelled = pa.table({**{name: rows[name] for name in COLUMNS}, "id": ids})
+    blocks = result.labelled_scores(open_source(labelled), "id")
+    return Scores(names=result.score_names, blocks=blocks, label="id")
+
+
+def eigenvectors(path: Path) -> tuple[list[str], np.ndarray]:
+    heading, *lines = path.read_text().splitlines()
+    assert heading == "#IID\tPC1\tPC2\tPC3"
+    cells = [line.split("\t") for line in lines]
+    return [each[0] for each in cells], np.array([each[1:] for each in cells], float)
+
+
+def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
+    """Of genotypes standardised by public allele frequencies, against the relationship matrix."""
+    rng = np.random.default_rng(5)
+    ancestry = rng.integers(0, 3, 90)
+    frequency = rng.uniform(0.1, 0.9, (3, 40))
+    genotypes = rng.binomial(2, frequency[ancestry]).astype(float)
+    public = frequency.mean(axis=0)
+    model = FedPCA(
+        3, epsilon=float("inf"), center=2 * public, scale=np.sqrt(2 * public * (1 - public))
+    ).fit_silos({"north": genotypes[:50], "south": genotypes[50:]})
+    write_result(tmp_path / "out", model)
+    result = read_result(tmp_path / "out")
+    found = []
+    for silo, part in (("north", genotypes[:50]), ("south", genotypes[50:])):
+        blocks = ((None, block) for block in [result.transform(part)])
+        count = write_plink(
+            result,
+            Scores(names=result.score_names, blocks=blocks),
+            eigenvec=tmp_path / f"{silo}.eigenvec",
+            eigenval=tmp_path / f"{silo}.eigenval",
+        )
+        names, vectors = eigenvectors(tmp_path / f"{silo}.eigenvec")
+        assert names == [str(number) for number in range(1, count + 1)]
+        found.append(vectors)
+    standard = (genotypes - 2 * public) / np.sqrt(2 * public * (1 - public))
+    values, vectors = np.linalg.eigh(standard @ standard.T / 40)
+    np.testing.assert_allclose(np.abs(np.vstack(found)), np.abs(vectors[:, ::-1][:, :3]), atol=1e-8)
+    written = [float(line) for line in (tmp_path / "north.eigenval").read_text().splitlines()]
+    np.testing.assert_allclose(written, values[::-1][:3], rtol=1e-9)
+
+
+def test_ids_are_the_iids(tmp_path: Path):
+    result = fitted(tmp_path)
+    ids = [f"NA{number:05d}" for number in range(120)]
+    targets = {"eigenvec": tmp_path / "a", "eigenval": tmp_path / "b"}
+    assert write_plink(result, scores(result, FRAME, ids), **targets) == 120
+    names, vectors = eigenvectors(tmp_path / "a")
+    assert names == ids
+    write_plink(result, scores(result, FRAME, None), **targets)
+    numbered, same = eigenvectors(tmp_path / "a")
+    assert numbered == [str(number) for number in range(1, 121)]
+    np.testing.assert_allclose(vectors, same, atol=1e-12)
+
+
+@pytest.mark.parametrize("odd", ["two words", "", "0", None, "1", "tab\there"])
+def test_ids_that_plink_cannot_read_are_refused_without_telling_them(
+    tmp_path: Path, odd: str | None
+):
+    result = fitted(tmp_path)
+    ids = [str(number + 1) for number in range(120)]
+    ids[11] = odd
+    with pytest.raises(InputError, match="at row 12") as refusal:
+        write_plink(
+            result, scores(result, FRAME, ids), eigenvec=tmp_path / "a", eigenval=tmp_path / "b"
+        )
+    assert not odd or len(odd) == 1 or odd not in str(refusal.value)
+
+
+def cells(kind: type = np.asarray) -> anndata.AnnData:
+    """Return cells with two genes that were no part of the fit, and the fit's in another order."""
+    wide = np.column_stack([np.ones(120), ROWS[:, ::-1], np.ones(120)])
+    return annotated(kind(wide), ("first", *COLUMNS[::-1], "last"))
+
+
+def check_annotations(found: anndata.AnnData, result: Result) -> None:
+    np.testing.assert_allclose(found.obsm["X_pca"], result.transform(FRAME), atol=1e-12)
+    loadings = pd.DataFrame(found.varm["PCs"], index=list(found.var_names))
+    np.testing.assert_array_equal(loadings.loc[list(COLUMNS)].to_numpy(), result.components.T)
+    assert not loadings.loc[["first", "last"]].to_numpy().any()
+    np.testing.assert_array_equal(found.uns["pca"]["variance"], result.explained_variance)
+    np.testing.assert_array_equal(
+        found.uns["pca"]["variance_ratio"], result.explained_variance_ratio
+    )
+    centred = result.run["parameters"]["center"] is not False
+    assert found.uns["pca"]["params"]["zero_center"] == centred
+    assert json.loads(found.uns["fedpower"])["private"] == result.run["privacy"]["private"]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
+def test_anndata_reads_a_file_with_the_result_in_it(result: Result, tmp_path: Path, kind: type):
+    before = cells(kind)
+    before.obsm["X_pca"] = np.zeros((120, 50))
+    before.uns["pca"] = {"variance": np.ones(50), "old": 1}
+    before.obs["n_counts"] = 7
+    before.write_h5ad(tmp_path / "cells.h5ad")
+    original = (tmp_path / "cells.h5ad").read_bytes()
+    assert write_cells(result, tmp_path / "cells.h5ad", tmp_path / "new.h5ad") == 120
+    assert (tmp_path / "cells.h5ad").read_bytes() == original
+    found = anndata.read_h5ad(tmp_path / "new.h5ad")
+    check_annotations(found, result)
+    assert "old" not in found.uns["pca"]
+    assert list(found.obs["n_counts"]) == [7] * 120
+    stored = found.X if kind is np.asarray else found.X.toarray()
+    np.testing.assert_array_equal(stored[:, 1:7], ROWS[:, ::-1])
+
+
+def test_an_object_in_memory_gets_the_same(result: Result):
+    adata = cells()
+    assert result.to_anndata(adata) is adata
+    check_annotations(adata, result)
+
+
+def test_cells_that_lack_a_gene_of_the_fit_are_refused(tmp_path: Path):
+    result = fitted(tmp_path)
+    cells()[:, :4].copy().write_h5ad(tmp_path / "few.h5ad")
+    with pytest.raises(InputError, match="must have every column of the fit"):
+        write_cells(result, tmp_path / "few.h5ad", tmp_path / "new.h5ad")
+    assert not (tmp_path / "new.h5ad").exists()
+    with pytest.raises(InputError, match=r"must be in an .h5ad file"):
+        write_cells(result, tmp_path / "out" / "components.csv", tmp_path / "new.h5ad")

@@ -1,0 +1,99 @@
+"""Small results of every kind, for what is made of results."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedpower import FedPCA
+from fedpower.report import Result, read_result, write_result
+from problems import spiked_rows
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "</style></script></table>",
+    "شدة الألم",
+    "\u202edrow a sdrawkcab",
+    "w" * 200,
+    "age & sex",
+    "&lt;i&gt;",
+    "a long name of several words " * 7,
+    "{{7*7}} ${1} `x`",
+)
+"""Names that columns and silos have in the worst of cases."""
+
+PRIVATE = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 8.0}
+SILOS = ("north", "south", "east", "west", "centre", "isles")
+
+
+def hospitals(
+    n_features: int = 8, names: tuple[str, ...] = SILOS, columns: tuple[str, ...] | None = None
+) -> dict[str, pd.DataFrame]:
+    """Return silos of some hundred rows each."""
+    rows = spiked_rows(600 * len(names), n_features, rank=3, seed=5)
+    frame = pd.DataFrame(rows, columns=columns or [f"test{place}" for place in range(n_features)])
+    return {name: frame[place :: len(names)] for place, name in enumerate(names)}
+
+
+def written(
+    folder: Path, silos: Mapping[str, Any], rank: int = 4, command: Any = None, **parameters: Any
+) -> Path:
+    """Return the folder with the result of a fit."""
+    model = FedPCA(rank, **{"epsilon": float("inf"), "random_state": 0, **parameters})
+    write_result(folder, model.fit_silos(silos), command=command)
+    return folder
+
+
+def kinds(folder: Path) -> dict[str, Path]:
+    """Return a result folder of each kind, by its name."""
+    hostile = hospitals(
+        len(HOSTILE), tuple(each for each in HOSTILE if each.isprintable()), HOSTILE
+    )
+    krylov = {"solver": "krylov", "iteration_rank": 4, "tol": 1e-12}
+    paper = {"solver": "fedpower", "local_steps": 2, "n_participants": 3, "n_steps": 24}
+    made = {
+        "private": written(folder / "private", hospitals(), **PRIVATE),
+        "drowned": written(folder / "drowned", hospitals(), **{**PRIVATE, "epsilon": 0.02}),
+        "secure": written(folder / "secure", hospitals(), aggregation="secure", **PRIVATE),
+        "step": written(folder / "step", hospitals(), noise="step", n_steps=4, **PRIVATE),
+        "exact": written(folder / "exact", hospitals(), command=["fedpower", "fit", "a b.csv"]),
+        "krylov": written(folder / "krylov", hospitals(40), 3, **krylov),
+        "sampled": written(folder / "sampled", hospitals(), 2, iteration_rank=3, **paper),
+        "one": written(folder / "one", hospitals(3, ("alone",)), 1),
+        "wide": written(folder / "wide", hospitals(620, ("a", "b")), 2),
+        "hostile": written(folder / "hostile", hostile, 3, HOSTILE, **PRIVATE),
+    }
+    made["federated"] = federated(made["private"], folder / "federated")
+    return made
+
+
+def federated(like: Path, folder: Path) -> Path:
+    """Return a result as a federation leaves it: its silos keep to themselves where their rows are."""
+    result = read_result(like)
+    run = {**result.run, "command": None}
+    run["silos"] = [{"name": each["name"], "rows": each["rows"]} for each in run["silos"]]
+    run["federation"] = {
+        "name": "heart-2026",
+        "agreement": "ab" * 32,
+        "run": "0123456789abcdef",
+        "rounds_resumed": 0,
+        "silent": {**dict.fromkeys(SILOS, 0), "never-there": 2},
+    }
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
+    (folder / "components.npz").write_bytes((like / "components.npz").read_bytes())
+    return folder
+
+
+def with_spectrum(result: Result, beyond: int) -> Result:
+    """Return a result whose release gave so many eigenvalues more."""
+    last = result.explained_variance[-1]
+    return replace(
+        result,
+        spectrum=np.concatenate([result.explained_variance, last * np.linspace(0.9, -0.2, beyond)]),
+    )
