@@ -69,6 +69,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/how-to/centre-and-scale.md": three_hospitals,
     "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
     "docs/how-to/run-a-federation.md": three_hospitals,
+    "docs/report.md": three_hospitals,
     "docs/secure-aggregation.md": signed_hospitals,
 }
 """By page: what makes the files it takes for granted. Other pages begin in an empty folder."""
