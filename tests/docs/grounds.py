@@ -55,7 +55,7 @@ def signed_hospitals(folder: Path) -> None:
 
 
 def partitioned(folder: Path) -> None:
-    """Write north as a folder of Parquet files, and south as an array in the page's reach."""
+    """Write the hospitals, and north as a folder of Parquet files besides."""
     three_hospitals(folder)
     (folder / "north").mkdir()
     shutil.copy(folder / "north.parquet", folder / "north" / "part-0.parquet")
@@ -69,6 +69,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/how-to/centre-and-scale.md": three_hospitals,
     "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
     "docs/how-to/run-a-federation.md": three_hospitals,
+    "docs/report.md": three_hospitals,
     "docs/secure-aggregation.md": signed_hospitals,
 }
 """By page: what makes the files it takes for granted. Other pages begin in an empty folder."""
