@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
             sizes,
             repeats=options.repeats,
             kernel_repeats=options.repeats,
+            wide_repeats=options.repeats,
             starts=options.repeats,
         )
     folder: Path = options.results or (CACHE / "quick" if options.quick else RESULTS)

@@ -49,13 +49,13 @@ def dask_compressed(rows: Array, *, powers: int) -> Fit:
     return fit
 
 
-def torch_lowrank(rows: Array, *, columns: int) -> Fit:
-    """Return PyTorch's ``pca_lowrank`` with so many columns of its sketch."""
+def torch_lowrank(rows: Array, *, columns: int, powers: int) -> Fit:
+    """Return PyTorch's ``pca_lowrank`` with so many columns of its sketch and power steps."""
     import torch
 
     def fit() -> Array:
         torch.manual_seed(SEED)
-        _, _, found = torch.pca_lowrank(torch.from_numpy(rows), q=columns)
+        _, _, found = torch.pca_lowrank(torch.from_numpy(rows), q=columns, niter=powers)
         return np.asarray(found[:, :RANK])
 
     return fit
@@ -93,9 +93,9 @@ METHODS: dict[str, Method] = {
     "IncrementalPCA": partial(incremental, batch=None),
     "IncrementalPCA, batches of 10,000": partial(incremental, batch=10_000),
     "Dask svd_compressed": partial(dask_compressed, powers=0),
-    "Dask svd_compressed, 2 power steps": partial(dask_compressed, powers=2),
-    "torch.pca_lowrank, q = k": partial(torch_lowrank, columns=RANK),
-    "torch.pca_lowrank, q = k + 10": partial(torch_lowrank, columns=RANK + 10),
+    "Dask svd_compressed, 4 power steps": partial(dask_compressed, powers=4),
+    "torch.pca_lowrank, q = k": partial(torch_lowrank, columns=RANK, powers=2),
+    "torch.pca_lowrank, q = k + 10, niter = 6": partial(torch_lowrank, columns=RANK + 10, powers=6),
 }
 
 ONE_BLAS_THREAD = ("Dask",)

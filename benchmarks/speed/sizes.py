@@ -40,8 +40,8 @@ class Sizes:
         m, sharing an array of this shape; the first is one silo.
     grown_ranks, grown_ranks_shape
         r, on an array of this shape, every step noised.
-    wide_columns, wide_rows, wide_sparse_rows, wide_density
-        Data too wide for a moment.
+    wide_columns, wide_rows, wide_sparse_rows, wide_density, wide_repeats
+        Data too wide for a moment; each fit has ten steps, so that fewer repeats do.
     starts
         How often each process is started.
     """
@@ -71,6 +71,7 @@ class Sizes:
     wide_rows: int
     wide_sparse_rows: int
     wide_density: float
+    wide_repeats: int
     starts: int
 
 
@@ -78,7 +79,7 @@ FULL = Sizes(
     repeats=3,
     kernel_values=50_000_000,
     kernel_columns=(64, 100, 512, 2048),
-    kernel_repeats=7,
+    kernel_repeats=5,
     sparse=((200_000, 2_000, 0.01), (100_000, 500, 0.05)),
     peer_shape=(1_000_000, 100),
     peer_limit_s=90.0,
@@ -94,12 +95,13 @@ FULL = Sizes(
     grown_columns_rows=20_000,
     grown_silos=(1, 2, 10, 100, 1_000),
     grown_silos_shape=(1_000_000, 100),
-    grown_ranks=(8, 16, 32, 64, 128),
+    grown_ranks=(8, 32, 128),
     grown_ranks_shape=(50_000, 512),
     wide_columns=200_000,
-    wide_rows=1_000,
+    wide_rows=500,
     wide_sparse_rows=20_000,
     wide_density=1e-4,
+    wide_repeats=2,
     starts=15,
 )
 
@@ -129,5 +131,6 @@ QUICK = Sizes(
     wide_rows=20,
     wide_sparse_rows=100,
     wide_density=1e-3,
+    wide_repeats=1,
     starts=1,
 )

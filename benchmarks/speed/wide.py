@@ -24,8 +24,8 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
     with scratch("wide") as folder:
         run.say(f"writing rows of {sizes.wide_columns:,} columns")
         places = _written(sizes, folder)
-        for repeat, kind in in_turn(list(places), sizes.repeats):
-            label = f"{kind}, repeat {repeat + 1} of {sizes.repeats}"
+        for repeat, kind in in_turn(list(places), sizes.wide_repeats):
+            label = f"{kind}, repeat {repeat + 1} of {sizes.wide_repeats}"
             measured = run("steps over wide rows", label=label, path=str(places[kind]))
             file_mb = places[kind].stat().st_size / 1e6
             found.append({"kind": kind, "repeat": repeat, "file_mb": file_mb} | measured)
@@ -53,7 +53,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
         settings={
             "columns": f"{sizes.wide_columns:,}",
             "fit": f"{PRIVATE_FIT}, noise: step",
-            "repeats": sizes.repeats,
+            "repeats": sizes.wide_repeats,
             "seed": SEED,
         },
         columns=[
@@ -68,11 +68,11 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
         ],
         rows=lines,
         notes=[
-            f"Median (range) of {sizes.repeats} repeats, in turn, each in a process of its own. A step "
-            "is a product of the file's rows with a basis, its noise and the coordinator's part; the "
-            "time of a step is that from the first closed round to the last, shared among them. A read "
-            "is the sum of all values of the same file, block by block, by NumPy and SciPy. A d × d "
-            f"matrix would take {8e-9 * sizes.wide_columns**2:,.3g} GB.",
+            f"Median (range) of {sizes.wide_repeats} repeats, in turn, each in a process of its own. "
+            "A step is a product of the file's rows with a basis, its noise and the coordinator's part; "
+            "the time of a step is that from the first closed round to the last, shared among them. "
+            "A read is the sum of all values of the same file, block by block, by NumPy and SciPy. "
+            f"A d × d matrix would take {8e-9 * sizes.wide_columns**2:,.3g} GB.",
         ],
     )
 

@@ -13,6 +13,8 @@ from benchmarks.speed.sizes import QUICK
 from benchmarks.speed.targets import TARGETS
 from fedpower.experiments.look import drawing, saved
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
