@@ -47,6 +47,7 @@ class LocalMoment:
     choice : the kernel.
     memory_limit : bytes that d×d arrays may take.
     device : where rows are multiplied; the CPU, by NumPy, without one.
+    workers : threads that blocks of rows are shared out to while the moment is made.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class LocalMoment:
         choice: KernelChoice,
         memory_limit: int = MEMORY_LIMIT,
         device: Device | None = None,
+        workers: int = 1,
     ) -> None:
         treatment.check_width(source.n_features)
         self.source = source
@@ -76,7 +78,7 @@ class LocalMoment:
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
         else:
             self._rows = RowProduct(source, treatment)
-            self._accumulate = lambda: accumulate_moment(source, treatment)
+            self._accumulate = lambda: accumulate_moment(source, treatment, workers=workers)
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -148,6 +150,7 @@ def local_moment(
     density: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
     device: Device | None = None,
+    workers: int = 1,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -160,6 +163,7 @@ def local_moment(
     memory_limit : bytes that d×d arrays may take.
     device : where rows are multiplied; the CPU, by NumPy, without one. Dask's rows are multiplied by
         its workers.
+    workers : threads that blocks of rows are shared out to while the moment is made.
     """
     treatment = RowTreatment() if treatment is None else treatment
     choice = choose_kernel(
@@ -170,4 +174,11 @@ def local_moment(
         density=source.density if density is None else density,
         memory_limit=memory_limit,
     )
-    return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit, device=device)
+    return LocalMoment(
+        source,
+        treatment,
+        choice=choice,
+        memory_limit=memory_limit,
+        device=device,
+        workers=workers,
+    )

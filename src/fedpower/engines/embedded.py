@@ -17,6 +17,7 @@ from fedpower.data import (
     fingerprint,
     local_moment,
     open_device,
+    shares_blocks,
 )
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
@@ -55,7 +56,9 @@ def read_silos(
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
     """
     place = None if device is None else open_device(device, single=not public_facts_only)
-    workers, threads = share_cores(len(sources), n_jobs)
+    at_once, threads = share_cores(len(sources), n_jobs)
+    n_features = max(source.n_features for source in sources.values())
+    by_blocks = shares_blocks(n_features)
     moments = {
         name: local_moment(
             source,
@@ -64,12 +67,13 @@ def read_silos(
             steps=steps,
             density=1.0 if public_facts_only else source.density,
             device=place,
+            workers=threads if by_blocks else 1,
         )
         for name, source in sources.items()
     }
     with (
-        blas_threads(threads),
-        ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo") as pool,
+        blas_threads(1 if by_blocks else threads),
+        ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool,
     ):
         list(pool.map(lambda moment: moment.prepare(), moments.values()))
     return moments
