@@ -9,11 +9,11 @@ from fedpower.data.dense import DenseRows
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, Vector
 
-MIRROR_ROWS = 512
+STRIPE_ROWS = 512
 MOST_PENDING = 64
 """Rank-one terms that are collected before they are added, as one matrix product."""
 
-PROBE_ROWS = 256
+PROBE_ROWS = 64
 """Rows of the first block that say where the rest are about."""
 
 FAR = 4.0
@@ -125,7 +125,7 @@ class ScatterSum:
         """Return the scatter over the number of rows, exactly symmetric, of rows in units of `unit`."""
         self._settle()
         self._scatter /= self.n_rows * unit * unit
-        mirror(self._scatter)
+        symmetrise(self._scatter)
         return self._scatter
 
     def _later(self, weight: float, vector: Vector) -> None:
@@ -141,11 +141,11 @@ class ScatterSum:
         self._weights, self._vectors = [], []
 
 
-def mirror(matrix: Matrix) -> None:
-    """Copy the lower triangle onto the upper one, a stripe at a time."""
+def symmetrise(matrix: Matrix) -> None:
+    """Put (matrix + matrixᵀ)/2 in its place, exactly symmetric, a stripe at a time."""
     size = matrix.shape[0]
-    for start in range(0, size, MIRROR_ROWS):
-        stop = min(start + MIRROR_ROWS, size)
-        corner = np.tril(matrix[start:stop, start:stop])
-        matrix[start:stop, start:stop] = corner + np.tril(corner, -1).T
-        matrix[start:stop, stop:] = matrix[stop:, start:stop].T
+    for start in range(0, size, STRIPE_ROWS):
+        stop = start + STRIPE_ROWS
+        stripe = (matrix[start:stop, start:] + matrix[start:, start:stop].T) / 2
+        matrix[start:stop, start:] = stripe
+        matrix[start:, start:stop] = stripe.T
