@@ -65,17 +65,22 @@ class BlockSquares:
         self, treatment: RowTreatment, n_features: int, recheck: Callable[[], None]
     ) -> None:
         self.rows = DenseRows(treatment, recheck)
+        self._bounded = treatment.bounded
         self._gram = np.empty((n_features, n_features))
 
     def origin_for(self, block: Matrix) -> Origin:
-        """Return where the rows of a source that begins with this block are taken about."""
+        """Return where the rows of a source that begins with this block are taken about.
+
+        Bounded rows are taken about 0, which is near them: `privacy.budget.longest_sum` counts on it.
+        """
         rows, _ = self.rows.treat(block[:PROBE_ROWS])
         with np.errstate(over="ignore", invalid="ignore"):
             mean = self.rows.mean(rows)
             moved = self.rows.about(rows, mean)
             variance = np.einsum("ij,ij->j", moved, moved) / len(rows)
         origin = Origin(point=None, variance=variance)
-        return replace(origin, point=mean) if origin.is_far(mean) else origin
+        moves = not self._bounded and origin.is_far(mean)
+        return replace(origin, point=mean) if moves else origin
 
     def part(self, block: Matrix, origin: Origin) -> Part:
         """Return what a block adds; its sums are this object's memory, good until the next call."""
