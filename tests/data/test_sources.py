@@ -54,7 +54,7 @@ def test_blocks_are_bounded_nonempty_float64_and_hold_every_row(
         assert block.dtype == np.float64
         assert sparse.issparse(block) == source.sparse
         if isinstance(block, np.ndarray):
-            assert block.flags.c_contiguous
+            assert block.flags.c_contiguous or block.flags.f_contiguous
         else:
             assert isinstance(block, sparse.csr_array)
             assert block.has_canonical_format

@@ -4,7 +4,7 @@ from fedpower.data.columns import match_columns
 from fedpower.data.device import Device, open_device
 from fedpower.data.fingerprint import fingerprint
 from fedpower.data.groups import split_by_group
-from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel
+from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel, shares_blocks
 from fedpower.data.local import LocalMoment, local_moment
 from fedpower.data.moment import Moments, accumulate_moment
 from fedpower.data.norms import largest_row_norm
@@ -34,5 +34,6 @@ __all__ = [
     "open_device",
     "open_query",
     "open_source",
+    "shares_blocks",
     "split_by_group",
 ]

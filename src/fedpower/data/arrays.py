@@ -10,7 +10,7 @@ from scipy import sparse
 
 from fedpower.data.checks import require_matrix
 from fedpower.data.positional import PositionalSource
-from fedpower.data.source import Block, SparseBlock
+from fedpower.data.source import Block, Matrix, SparseBlock
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,7 +19,7 @@ class ArraySource(PositionalSource):
 
     array: NDArray[Any]
 
-    def read(self, max_rows: int) -> Iterator[Block]:
+    def read(self, max_rows: int) -> Iterator[Matrix]:
         """Yield slices: views where the array is float64 and C-contiguous, copies elsewhere."""
         for start in range(0, self.array.shape[0], max_rows):
             part = self.array[start : start + max_rows]

@@ -14,6 +14,9 @@ from fedpower.errors import InputError
 READ_BYTES = 8 * 2**20
 """Bytes buffered over all the column chunks of a Parquet file."""
 
+BATCH_ROWS, BATCH_BYTES = 2**14, 16 * 2**20
+"""Rows decoded at once at least, within these bytes: every batch of a column has a cost of its own."""
+
 
 @contextmanager
 def _readable(name: str, kind: str) -> Iterator[None]:
@@ -34,7 +37,7 @@ class ParquetTable:
     """A Parquet file as a reader of batches.
 
     Column chunks are read through small buffers, without read-ahead, so that a pass holds about one
-    data page per column and one batch, whatever the size of the row groups.
+    data page per column and one batch of some MiB, whatever the size of the row groups.
     """
 
     name: str
@@ -49,7 +52,8 @@ class ParquetTable:
         names = with_key(columns, key)
         buffer = min(max(READ_BYTES // len(names), 2**12), 2**20)
         with _readable(self.name, "Parquet"), _parquet(self.path, buffer_size=buffer) as file:
-            batches = file.iter_batches(batch_size=max_rows, columns=names, use_threads=False)
+            size = max(max_rows, min(BATCH_ROWS, BATCH_BYTES // (8 * len(names))))
+            batches = file.iter_batches(batch_size=size, columns=names, use_threads=False)
             for batch in batches:
                 yield from sliced(batch.select(names), max_rows)
 

@@ -1,12 +1,13 @@
 """Blocks of a size worth computing on, whatever the source yields."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import numpy as np
 from scipy import sparse
 
-from fedpower.data.source import Block, RowSource, is_sparse
+from fedpower.data.arrays import ArraySource
+from fedpower.data.source import Block, Matrix, RowSource, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 
 
@@ -32,6 +33,32 @@ def full_blocks(source: RowSource, max_rows: int, watch: Watch = UNWATCHED) -> I
             count += size
     if held:
         yield _joined(held)
+
+
+def dense_blocks(
+    source: RowSource, max_rows: int, watch: Watch = UNWATCHED
+) -> tuple[Iterator[Matrix], Callable[[], None]]:
+    """Return the blocks of a dense source, and what to call when a sum over them is not finite.
+
+    Rows that lie in memory are not looked at beforehand: a kernel's own sums tell, at no pass more,
+    that a value is missing or infinite, and the second function then finds and refuses it. Other
+    sources check their blocks as they read them.
+    """
+    if isinstance(source, ArraySource) and source.keep is None:
+        return _watched(source, max_rows, watch), lambda: _look_through(source, max_rows)
+    return cast("Iterator[Matrix]", full_blocks(source, max_rows, watch)), lambda: None
+
+
+def _watched(source: ArraySource, max_rows: int, watch: Watch) -> Iterator[Matrix]:
+    for block in source.read(max_rows):
+        watch.saw(int(block.shape[0]))
+        yield block
+
+
+def _look_through(source: ArraySource, max_rows: int) -> None:
+    """Refuse a missing or infinite value, by the check that names its place."""
+    for _ in source.blocks(max_rows):
+        pass
 
 
 def _joined(blocks: list[Any]) -> Block:

@@ -7,6 +7,9 @@ BLOCK_BYTES = 4 * 2**20
 MIN_ROWS = 256
 MAX_ROWS = 2**16
 MAX_BLOCK_BYTES = 64 * 2**20
+GRAM_BYTES = 32 * 2**20
+
+MOST_SHARED_FEATURES = 1024
 
 MEMORY_LIMIT = 512 * 2**20
 """Bytes of d×d arrays a silo may hold."""
@@ -35,6 +38,24 @@ def block_rows(n_features: int, *, density: float = 1.0) -> int:
     per_row = 8 * max(1.0, n_features * min(1.0, 2 * density))
     rows = max(int(BLOCK_BYTES / per_row), MIN_ROWS)
     return max(1, min(rows, MAX_ROWS, int(MAX_BLOCK_BYTES / per_row)))
+
+
+def gram_rows(n_features: int) -> int:
+    """Return how many rows of a dense block are squared together.
+
+    About 4 MiB of them, or 8·d within 32 MiB where that is more: adding up d×d arrays then costs
+    little beside making them.
+    """
+    return max(block_rows(n_features), min(8 * n_features, GRAM_BYTES // (8 * n_features)))
+
+
+def shares_blocks(n_features: int) -> bool:
+    """Return whether a silo's cores are better given a block each than a product together.
+
+    Up to some width they are: a BLAS divides a thin product badly, and what is done to the rows beside
+    it is no matrix product. Beyond, each core would hold d×d arrays of its own.
+    """
+    return n_features <= MOST_SHARED_FEATURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

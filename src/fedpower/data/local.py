@@ -49,6 +49,7 @@ class LocalMoment:
     memory_limit : bytes that d×d arrays may take.
     device : where rows are multiplied; the CPU, by NumPy, without one.
     watch : is told of every block that is read here, and may stop it; Dask's workers are not watched.
+    workers : threads that blocks of rows are shared out to while the moment is made.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LocalMoment:
         memory_limit: int = MEMORY_LIMIT,
         device: Device | None = None,
         watch: Watch | None = None,
+        workers: int = 1,
     ) -> None:
         treatment.check_width(source.n_features)
         self.source = source
@@ -80,7 +82,9 @@ class LocalMoment:
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
         else:
             self._rows = RowProduct(source, treatment, watch)
-            self._accumulate = lambda: accumulate_moment(source, treatment, watch=watch)
+            self._accumulate = lambda: accumulate_moment(
+                source, treatment, watch=watch, workers=workers
+            )
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -153,6 +157,7 @@ def local_moment(
     memory_limit: int = MEMORY_LIMIT,
     device: Device | None = None,
     watch: Watch | None = None,
+    workers: int = 1,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -166,6 +171,7 @@ def local_moment(
     device : where rows are multiplied; the CPU, by NumPy, without one. Dask's rows are multiplied by
         its workers.
     watch : is told of every block that is read, and may stop it.
+    workers : threads that blocks of rows are shared out to while the moment is made.
     """
     treatment = RowTreatment() if treatment is None else treatment
     choice = choose_kernel(
@@ -177,5 +183,11 @@ def local_moment(
         memory_limit=memory_limit,
     )
     return LocalMoment(
-        source, treatment, choice=choice, memory_limit=memory_limit, device=device, watch=watch
+        source,
+        treatment,
+        choice=choice,
+        memory_limit=memory_limit,
+        device=device,
+        watch=watch,
+        workers=workers,
     )

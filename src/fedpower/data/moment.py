@@ -1,19 +1,20 @@
 """The second moment of a source's treated rows, from one pass in bounded memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedpower.data.blocks import full_blocks
-from fedpower.data.kernel import SPARSE_LIMIT
+from fedpower.data.blocks import dense_blocks, full_blocks
+from fedpower.data.in_order import in_order
+from fedpower.data.kernel import SPARSE_LIMIT, gram_rows
 from fedpower.data.kernel import block_rows as usual_rows
 from fedpower.data.rows import RowTreatment
+from fedpower.data.scatter import BlockSquares, Part, ScatterSum, symmetrise
 from fedpower.data.source import Block, Matrix, RowSource, SparseBlock, Vector, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
-
-MIRROR_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,30 +90,69 @@ def accumulate_moment(
     *,
     block_rows: int | None = None,
     watch: Watch = UNWATCHED,
+    workers: int = 1,
 ) -> Moments:
     """Return the moments of a source's treated rows from one pass.
 
-    Each block is taken about the first one's mean, centred, and merged into the total
-    [CGL83 eq. 2.1]: rows far from the origin cost no digits and no second pass. Three d×d arrays are
-    the most it holds beside a block.
+    Rows are squared about a point near them and blocks are merged by their means: rows far from the
+    origin cost no digits and no second pass. Beside the total, each worker holds a d×d array, a block
+    and the memory that its rows are treated in.
 
     Parameters
     ----------
     source, treatment : the rows and what is done to them.
-    block_rows : rows per block; about 4 MiB of them by default.
+    block_rows : rows per block; by default as many as products are fast with.
     watch : is told of every block, and may stop the pass.
+    workers : threads that blocks of dense rows are shared out to. The result has the same bits whatever
+        their number, as long as each product runs on one thread of BLAS.
     """
-    n_features = source.n_features
-    treatment.check_width(n_features)
+    treatment.check_width(source.n_features)
+    if source.sparse:
+        return _of_sparse(source, treatment, block_rows, watch)
+    return _of_dense(source, treatment, block_rows or gram_rows(source.n_features), watch, workers)
+
+
+def _of_dense(
+    source: RowSource, treatment: RowTreatment, block_rows: int, watch: Watch, workers: int
+) -> Moments:
+    if source.n_rows is not None:
+        workers = min(workers, max(1, -(-source.n_rows // block_rows) - 1))
+    blocks, recheck = dense_blocks(source, block_rows, watch)
+    first = next(blocks)
+    squares = BlockSquares(treatment, source.n_features, recheck)
+    origin = squares.origin_for(first)
+    total = ScatterSum(source.n_features)
+    total.add(squares.part(first, origin))
+    del first
+
+    def worker() -> Callable[[Matrix], Part]:
+        own = BlockSquares(treatment, source.n_features, recheck) if workers > 1 else squares
+        return lambda block: own.part(block, origin)
+
+    in_order(blocks, worker, total.add, workers=workers)
+    unit = squares.rows.unit
+    return _frozen(
+        n_rows=total.n_rows,
+        origin=np.zeros(source.n_features) if origin.point is None else origin.point / unit,
+        drift=total.mean / unit,
+        covariance=total.covariance(unit),
+        n_clipped=total.n_clipped,
+    )
+
+
+def _of_sparse(
+    source: RowSource, treatment: RowTreatment, block_rows: int | None, watch: Watch
+) -> Moments:
+    """Return the moments of sparse rows, which stay sparse unless a bounded row was centred first."""
     offset = None
-    if source.sparse and not treatment.bounded:
+    if not treatment.bounded:
         treatment, offset = treatment.split()
     if block_rows is None:
-        stays = source.sparse and not treatment.densifies()
-        block_rows = usual_rows(n_features, density=source.density or 0.01 if stays else 1.0)
+        density = 1.0 if treatment.densifies() else source.density or 0.01
+        block_rows = usual_rows(source.n_features, density=density)
     total, n_clipped = 0, 0
-    origin, drift = np.zeros(n_features), np.zeros(n_features)
-    scatter: Any = np.zeros((n_features, n_features), order="F")
+    origin, drift = np.zeros(source.n_features), np.zeros(source.n_features)
+    scatter: Any = np.zeros((source.n_features, source.n_features), order="F")
     for block in full_blocks(source, block_rows, watch):
         treated, clipped = treatment.apply(block)
         if not is_sparse(treated):
@@ -129,13 +169,24 @@ def accumulate_moment(
         n_clipped += clipped
         drift += step * (count / total)
     scatter /= total
-    _mirror(scatter)
-    if offset is not None:
-        origin = -offset
-    for array in (origin, drift, scatter):
+    symmetrise(scatter)
+    return _frozen(
+        n_rows=total,
+        origin=origin if offset is None else -offset,
+        drift=drift,
+        covariance=scatter,
+        n_clipped=n_clipped,
+    )
+
+
+def _frozen(
+    *, n_rows: int, origin: Vector, drift: Vector, covariance: Matrix, n_clipped: int
+) -> Moments:
+    """Return the moments with read-only arrays."""
+    for array in (origin, drift, covariance):
         array.flags.writeable = False
     return Moments(
-        n_rows=total, origin=origin, drift=drift, covariance=scatter, n_clipped=n_clipped
+        n_rows=n_rows, origin=origin, drift=drift, covariance=covariance, n_clipped=n_clipped
     )
 
 
@@ -159,12 +210,7 @@ def _add_scatter(scatter: Any, rows: Block, mean: Vector) -> Any:
 
 
 def _add_gram(scatter: Any, centred: Matrix) -> None:
-    """Add centredᵀ·centred to ``scatter``, which is in Fortran order.
-
-    NumPy's product of a matrix with its own transpose is BLAS's symmetric rank-k update and lets other
-    threads run meanwhile; SciPy's wrapper of that update would hold them up. SciPy brings a BLAS of its
-    own, too, whose idle threads would spin on the cores that NumPy's need.
-    """
+    """Add centredᵀ·centred to ``scatter``, which is in Fortran order."""
     scatter += (centred.T @ centred).T
 
 
@@ -177,13 +223,3 @@ def _add_sparse(scatter: Any, rows: SparseBlock, mean: Vector) -> Any:
     scatter[gram.row, gram.col] += gram.data
     scatter -= np.outer(float(rows.shape[0]) * mean, mean).T
     return scatter
-
-
-def _mirror(matrix: Any) -> None:
-    """Copy the lower triangle onto the upper one, a stripe at a time."""
-    size = matrix.shape[0]
-    for start in range(0, size, MIRROR_ROWS):
-        stop = min(start + MIRROR_ROWS, size)
-        corner = np.tril(matrix[start:stop, start:stop])
-        matrix[start:stop, start:stop] = corner + np.tril(corner, -1).T
-        matrix[start:stop, stop:] = matrix[stop:, start:stop].T

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpower.data.blocks import full_blocks
+from fedpower.data.dense_product import SquareSum, dense_product, dense_summary
 from fedpower.data.kernel import block_rows
 from fedpower.data.moment import column_mean, require_center
 from fedpower.data.rows import RowTreatment
@@ -77,6 +78,10 @@ class RowProduct:
         """
         basis = require_basis(basis, self._source.n_features)
         shift = self._shift(center)
+        if not self._source.sparse:
+            return dense_product(
+                self._source, self._treatment, self._rows, basis, shift, watch=self._watch
+            )
         total, result = 0, np.zeros(basis.shape)
         for block in full_blocks(self._source, self._rows, self._watch):
             treated, _ = self._treatment.apply(block)
@@ -99,29 +104,30 @@ class RowProduct:
         return self._summary
 
     def _summarise(self) -> RowSummary:
-        """Merge the blocks' means and sums of squares about them [CGL83 eq. 2.1]."""
-        total, n_clipped, squares = 0, 0, 0.0
-        origin, drift = np.zeros(self._source.n_features), np.zeros(self._source.n_features)
+        if not self._source.sparse:
+            merged, origin = dense_summary(self._source, self._treatment, self._rows, self._watch)
+        else:
+            merged, origin = self._sparse_summary()
+        return RowSummary(
+            n_rows=merged.n_rows,
+            origin=origin,
+            drift=merged.mean,
+            variance=merged.squares / merged.n_rows,
+            n_clipped=merged.n_clipped,
+        )
+
+    def _sparse_summary(self) -> tuple[SquareSum, Vector]:
+        """Return the sums of sparse rows, and what their mean is about."""
+        merged = SquareSum(self._source.n_features)
+        origin = np.zeros(self._source.n_features)
         for block in full_blocks(self._source, self._rows, self._watch):
             treated, clipped = self._treatment.apply(block)
             if not is_sparse(treated):
-                origin = treated.mean(axis=0) if total == 0 else origin
+                origin = treated.mean(axis=0) if merged.n_rows == 0 else origin
                 treated = treated - origin
-            count = int(treated.shape[0])
-            block_mean = column_mean(treated)
-            step = block_mean - drift
-            squares += _squares_about(treated, block_mean)
-            squares += total * count / (total + count) * float(step @ step)
-            total += count
-            n_clipped += clipped
-            drift += step * (count / total)
-        return RowSummary(
-            n_rows=total,
-            origin=origin if self._offset is None else -self._offset,
-            drift=drift,
-            variance=squares / total,
-            n_clipped=n_clipped,
-        )
+            mean = column_mean(treated)
+            merged.add(int(treated.shape[0]), mean, _squares_about(treated, mean), clipped)
+        return merged, origin if self._offset is None else -self._offset
 
     def _shift(self, center: Vector | None) -> Vector | None:
         """Return what is subtracted from the rows as `apply` gives them."""

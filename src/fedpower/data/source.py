@@ -63,8 +63,9 @@ class RowSource(Protocol):
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows in order, finite, in nonempty blocks of at most `max_rows` rows.
 
-        A block is float64: a dense one is C-contiguous and may be a read-only view, a sparse one is
-        a canonical ``csr_array``. At least one row is yielded, or `InputError` is raised.
+        A block is float64: a dense one is contiguous, by rows or by columns, and may be a read-only
+        view; a sparse one is a canonical ``csr_array``. At least one row is yielded, or `InputError`
+        is raised.
         """
         ...
 

@@ -1,5 +1,6 @@
 """Rows of a table with named columns: read as Arrow record batches, turned into float64 blocks."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -21,6 +22,7 @@ from fedpower.data.source import Block, Extra, Matrix
 from fedpower.errors import InputError
 
 
+@functools.cache
 def arrow(module: str = "") -> Any:
     """Return pyarrow or one of its modules, imported on first use."""
     return import_module(f"pyarrow.{module}" if module else "pyarrow")
@@ -141,8 +143,8 @@ class TableSource:
         require_shape(self.name, row, self.n_features)
 
     def _block(self, batch: Any, rows: int | NDArray[np.int64]) -> Matrix:
-        """Return the feature columns of a batch as a matrix."""
-        block = np.empty((batch.num_rows, self.n_features))
+        """Return the feature columns of a batch as a matrix, column by column as they are stored."""
+        block = np.empty((batch.num_rows, self.n_features), order="F")
         for place, column in enumerate(self.columns):
             cells = batch.column(place)
             if not is_numeric(cells.type):

@@ -17,6 +17,7 @@ from fedpower.data import (
     fingerprint,
     local_moment,
     open_device,
+    shares_blocks,
 )
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
@@ -61,7 +62,9 @@ def read_silos(
     Ctrl-C, the reading of the others ends too.
     """
     place = None if device is None else open_device(device, single=not public_facts_only)
-    workers, threads = share_cores(len(sources), n_jobs)
+    at_once, threads = share_cores(len(sources), n_jobs)
+    n_features = max(source.n_features for source in sources.values())
+    by_blocks = shares_blocks(n_features)
     moments = {
         name: local_moment(
             source,
@@ -71,12 +74,13 @@ def read_silos(
             density=1.0 if public_facts_only else source.density,
             device=place,
             watch=_watch(name, source, on_rows),
+            workers=threads if by_blocks else 1,
         )
         for name, source in sources.items()
     }
     with (
-        blas_threads(threads),
-        ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo") as pool,
+        blas_threads(1 if by_blocks else threads),
+        ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool,
     ):
         try:
             list(pool.map(lambda moment: moment.prepare(), moments.values()))

@@ -4,8 +4,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import threadpoolctl
@@ -152,20 +153,25 @@ def _collect(
     started, this_round = time.monotonic(), coordinator.history[-1].number
     enough: float | None = None
     attempts: dict[str, int] = {}
+    arrived: SimpleQueue[Future[Message]] = SimpleQueue()
+    for future in pending:
+        future.add_done_callback(arrived.put)
     while pending:
         now = time.monotonic()
         left = pace.left(now - started, None if enough is None else now - enough)
-        finished, _ = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
-        pending -= finished
-        for future in finished:
-            answer = future.result()
-            if coordinator.receive(answer) is Receipt.MALFORMED:
-                attempts[answer.silo] = attempts.get(answer.silo, 0) + 1
-                pending |= _ask_again(coordinator, silos, pools, answer.silo, attempts[answer.silo])
+        try:
+            future = arrived.get(timeout=left)
+        except Empty:
+            break
+        pending.discard(future)
+        answer = future.result()
+        if coordinator.receive(answer) is Receipt.MALFORMED:
+            attempts[answer.silo] = attempts.get(answer.silo, 0) + 1
+            for again in _ask_again(coordinator, silos, pools, answer.silo, attempts[answer.silo]):
+                pending.add(again)
+                again.add_done_callback(arrived.put)
         if coordinator.done or coordinator.history[-1].number != this_round:
             return
-        if not finished:
-            break
         if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
             enough = time.monotonic()
     coordinator.deadline()

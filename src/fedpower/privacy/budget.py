@@ -187,6 +187,12 @@ def longest_sum(n_rows: int, n_features: int) -> int:
     γ_L. An error e of a mean enters it squared, enters the merging as 2e (Cauchy–Schwarz: weights
     times squared steps add up to at most s) and the shift back as 2e. Together at most 9γ_L; the
     tenth is for the subtractions before each of them. ∎
+
+    Dense rows on the CPU stay below that: bounded ones are squared about 0, or about their block's mean.
+    Squares add up to at most s: γ_L. So do the rank-one terms that take blocks' means out, and those
+    that merge them: γ_L each, and whatever a computed mean is, it leaves with the one what it came with
+    in the other. Only about a block's own mean its error e ≤ γ_L counts, as 2e. Rows come in units of
+    the bound, by whose square the sum is divided once.
     """
     if n_rows <= FREE_ORDER_ROWS:
         return n_rows

@@ -14,6 +14,7 @@ put back from an older backup: compare the last seal with the one in an earlier 
 """
 
 import contextlib
+import functools
 import os
 import sqlite3
 import threading
@@ -59,7 +60,11 @@ class Store:
     def in_memory(cls, silo: str | None, cap: tuple[float, float]) -> Self:
         """Return a store that lives as long as the process."""
         store = cls(":memory:", "in memory")
-        store._initialise(silo, cap)
+        store._db.deserialize(
+            _empty()
+        )  # ten times faster than to make the tables: one for every silo
+        with store.transaction("IMMEDIATE"):
+            store._fill(silo, cap)
         return store
 
     @classmethod
@@ -203,8 +208,11 @@ class Store:
         with self.transaction("IMMEDIATE"):
             for statement in SCHEMA.split(";\n"):
                 self.query(statement)
-            self.query("INSERT INTO silo VALUES (1, ?)", silo)
-            self.append("cap", *cap, "created")
+            self._fill(silo, cap)
+
+    def _fill(self, silo: str | None, cap: tuple[float, float]) -> None:
+        self.query("INSERT INTO silo VALUES (1, ?)", silo)
+        self.append("cap", *cap, "created")
 
     def _be_durable(self) -> None:
         for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "fullfsync = 1"):
@@ -239,3 +247,12 @@ class Store:
         if refusal is None:
             return self._damaged()
         return LedgerError(f"ledger {self.label} {refusal} (nothing left the silo)")
+
+
+@functools.cache
+def _empty() -> bytes:
+    """Return a ledger's tables without a row, as SQLite keeps them."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
+        for statement in SCHEMA.split(";\n"):
+            made.execute(statement)
+        return made.serialize()

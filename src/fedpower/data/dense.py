@@ -1,0 +1,127 @@
+"""Dense blocks treated in as few passes over memory as their rows need."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedpower.data.bound import TINY, margin, row_norms
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Matrix, Vector
+
+LARGEST_UNIT = 1e100
+"""Rows are kept in units of B while B and its inverse are below this: squares stay in range."""
+
+
+class DenseRows:
+    """Treated rows of dense blocks, in units of `unit`; one thread's, because blocks share its memory.
+
+    Dividing every value by B would be a pass of its own. So a treated row y comes as `unit`·y, and what
+    is summed up of them is divided once, at the end. The norms, which must be computed in any case, tell
+    whether a block is finite and whether a row is too long; where none is and nothing is centred or
+    scaled, the block itself is given back.
+
+    A row given back, divided by `unit` over the reals, has norm at most 1: its computed norm is at most
+    (1 − `margin`)·B, or it was multiplied by (1 − `margin`)·B over that norm, and the margin covers the
+    rounding of both.
+
+    Parameters
+    ----------
+    treatment : what is done to each row.
+    recheck : called when a norm or a sum is not finite; raises where a value is missing or infinite, and
+        returns where squares overflowed.
+    """
+
+    def __init__(self, treatment: RowTreatment, recheck: Callable[[], None]) -> None:
+        self._rule = treatment
+        self._recheck = recheck
+        bound = treatment.row_norm
+        usual = bound is not None and 1 / LARGEST_UNIT < bound < LARGEST_UNIT
+        self.unit = bound if bound is not None and usual else 1.0
+        self._careful = bound is not None and not usual
+        self._plain = treatment.center is None and treatment.scale is None
+        self._gain = _inverse(treatment.scale)
+        self._room: dict[bool, Matrix] = {}
+
+    def treat(self, block: Matrix) -> tuple[Matrix, int]:
+        """Return `unit` times the treated rows and how many were clipped.
+
+        What is returned is read-only, or this object's memory and good until the next call.
+        """
+        if self._careful:
+            return self._slowly(block)
+        rows = block if self._plain else self._moved(block)
+        if not self._rule.bounded:
+            finite = self._plain or np.isfinite(rows.sum())
+            return (rows, 0) if finite else self._slowly(block)
+        norms = row_norms(rows)
+        if not np.isfinite(norms).all() or self._has_tiny(rows, norms):
+            return self._slowly(block)
+        factors, n_clipped = self._factors(norms, int(block.shape[1]))
+        if factors is None:
+            return rows, n_clipped
+        return np.multiply(rows, factors[:, np.newaxis], out=self.room(block)), n_clipped
+
+    def mean(self, rows: Matrix) -> Vector:
+        """Return the mean of a block's rows, which is finite where every value is."""
+        found = np.ones(rows.shape[0]) @ rows / rows.shape[0]
+        if not np.isfinite(found).all():
+            self._recheck()
+        return np.asarray(found)
+
+    def about(self, rows: Matrix, center: Vector) -> Matrix:
+        """Return the rows less a centre, in this object's memory."""
+        return np.subtract(rows, center, out=self.room(rows))
+
+    def room(self, block: Matrix) -> Matrix:
+        """Return memory of this object in the shape and the order of a block."""
+        by_column = block.flags.f_contiguous and not block.flags.c_contiguous
+        held = self._room.get(by_column)
+        if held is None or held.size < block.size or held.shape[1] != block.shape[1]:
+            held = np.empty(block.shape, order="F" if by_column else "C")
+            self._room[by_column] = held
+        if by_column:
+            # The first columns of a flat array: contiguous, however few the rows.
+            return held.T.ravel()[: block.size].reshape(block.shape[::-1]).T
+        return held[: block.shape[0]]
+
+    def _moved(self, block: Matrix) -> Matrix:
+        """Return the rows centred and scaled, in this object's memory."""
+        rows, room = block, self.room(block)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._rule.center is not None:
+                rows = np.subtract(rows, self._rule.center, out=room)
+            if self._gain is not None:
+                rows = np.multiply(rows, self._gain, out=room)
+            elif self._rule.scale is not None:
+                rows = np.divide(rows, self._rule.scale, out=room)
+        return rows
+
+    def _factors(self, norms: Vector, n_features: int) -> tuple[Vector | None, int]:
+        """Return what each row is multiplied by, None for ones, and how many rows are too long."""
+        limit = (1 - margin(n_features)) * self.unit
+        if self._rule.normalize:
+            return limit / np.where(norms > 0, norms, 1.0), 0
+        too_long = norms > limit
+        if not too_long.any():
+            return None, 0
+        n_clipped = int(np.count_nonzero(norms > (1 + margin(n_features)) * self.unit))
+        return np.where(too_long, limit / np.where(too_long, norms, 1.0), 1.0), n_clipped
+
+    def _has_tiny(self, rows: Matrix, norms: Vector) -> bool:
+        """Return whether a row to be normalised is not zero and too short for its squares."""
+        if not self._rule.normalize:
+            return False
+        short = np.flatnonzero(norms < TINY)
+        return bool(short.size) and bool(np.any(rows[short]))
+
+    def _slowly(self, block: Matrix) -> tuple[Matrix, int]:
+        """Return the same by `RowTreatment.apply`, which minds every extreme."""
+        self._recheck()
+        rows, n_clipped = self._rule.apply(block)
+        return np.multiply(np.asarray(rows), self.unit, out=self.room(block)), n_clipped
+
+
+def _inverse(scale: Vector | None) -> Vector | None:
+    """Return 1/scale where it is as good as dividing, and faster; None where it would overflow."""
+    usual = scale is not None and bool(((scale > 1e-150) & (scale < 1e150)).all())
+    return 1.0 / scale if scale is not None and usual else None

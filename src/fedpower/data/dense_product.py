@@ -1,0 +1,85 @@
+"""Products over dense rows and their sums, with one block and one copy of it in memory."""
+
+import numpy as np
+
+from fedpower.data.blocks import dense_blocks
+from fedpower.data.dense import DenseRows
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Matrix, RowSource, Vector
+from fedpower.data.watch import UNWATCHED, Watch
+
+
+class SquareSum:
+    """Number, mean and Σ ‖y − mean‖² of blocks of rows y so far [CGL83 eq. 2.1]."""
+
+    def __init__(self, n_features: int) -> None:
+        self.n_rows, self.n_clipped, self.squares = 0, 0, 0.0
+        self.mean = np.zeros(n_features)
+
+    def add(self, n_rows: int, mean: Vector, squares: float, n_clipped: int) -> None:
+        """Merge a block in: its number of rows, their mean, their squares about it, clipped ones."""
+        step, total = mean - self.mean, self.n_rows + n_rows
+        self.squares += squares + self.n_rows * n_rows / total * float(step @ step)
+        self.mean += step * (n_rows / total)
+        self.n_rows = total
+        self.n_clipped += n_clipped
+
+    def divided(self, unit: float) -> "SquareSum":
+        """Return the sums of the rows over `unit`."""
+        result = SquareSum(self.mean.size)
+        result.add(self.n_rows, self.mean / unit, self.squares / (unit * unit), self.n_clipped)
+        return result
+
+
+def dense_product(
+    source: RowSource,
+    treatment: RowTreatment,
+    max_rows: int,
+    basis: Matrix,
+    shift: Vector | None,
+    *,
+    watch: Watch = UNWATCHED,
+) -> Matrix:
+    """Return (1/s) Σ (y − shift)(y − shift)ᵀ basis over the treated rows y, from one read.
+
+    Parameters
+    ----------
+    source, treatment : the rows and what is done to them.
+    max_rows : rows per block.
+    basis : d×r.
+    shift : in units of the treated rows; None for the origin.
+    watch : is told of every block, and may stop the pass.
+    """
+    blocks, recheck = dense_blocks(source, max_rows, watch)
+    rows = DenseRows(treatment, recheck)
+    total, result = 0, np.zeros(basis.shape)
+    for block in blocks:
+        treated, _ = rows.treat(block)
+        if shift is not None:
+            treated = rows.about(treated, rows.unit * shift)
+        total += int(treated.shape[0])
+        result += treated.T @ (treated @ basis)
+        del block, treated  # or two blocks are held while the next one is read
+    result /= total * rows.unit * rows.unit
+    return result
+
+
+def dense_summary(
+    source: RowSource, treatment: RowTreatment, max_rows: int, watch: Watch = UNWATCHED
+) -> tuple[SquareSum, Vector]:
+    """Return the sums of a source's treated rows less a point near them, and that point."""
+    blocks, recheck = dense_blocks(source, max_rows, watch)
+    rows = DenseRows(treatment, recheck)
+    merged = SquareSum(source.n_features)
+    origin = np.zeros(source.n_features)
+    for block in blocks:
+        treated, clipped = rows.treat(block)
+        if merged.n_rows == 0:
+            origin = rows.mean(treated)
+        moved = rows.about(treated, origin)
+        mean = rows.mean(moved)
+        moved = rows.about(moved, mean)
+        squares = float(np.einsum("ij,ij->", moved, moved))
+        merged.add(int(moved.shape[0]), mean, squares, clipped)
+        del block, treated, moved
+    return merged.divided(rows.unit), origin / rows.unit
