@@ -1,5 +1,6 @@
 """The one place where errors become a sentence on stderr and an exit status."""
 
+import errno
 import traceback as tracebacks
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from fedpower.errors import FedpowerError
 REFUSED = 2
 OUR_FAULT = 1
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def exit_status(run: Callable[[], Any], *, traceback: bool) -> int:
@@ -54,6 +56,12 @@ def told(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         where = "a file" if error.filename is None else f"{error.filename}"
         what = error.strerror or str(error) or type(error).__name__
+        if error.errno in NO_ROOM:
+            return (
+                f"{where} must have room on its disk, got none left ({what}); make room and run the "
+                "command again: nothing half-written was kept, and no charge is made twice",
+                REFUSED,
+            )
         return f"{where} must be usable but is not ({what}); check path and permissions", REFUSED
     if isinstance(error, ValueError):
         return str(error) or "a value cannot be used; check the command's options", REFUSED

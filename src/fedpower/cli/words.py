@@ -11,7 +11,7 @@ PHRASES = (
     (r"center=False", "--no-center"),
     (r"normalize=True", "--normalize"),
     (r"epsilon=float\('inf'\)|float\('inf'\)", "inf"),
-    (r"min\(n_samples, n_features\)=(\d+)", r"the smaller of rows and columns, \1,"),
+    (r"min\(n_samples, n_features\)=(\d+),?", r"the smaller of rows and columns, \1,"),
     (r"None waits for every silo", "leave it out to wait for every silo"),
     (r"\{2, 4, 5\}", "2,4,5"),
     (r"row_norm and normalize must", "row_norm and --normalize must"),
