@@ -43,7 +43,7 @@ def dense_product(
     shift : in units of the treated rows; None for the origin.
     """
     blocks, recheck = dense_blocks(source, max_rows)
-    rows = DenseRows(treatment, recheck)
+    rows = DenseRows(treatment, source.n_features, recheck)
     total, result = 0, np.zeros(basis.shape)
     for block in blocks:
         treated, _ = rows.treat(block)
@@ -61,7 +61,7 @@ def dense_summary(
 ) -> tuple[SquareSum, Vector]:
     """Return the sums of a source's treated rows less a point near them, and that point."""
     blocks, recheck = dense_blocks(source, max_rows)
-    rows = DenseRows(treatment, recheck)
+    rows = DenseRows(treatment, source.n_features, recheck)
     merged = SquareSum(source.n_features)
     origin = np.zeros(source.n_features)
     for block in blocks:
