@@ -51,7 +51,7 @@ def dense_product(
     watch : is told of every block, and may stop the pass.
     """
     blocks, recheck = dense_blocks(source, max_rows, watch)
-    rows = DenseRows(treatment, recheck)
+    rows = DenseRows(treatment, source.n_features, recheck)
     total, result = 0, np.zeros(basis.shape)
     for block in blocks:
         treated, _ = rows.treat(block)
@@ -69,7 +69,7 @@ def dense_summary(
 ) -> tuple[SquareSum, Vector]:
     """Return the sums of a source's treated rows less a point near them, and that point."""
     blocks, recheck = dense_blocks(source, max_rows, watch)
-    rows = DenseRows(treatment, recheck)
+    rows = DenseRows(treatment, source.n_features, recheck)
     merged = SquareSum(source.n_features)
     origin = np.zeros(source.n_features)
     for block in blocks:

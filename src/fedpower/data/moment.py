@@ -11,7 +11,7 @@ from fedpower.data.in_order import in_order
 from fedpower.data.kernel import SPARSE_LIMIT, gram_rows
 from fedpower.data.kernel import block_rows as usual_rows
 from fedpower.data.rows import RowTreatment
-from fedpower.data.scatter import BlockSquares, Part, ScatterSum, symmetrise
+from fedpower.data.scatter import BlockSquares, Part, ScatterSum, mirror
 from fedpower.data.source import Block, Matrix, RowSource, SparseBlock, Vector, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
@@ -169,7 +169,7 @@ def _of_sparse(
         n_clipped += clipped
         drift += step * (count / total)
     scatter /= total
-    symmetrise(scatter)
+    mirror(scatter)
     return _frozen(
         n_rows=total,
         origin=origin if offset is None else -offset,

@@ -1,15 +1,20 @@
 """Sums of squares about the mean, from the blocks of a pass in their order."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpower.data.dense import DenseRows
+from fedpower.data.kernel import shares_blocks
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, Vector
 
-STRIPE_ROWS = 512
+PANEL = 512
+"""Columns that are multiplied together where d×d arrays are large."""
+
 MOST_PENDING = 64
 """Rank-one terms that are collected before they are added, as one matrix product."""
 
@@ -28,12 +33,13 @@ accuracy, about four bits.
 class Part:
     """What one block adds: number of rows, their mean about the origin, Σ yyᵀ, and clipped rows.
 
-    ``centred`` says whether Σ yyᵀ was taken about that mean already, or about the origin.
+    ``squares`` are the lower triangle of Σ yyᵀ at least, in pieces: first row, first column, values.
+    ``centred`` says whether it was taken about that mean already, or about the origin.
     """
 
     n_rows: int
     mean: Vector
-    gram: Matrix
+    squares: Iterable[tuple[int, int, Matrix]]
     centred: bool
     n_clipped: int
 
@@ -64,9 +70,10 @@ class BlockSquares:
     def __init__(
         self, treatment: RowTreatment, n_features: int, recheck: Callable[[], None]
     ) -> None:
-        self.rows = DenseRows(treatment, recheck)
+        self.rows = DenseRows(treatment, n_features, recheck)
         self._bounded = treatment.bounded
-        self._gram = np.empty((n_features, n_features))
+        self._whole = shares_blocks(n_features)
+        self._gram = np.empty((n_features if self._whole else PANEL, n_features))
 
     def origin_for(self, block: Matrix) -> Origin:
         """Return where the rows of a source that begins with this block are taken about.
@@ -86,17 +93,41 @@ class BlockSquares:
         """Return what a block adds; its sums are this object's memory, good until the next call."""
         rows, n_clipped = self.rows.treat(block)
         count = int(rows.shape[0])
-        with np.errstate(over="ignore", invalid="ignore"):  # who asks for a trace looks at it
+        with np.errstate(over="ignore", invalid="ignore"):
             if origin.point is not None:
                 rows = self.rows.about(rows, origin.point)
             mean = self.rows.mean(rows)
             centred = origin.is_far(mean)
             if centred:
                 rows = self.rows.about(rows, mean)
-            # NumPy's product of a matrix with its own transpose is BLAS's symmetric rank-k update and
-            # lets other threads run meanwhile; SciPy's wrapper of that update would hold them up.
-            gram = np.matmul(rows.T, rows, out=self._gram)
-        return Part(n_rows=count, mean=mean, gram=gram, centred=centred, n_clipped=n_clipped)
+        squares: Iterable[tuple[int, int, Matrix]]
+        squares = [(0, 0, _product(rows, rows, self._gram))] if self._whole else self._panels(rows)
+        return Part(n_rows=count, mean=mean, squares=squares, centred=centred, n_clipped=n_clipped)
+
+    def _panels(self, rows: Matrix) -> Iterator[tuple[int, int, Matrix]]:
+        """Yield the lower triangle of Σ yyᵀ, made as it is taken.
+
+        A whole one would have to be filled in above the diagonal and added up there too.
+        """
+        width = int(rows.shape[1])
+        flat = self._gram.ravel()
+        for start in range(0, width, PANEL):
+            panel = rows[:, start : start + PANEL]
+            size = int(panel.shape[1])
+            if start:
+                below = flat[: size * start].reshape(size, start)
+                yield start, 0, _product(panel, rows[:, :start], below)
+            yield start, start, _product(panel, panel, flat[: size * size].reshape(size, size))
+
+
+def _product(one: Matrix, two: Matrix, out: Matrix) -> Matrix:
+    """Return oneᵀ·two in ``out``; an overflow is told by the trace, which whoever asks for looks at.
+
+    NumPy's product of a matrix with its own transpose is BLAS's symmetric rank-k update and lets other
+    threads run meanwhile; SciPy's wrapper of that update would hold them up.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.matmul(one.T, two, out=out)
 
 
 class ScatterSum:
@@ -115,7 +146,9 @@ class ScatterSum:
 
     def add(self, part: Part) -> None:
         """Merge the next part in; the order of parts is part of the result's bits."""
-        self._scatter += part.gram
+        for row, column, values in part.squares:
+            stop = row + values.shape[0], column + values.shape[1]
+            self._scatter[row : stop[0], column : stop[1]] += values
         if not part.centred:
             self._later(-float(part.n_rows), part.mean)
         step = part.mean - self.mean
@@ -130,7 +163,7 @@ class ScatterSum:
         """Return the scatter over the number of rows, exactly symmetric, of rows in units of `unit`."""
         self._settle()
         self._scatter /= self.n_rows * unit * unit
-        symmetrise(self._scatter)
+        mirror(self._scatter)
         return self._scatter
 
     def _later(self, weight: float, vector: Vector) -> None:
@@ -146,11 +179,16 @@ class ScatterSum:
         self._weights, self._vectors = [], []
 
 
-def symmetrise(matrix: Matrix) -> None:
-    """Put (matrix + matrixᵀ)/2 in its place, exactly symmetric, a stripe at a time."""
+def mirror(matrix: Matrix) -> None:
+    """Copy the lower triangle onto the upper one, a stripe at a time."""
     size = matrix.shape[0]
-    for start in range(0, size, STRIPE_ROWS):
-        stop = start + STRIPE_ROWS
-        stripe = (matrix[start:stop, start:] + matrix[start:, start:stop].T) / 2
-        matrix[start:stop, start:] = stripe
-        matrix[start:, start:stop] = stripe.T
+    for start in range(0, size, PANEL):
+        stop = min(start + PANEL, size)
+        corner = matrix[start:stop, start:stop]
+        np.copyto(corner, corner.T.copy(), where=_above_diagonal(stop - start))
+        matrix[start:stop, stop:] = matrix[stop:, start:stop].T
+
+
+@functools.lru_cache(maxsize=4)
+def _above_diagonal(size: int) -> NDArray[np.bool_]:
+    return np.triu(np.ones((size, size), dtype=np.bool_), 1)
