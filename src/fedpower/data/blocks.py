@@ -29,6 +29,7 @@ def full_blocks(source: RowSource, max_rows: int) -> Iterator[Block]:
         else:
             held.append(block)
             count += size
+        del block  # or two blocks are held while the next one is read
     if held:
         yield _joined(held)
 
