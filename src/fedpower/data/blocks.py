@@ -31,6 +31,7 @@ def full_blocks(source: RowSource, max_rows: int, watch: Watch = UNWATCHED) -> I
         else:
             held.append(block)
             count += size
+        del block  # or two blocks are held while the next one is read
     if held:
         yield _joined(held)
 

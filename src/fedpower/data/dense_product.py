@@ -58,8 +58,11 @@ def dense_product(
         if shift is not None:
             treated = rows.about(treated, rows.unit * shift)
         total += int(treated.shape[0])
-        result += treated.T @ (treated @ basis)
+        with np.errstate(over="ignore", invalid="ignore"):
+            result += treated.T @ (treated @ basis)
         del block, treated  # or two blocks are held while the next one is read
+    if not np.isfinite(result).all():
+        recheck()
     result /= total * rows.unit * rows.unit
     return result
 

@@ -63,8 +63,10 @@ class PositionalSource(ABC):
                 kept = np.array(self.keep)
                 block = stored[:, kept] if is_sparse(stored) else np.take(stored, kept, axis=1)
             require_finite(block, name=self.name, columns=self.columns, rows=row)
+            size = int(block.shape[0])
             yield block
-            row += int(block.shape[0])
+            row += size
+            del stored, block  # or two blocks are held while the next one is read
         require_shape(self.name, row, self.n_features)
 
     def named(self, columns: tuple[str, ...]) -> "PositionalSource":

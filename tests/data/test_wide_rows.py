@@ -1,0 +1,73 @@
+"""Wide rows: a private fit that noises every step never holds a d×d array, nor a copy of the rows."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+N_FEATURES = 20_000  # a d×d array would take 3 GB
+
+CODE = """
+import sys
+from fedpower import FedPCA
+
+def peak():  # ru_maxrss would start at the parent's peak
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+def fit(path):
+    return FedPCA(2, epsilon=1.0, row_norm=200.0, n_steps=3, random_state=0).fit_silos([path])
+
+fit(sys.argv[1])  # few rows first: what a basis and its noise take is not the rows'
+base = peak()
+model = fit(sys.argv[2])
+assert model.study_.noise == "step", model.study_.noise
+assert all("read at every step" in reason for reason in model.kernels_.values()), model.kernels_
+print(model.n_samples_, peak() - base, base)
+"""
+
+
+def write_dense(path: Path, n_rows: int) -> None:
+    shape = (n_rows, N_FEATURES)
+    part = np.random.default_rng(0).standard_normal((100, N_FEATURES)).astype(np.float32)
+    with path.open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(n_rows // 100):
+            file.write(part.tobytes())
+
+
+def write_sparse(path: Path, n_rows: int) -> None:
+    rows = sparse.random_array((n_rows, N_FEATURES), density=1e-3, format="csr", rng=0)
+    sparse.save_npz(path, rows, compressed=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.parametrize(
+    ("write", "n_rows", "most"),
+    [(write_dense, 2_000, 150), (write_sparse, 100_000, 60)],
+    ids=["dense", "sparse"],
+)
+def test_memory_does_not_follow_the_rows(
+    write: Any, n_rows: int, most: float, tmp_path: Path
+) -> None:
+    ending = ".npy" if write is write_dense else ".npz"
+    small, large = tmp_path / f"small{ending}", tmp_path / f"large{ending}"
+    write(small, n_rows // 10 if write is write_sparse else 100)
+    write(large, n_rows)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(small), str(large)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found, rise, base = done.stdout.split()
+    print(f"{ending}: {base} MiB, then {rise} MiB more")
+    assert int(found) == n_rows
+    assert float(rise) < most
+    assert float(base) + float(rise) < 700
