@@ -7,7 +7,7 @@ DEVICES := $(VENV)/.devices
 DOCS   := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation test-browser bench bench-modes bench-data \
+.PHONY: help setup demo test lint types contracts unit test-federation test-pages test-browser bench bench-modes bench-data \
 	bench-rounds bench-secure bench-federation bench-accuracy bench-all docs docs-results docs-report reproduce clean
 
 help:  ## show this list
@@ -49,7 +49,10 @@ unit: setup $(DEVICES)  ## the test suite
 
 test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none
 	scripts/install-postgres
-	$(BIN)/python -m pytest -m federation tests/federation
+	$(BIN)/python -m pytest -m federation tests/federation --ignore tests/federation/test_federation_blocks.py
+
+test-pages: setup  ## blocks of the documentation that need coordinator and silos
+	$(BIN)/python -m pytest -m federation tests/federation/test_federation_blocks.py
 
 test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
 	scripts/install-chromium

@@ -5,7 +5,7 @@ What a comment right before a block says about it:
 - ``<!-- file: NAME -->``: the block is a file of that name, for the blocks after it;
 - ``<!-- numbers vary: WHY -->``: numbers in the output shown are from another run;
 - ``<!-- ends with 2 -->``: the last command is refused;
-- ``<!-- run by make test-federation -->``: it needs servers, which that target has;
+- ``<!-- run by make test-pages -->``: it needs servers, which that target has;
 - ``<!-- not run: WHY -->``: it runs nowhere, for a reason that `test_pages.py` knows.
 """
 
