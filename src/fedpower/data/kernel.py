@@ -17,8 +17,14 @@ MEMORY_LIMIT = 512 * 2**20
 SPARSE_LIMIT = 0.1
 """Share of stored entries above which dense arithmetic is faster than sparse."""
 
-SPARSE_SLOWNESS = 100
-"""Operations of dense matrix products in the time of one of a sparse product."""
+SPARSE_SLOWNESS = 150
+"""Operations of dense matrix products in the time of one of a product of two sparse matrices."""
+
+SPARSE_TIMES_DENSE = 13
+"""The same for a product of a sparse matrix with a basis."""
+
+SQUARE_COST = 220
+"""Operations in the time that one entry of a d×d array takes for each block of sparse rows."""
 
 READ_COST = 40
 """Operations of a matrix product in the time in which one value is read and checked."""
@@ -102,11 +108,14 @@ def choose_kernel(
     share = 0.01 if density is None else density
     rows = 10 * n_features if n_rows is None else n_rows
     entries = rows * n_features * share
-    is_sparse = share <= SPARSE_LIMIT
-    slowness = SPARSE_SLOWNESS if is_sparse else 1
-    once = entries * n_features * (share * slowness if is_sparse else 1.0) + READ_COST * entries
+    once, slowness = (n_features + READ_COST) * entries, 1
+    if share <= SPARSE_LIMIT:
+        n_blocks = -(-rows // block_rows(n_features, density=share))
+        once = (n_features * share * SPARSE_SLOWNESS + READ_COST) * entries
+        once += SQUARE_COST * n_blocks * n_features**2
+        slowness = SPARSE_TIMES_DENSE
     moment = once + steps * 2.0 * n_features**2 * rank
-    product = steps * entries * (4.0 * rank * min(slowness, 10) + READ_COST)
+    product = steps * entries * (4.0 * rank * slowness + READ_COST)
     kind: Literal["moment", "product"] = "moment" if moment <= product else "product"
     shape = f"{'unknown' if n_rows is None else n_rows} rows, {size}, rank {rank} and {steps} steps"
     verdict = "the moment is made once" if kind == "moment" else "rows are read at every step"
