@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import parser, report
-from fedpower.data import RowTreatment, accumulate_moment, open_source, shares_blocks
-from fedpower.engines.inprocess import available_cores, blas_threads
+from benchmarks.speed.kernel import moment_pass
+from fedpower.data import RowTreatment
+from fedpower.engines.inprocess import available_cores
 
 BARE = "X.T @ X"
 
@@ -59,24 +60,13 @@ def _ways(rows: Any) -> dict[str, Callable[[], object]]:
     unit = rows / np.linalg.norm(rows, axis=1)[:, np.newaxis]
     return {
         BARE: lambda: rows.T @ rows,
-        "no row too long": _ours(rows, RowTreatment(row_norm=10 * length)),
-        "few rows clipped": _ours(rows, RowTreatment(row_norm=1.25 * length)),
-        "half of them clipped": _ours(rows, RowTreatment(row_norm=length)),
-        "normalised": _ours(rows, RowTreatment(normalize=True)),
-        "unit rows, normalised": _ours(unit, RowTreatment(normalize=True)),
-        "not bounded": _ours(rows, RowTreatment()),
+        "no row too long": moment_pass(rows, RowTreatment(row_norm=10 * length)),
+        "few rows clipped": moment_pass(rows, RowTreatment(row_norm=1.25 * length)),
+        "half of them clipped": moment_pass(rows, RowTreatment(row_norm=length)),
+        "normalised": moment_pass(rows, RowTreatment(normalize=True)),
+        "unit rows, normalised": moment_pass(unit, RowTreatment(normalize=True)),
+        "not bounded": moment_pass(rows, RowTreatment()),
     }
-
-
-def _ours(rows: Any, rule: RowTreatment) -> Callable[[], object]:
-    """Return the pass as `read_silos` makes it for one silo with all the cores."""
-    source, shared, cores = open_source(rows), shares_blocks(rows.shape[1]), available_cores()
-
-    def run() -> object:
-        with blas_threads(1 if shared else cores):
-            return accumulate_moment(source, rule, workers=cores if shared else 1)
-
-    return run
 
 
 def _measured(

@@ -109,23 +109,28 @@ def sparse(*, n_rows: int, n_features: int, density: float, repeats: int) -> dic
     return {"times": [about | each for each in _compare(rows, repeats)]}
 
 
-def _compare(rows: Any, repeats: int) -> list[dict[str, Any]]:
-    """Return a line a way and repeat, after one round that is not counted."""
-    from fedpower.data import RowTreatment, accumulate_moment, open_source, shares_blocks
+def moment_pass(rows: Any, treatment: Any) -> Callable[[], object]:
+    """Return the pass over rows as a fit of one silo makes it: every core is used once."""
+    from fedpower.data import accumulate_moment, open_source, shares_blocks
     from fedpower.engines.inprocess import available_cores, blas_threads
 
-    source, cores = open_source(rows), available_cores()
-    by_blocks = shares_blocks(rows.shape[1])
+    source, shared, cores = open_source(rows), shares_blocks(rows.shape[1]), available_cores()
 
-    def moment(treatment: RowTreatment) -> object:
-        """Share the cores out as a fit of one silo does."""
-        with blas_threads(1 if by_blocks else cores):
-            return accumulate_moment(source, treatment, workers=cores if by_blocks else 1)
+    def run() -> object:
+        with blas_threads(1 if shared else cores):
+            return accumulate_moment(source, treatment, workers=cores if shared else 1)
+
+    return run
+
+
+def _compare(rows: Any, repeats: int) -> list[dict[str, Any]]:
+    """Return a line a way and repeat, after one round that is not counted."""
+    from fedpower.data import RowTreatment
 
     bounded, normalised = RowTreatment(row_norm=1.0), RowTreatment(normalize=True)
     ways: dict[str, Callable[[], object]] = {
-        "bounded": lambda: moment(bounded),
-        "normalised": lambda: moment(normalised),
+        "bounded": moment_pass(rows, bounded),
+        "normalised": moment_pass(rows, normalised),
         PLAIN: lambda: rows.T @ rows,
         READ: rows.sum,
     }

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.data.arrays import array_source, canonical, sparse_source
+from fedpower.data.arrays import array_source, sparse_source
 from fedpower.data.checks import require_matrix
+from fedpower.data.csr import CsrFileSource, Slices
 from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Block
 from fedpower.errors import InputError
@@ -84,37 +84,19 @@ class H5adSource(PositionalSource):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SparseH5adSource(PositionalSource):
-    """The rows of a CSR ``X``; only its row pointers are held in memory."""
+class SparseH5adSource(CsrFileSource):
+    """The rows of a CSR ``X``."""
 
-    path: Path
-    indptr: NDArray[np.int64]
-
-    @property
-    def sparse(self) -> bool:
-        """Always true."""
-        return True
-
-    @property
-    def density(self) -> float | None:
-        """Share of stored entries; unknown once columns were left out."""
-        size = (self.indptr.size - 1) * self.width
-        return None if self.keep is not None else float(self.indptr[-1]) / size
-
-    def read(self, max_rows: int) -> Iterator[Block]:
-        """Yield slices of rows as canonical CSR."""
+    @contextmanager
+    def slices(self) -> Iterator[Slices]:
+        """Give what reads indices and values from the file."""
         with _opened(self.path, self.name) as file:
             stored = file["X"]
-            for start in range(0, self.indptr.size - 1, max_rows):
-                pointers = self.indptr[start : start + max_rows + 1]
-                places = stored["indices"][pointers[0] : pointers[-1]]
-                values = stored["data"][pointers[0] : pointers[-1]].astype(np.float64)
-                if places.size and not 0 <= int(places.min()) <= int(places.max()) < self.width:
-                    raise corrupt_h5ad(self.name)
-                shape = (pointers.size - 1, self.width)
-                yield canonical(
-                    sparse.csr_array((values, places, pointers - pointers[0]), shape=shape)
-                )
+            yield lambda start, stop: (stored["indices"][start:stop], stored["data"][start:stop])
+
+    def corrupt(self) -> InputError:
+        """Return the error for a file that is not as anndata wrote it."""
+        return corrupt_h5ad(self.name)
 
 
 def h5ad_source(path: Path, name: str) -> PositionalSource:

@@ -3,7 +3,7 @@
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.data.arrays import SparseSource, array_source, canonical, sparse_source
+from fedpower.data.arrays import SparseSource, array_source, sparse_source
 from fedpower.data.checks import require_matrix, shown
+from fedpower.data.csr import CsrFileSource, Slices
 from fedpower.data.npy import ArrayHeader, corrupt, read_header
 from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Block
@@ -60,39 +61,26 @@ class NpzSource(PositionalSource):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SparseNpzSource(PositionalSource):
-    """The rows of a CSR matrix saved by SciPy; only its row pointers are held in memory."""
+class SparseNpzSource(CsrFileSource):
+    """The rows of a CSR matrix saved by SciPy."""
 
-    path: Path
-    indptr: NDArray[np.int64]
+    @contextmanager
+    def slices(self) -> Iterator[Slices]:
+        """Give what decompresses indices and values side by side."""
+        with (
+            _member(self.path, "indices", self.name) as (indices, index_header),
+            _member(self.path, "data", self.name) as (data, data_header),
+        ):
 
-    @property
-    def sparse(self) -> bool:
-        """Always true."""
-        return True
+            def part(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
+                places = _values(indices, index_header.dtype, stop - start, self.name)
+                return places, _values(data, data_header.dtype, stop - start, self.name)
 
-    @property
-    def density(self) -> float | None:
-        """Share of stored entries; unknown once columns were left out."""
-        size = (self.indptr.size - 1) * self.width
-        return None if self.keep is not None else float(self.indptr[-1]) / size
+            yield part
 
-    def read(self, max_rows: int) -> Iterator[Block]:
-        """Yield slices of rows, their indices and values decompressed side by side."""
-        with ExitStack() as stack:
-            indices, index_header = stack.enter_context(_member(self.path, "indices", self.name))
-            data, data_header = stack.enter_context(_member(self.path, "data", self.name))
-            for start in range(0, self.indptr.size - 1, max_rows):
-                pointers = self.indptr[start : start + max_rows + 1]
-                count = int(pointers[-1] - pointers[0])
-                places = _values(indices, index_header.dtype, count, self.name)
-                if count and not 0 <= int(places.min()) <= int(places.max()) < self.width:
-                    raise corrupt(self.name)
-                values = _values(data, data_header.dtype, count, self.name).astype(np.float64)
-                shape = (pointers.size - 1, self.width)
-                yield canonical(
-                    sparse.csr_array((values, places, pointers - pointers[0]), shape=shape)
-                )
+    def corrupt(self) -> InputError:
+        """Return the error for a file that is not as NumPy wrote it."""
+        return corrupt(self.name)
 
 
 def npz_source(path: Path, name: str) -> PositionalSource:
