@@ -32,6 +32,10 @@ from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, write_files
 from fedpower.report.page.words import human_bytes
 from fedpower.report.record import plain, run_record
+from fedpower.report.result import standings
+
+MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)"}
+"""What stands beside a component's name, by its standing."""
 
 
 @click.command(
@@ -185,13 +189,15 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
         numbers=("component", "variance", "ratio", "together"),
     )  # fmt: skip
     together = 0.0
-    for number, (variance, ratio) in enumerate(
-        zip(model.explained_variance_, model.explained_variance_ratio_, strict=True), start=1
+    held = standings(
+        model.explained_variance_, edge=model.noise_edge_, n_above=model.n_above_noise_
+    )
+    for number, (variance, ratio, standing) in enumerate(
+        zip(model.explained_variance_, model.explained_variance_ratio_, held, strict=True), start=1
     ):
         together += ratio
         shares = [f"{x:.2%}" if math.isfinite(x) else "–" for x in (ratio, together)]
-        mark = " (noise)" if variance <= model.noise_edge_ else ""
-        shown.add_row(f"pc{number}{mark}", f"{variance:.6g}", *shares)
+        shown.add_row(f"pc{number}{MARKS[standing]}", f"{variance:.6g}", *shares)
     out.print(shown)
     if model.noise_edge_ > 0:
         out.print(

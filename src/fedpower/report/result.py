@@ -21,6 +21,32 @@ WELL_ABOVE = 2.0
 """A component whose variance is so many times the noise's stands well above it."""
 
 
+def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str]:
+    """Return of each component whether it is ``signal``, ``near`` the noise or ``noise``.
+
+    Noise is what shows no more variance than noise alone would. What shows less than twice as much is
+    near it: a single direction under symmetric noise that shows twice the edge has cos² = 0.93 with the
+    direction that is found; at the edge itself, 0. So are components beyond those that stand above the
+    noise for certain: they may be several alike, of which the noise made one.
+
+    Parameters
+    ----------
+    variances
+        By decreasing size.
+    edge
+        The largest variance that noise alone would show; 0 without noise, and then all is signal.
+    n_above
+        How many stand above the noise for certain; None where that is not known.
+    """
+    counted = len(variances) if n_above is None or edge == 0 else n_above
+    return [
+        "noise" if edge > 0 and variance <= edge
+        else "near" if variance < WELL_ABOVE * edge or place >= counted
+        else "signal"
+        for place, variance in enumerate(variances)
+    ]  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
     """Components and what goes with them, as `read_result` finds them in a folder.
@@ -76,20 +102,11 @@ class Result:
         return float(self.run.get("noise_edge") or 0.0)
 
     @property
-    def is_noise(self) -> NDArray[np.bool_]:
-        """Which components do not stand above the noise."""
-        if self.noise_edge == 0:
-            return np.zeros(self.n_components, dtype=np.bool_)
-        return self.explained_variance <= self.noise_edge
-
-    @property
-    def is_near_noise(self) -> NDArray[np.bool_]:
-        """Which components stand above the noise, but by less than twice: to be read with care.
-
-        A single direction under symmetric noise that shows a variance of twice the edge has cos² = 0.93
-        with the direction that is found; at the edge itself, 0.
-        """
-        return ~self.is_noise & (self.explained_variance < WELL_ABOVE * self.noise_edge)
+    def standings(self) -> list[str]:
+        """How each component stands to the privacy noise: see `standings`."""
+        return standings(
+            self.explained_variance, edge=self.noise_edge, n_above=self.run.get("n_above_noise")
+        )
 
     @property
     def score_names(self) -> tuple[str, ...]:

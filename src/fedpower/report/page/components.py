@@ -34,7 +34,7 @@ def components_section(result: Result) -> Markup:
     beyond = _beyond(result)
     picture = scree(
         result.explained_variance[:drawn].tolist(),
-        standing=standings(result)[:drawn],
+        standing=result.standings[:drawn],
         beyond=beyond if drawn == result.n_components else [],
         edge=result.noise_edge,
     )
@@ -60,14 +60,6 @@ def components_section(result: Result) -> Markup:
     )
 
 
-def standings(result: Result) -> list[str]:
-    """Return of each component whether it is ``signal``, ``near`` the noise or ``noise``."""
-    return [
-        "noise" if drowned else "near" if close else "signal"
-        for drowned, close in zip(result.is_noise, result.is_near_noise, strict=True)
-    ]
-
-
 def mixed(result: Result) -> list[list[str]]:
     """Return groups of components that are closer together than the noise level, which may mix them.
 
@@ -83,7 +75,7 @@ def mixed(result: Result) -> list[list[str]]:
         values.append(float(result.spectrum[len(values)]))
         named.append("what follows")
     groups: list[list[str]] = []
-    for place, standing in enumerate(standings(result)):
+    for place, standing in enumerate(result.standings):
         if standing == "noise" or place + 1 == len(values):
             break
         if values[place] - values[place + 1] < result.noise_edge:
@@ -109,7 +101,7 @@ def _beyond(result: Result) -> list[float]:
 
 
 def _legend(result: Result, beyond: list[float]) -> list[Any]:
-    held = standings(result)
+    held = result.standings
     entries: list[Any] = [
         _key(sign, kind, f"component {words}" if result.noise_edge else "component")
         for kind, (sign, words) in STANDINGS.items()
@@ -150,17 +142,22 @@ def _variances(result: Result) -> Markup:
         headings += ["Times the noise level", "Verdict"]
         columns += [
             figures([f"{ratio:,.2f}" for ratio in times], times),
-            [_verdict(kind) for kind in standings(result)],
+            [_verdict(kind) for kind in result.standings],
         ]
     remark = (
-        "A component below the noise level is noise; one below twice the level is near it, and to be "
-        "read with care. The level is known from public facts alone."
+        f"A component below the noise level is noise; one below twice the level{_uncounted(result)} is "
+        "near it, and to be read with care. The level is known from public facts alone."
         if result.noise_edge
         else None
     )
     rows = list(zip(*columns, strict=True))
     shown = table("Variance of each component", headings, rows, sortable=True)
     return element("div", shown, paragraphs(remark, *(_mixture(group) for group in mixed(result))))
+
+
+def _uncounted(result: Result) -> str:
+    known = result.run.get("n_above_noise") is not None
+    return ", or one that noise may have made of several as large," if known else ""
 
 
 def _verdict(kind: str) -> Markup:

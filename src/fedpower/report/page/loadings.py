@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from fedpower.report.page.charts import bars
-from fedpower.report.page.components import standings
 from fedpower.report.page.markup import Markup, element, name
 from fedpower.report.page.tables import (
     Figure,
@@ -59,7 +58,7 @@ def _component(result: Result, place: int) -> Markup:
         "numbers.",
         loadings[top].tolist(),
     )
-    kind = standings(result)[place]
+    kind = result.standings[place]
     caption = (
         f"The {len(top)} largest of {len(loadings):,} loadings"
         if len(loadings) > len(top)

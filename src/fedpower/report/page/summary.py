@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from fedpower.report.page.components import standings
 from fedpower.report.page.markup import Markup, element, name
 from fedpower.report.page.privacy import epsilon, odds, worst
 from fedpower.report.page.tables import facts
@@ -75,7 +74,7 @@ def _silos(silos: list[dict[str, Any]]) -> Any:
 
 
 def _found(result: Result) -> str:
-    total, held = result.n_components, standings(result)
+    total, held = result.n_components, result.standings
     real = held.count("signal")
     explained = float(result.explained_variance_ratio[[kind == "signal" for kind in held]].sum())
     share = (
@@ -98,7 +97,7 @@ def _found(result: Result) -> str:
     if real == total:
         which = "The one component" if total == 1 else f"All {counted(total)} components"
     verb = "stands" if real == 0 or total == 1 else "stand"
-    near = "less than twice as high: read"
+    near = "near it or much like what follows: read"
     return " ".join(
         (
             f"{which} {verb} well above {level}{share}.",
