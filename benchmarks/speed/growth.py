@@ -1,4 +1,4 @@
-"""How time, memory, rounds and bytes of a private fit grow with rows, columns, silos and rank."""
+"""How time, memory, rounds and bytes of a fit grow with rows, columns, silos and rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from benchmarks.speed.running import Runner, scratch
 from benchmarks.speed.sizes import PRIVATE_FIT, SEED, Sizes
 
 TITLE = "Growth"
+SILOS, EXACT_SILOS = "silos m", "silos m, exact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,12 @@ def curves(sizes: Sizes) -> dict[str, Curve]:
         "columns d": Curve(
             sizes=sizes.grown_columns, fixed=f"memory, n = {sizes.grown_columns_rows:,}, one silo"
         ),
-        "silos m": Curve(
+        SILOS: Curve(
             sizes=sizes.grown_silos, fixed=f"memory, {_shape(sizes.grown_silos_shape)} shared out"
+        ),
+        EXACT_SILOS: Curve(
+            sizes=sizes.grown_silos,
+            fixed=f"memory, {_shape(sizes.grown_silos_shape)} shared out, epsilon = inf",
         ),
         "rank r": Curve(
             sizes=sizes.grown_ranks,
@@ -114,6 +119,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                 ]
             )
     many = sizes.grown_silos[-1]
+    private, exact = (told(many_over_one(sizes, measured, curve)) for curve in (SILOS, EXACT_SILOS))
     return Tables(
         settings={"fit": PRIVATE_FIT, "repeats": sizes.repeats, "seed": SEED},
         columns=[
@@ -129,8 +135,9 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             "Exponent: the slope of log time on log size by least squares within a repeat, median "
             f"(range) of {sizes.repeats} repeats; 1 is linear, and what every fit costs in any case "
             "makes it smaller. Larger half: over the larger half of the sizes only.",
-            f"{many:,} silos take {told(many_over_one(sizes, measured))} times as long as one that "
-            f"holds all {sizes.grown_silos_shape[0]:,} rows.",
+            f"{many:,} silos take {private} times as long as one that holds all "
+            f"{sizes.grown_silos_shape[0]:,} rows, and {exact} times without privacy: no silo makes "
+            "noise or keeps a ledger.",
             "![Time and memory against rows, columns, silos and rank](../docs/speed.svg)",
         ],
         more=[
@@ -153,9 +160,9 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
     )
 
 
-def many_over_one(sizes: Sizes, measured: Sequence[Measured]) -> list[float]:
+def many_over_one(sizes: Sizes, measured: Sequence[Measured], curve: str) -> list[float]:
     """Return the time of the most silos over that of one with the same rows, in each repeat."""
-    here = of_way(measured, curve="silos m")
+    here = of_way(measured, curve=curve)
     return ratios(of_way(here, size=sizes.grown_silos[-1]), of_way(here, size=sizes.grown_silos[0]))
 
 
@@ -165,16 +172,18 @@ def fit_grown(
     shape: tuple[int, int] | None = None,
     silos: int = 1,
     rank: int | None = None,
+    private: bool = True,
 ) -> dict[str, Any]:
-    """Return time, peak, rounds and bytes of one private fit, of a file or of rows drawn before."""
+    """Return time, peak, rounds and bytes of one fit, of a file or of rows drawn before."""
     settings: dict[str, Any] = {} if rank is None else {"iteration_rank": rank, "noise": "step"}
     if path is not None:
         parts: list[Any] = [path]
     else:
         assert shape is not None
         parts = np.array_split(drawn(*shape), silos)
-    fed_pca(private=True, **({"noise": "step"} if rank else {})).fit_silos([drawn(WARM_ROWS, 8)])
-    found, fitted = timed(lambda: fed_pca(private=True, **settings).fit_silos(parts))
+    warm = {"noise": "step"} if rank else {}
+    fed_pca(private=private, **warm).fit_silos([drawn(WARM_ROWS, 8)])
+    found, fitted = timed(lambda: fed_pca(private=private, **settings).fit_silos(parts))
     return found | {
         "solver": fitted.solver_.solver,
         "rounds": len(fitted.history_),
@@ -189,8 +198,8 @@ def _asked(name: str, size: int, sizes: Sizes, folder: Path) -> dict[str, Any]:
         return {"path": str(folder / f"{size}.npy")}
     if name == "columns d":
         return {"shape": (sizes.grown_columns_rows, size)}
-    if name == "silos m":
-        return {"shape": sizes.grown_silos_shape, "silos": size}
+    if name in {SILOS, EXACT_SILOS}:
+        return {"shape": sizes.grown_silos_shape, "silos": size, "private": name == SILOS}
     return {"shape": sizes.grown_ranks_shape, "rank": size}
 
 

@@ -1,4 +1,4 @@
-"""The growth curves, drawn from `results/speed_growth.json`: time and memory of a private fit."""
+"""The growth curves, drawn from `results/speed_growth.json`: time and memory of a fit."""
 
 import json
 import statistics
@@ -45,7 +45,8 @@ def draw(figure: Any, measured: Sequence[Measured]) -> None:
     for row, label in enumerate(MEASURES.values()):
         grid[row][0].set_ylabel(label)
     figure.suptitle(
-        "A private fit: median and range of the repeats, exponent of the time", fontsize=10
+        "A fit, private unless marked exact: median and range of the repeats, exponent of the time",
+        fontsize=10,
     )
 
 

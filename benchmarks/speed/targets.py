@@ -90,7 +90,11 @@ def exponents_in_rows(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, l
 
 def many_silos_over_one(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:
     """Return the time of the most silos over that of one."""
-    return {f"{sizes.grown_silos[-1]:,} silos": growth.many_over_one(sizes, measured)}
+    many = f"{sizes.grown_silos[-1]:,} silos"
+    return {
+        many: growth.many_over_one(sizes, measured, growth.SILOS),
+        f"{many}, exact": growth.many_over_one(sizes, measured, growth.EXACT_SILOS),
+    }
 
 
 def imports_over_libraries(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:

@@ -80,10 +80,10 @@ def test_the_curves_are_drawn_from_what_was_kept(results: Path) -> None:
     with drawing() as Figure:
         figure = Figure(figsize=(9, 4))
         picture.draw(figure, measured)
-        assert len(figure.axes) == 8
+        assert len(figure.axes) == 10
         assert b"<svg" in saved(figure, "svg")
-    labels = [axes.get_xlabel() for axes in figure.axes[4:]]
-    assert labels == ["rows n", "columns d", "silos m", "rank r"]
+    labels = [axes.get_xlabel() for axes in figure.axes[5:]]
+    assert labels == ["rows n", "columns d", "silos m", "silos m, exact", "rank r"]
     assert sorted({each["size"] for each in measured if each["curve"] == "rows n"}) == list(
         QUICK.grown_rows
     )

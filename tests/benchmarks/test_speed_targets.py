@@ -39,7 +39,8 @@ def grown(power: float, many: float) -> list[dict[str, Any]]:
         for size in QUICK.grown_rows
         for repeat in range(3)
     ] + [
-        {"curve": "silos m", "size": size, "repeat": repeat, "seconds": seconds}
+        {"curve": curve, "size": size, "repeat": repeat, "seconds": seconds}
+        for curve in ("silos m", "silos m, exact")
         for size, seconds in zip(QUICK.grown_silos, (1.0, 1.0, many), strict=True)
         for repeat in range(3)
     ]

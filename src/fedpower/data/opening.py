@@ -159,7 +159,9 @@ def kind_of(path: Path) -> str:
 
 def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool) -> RowSource:
     """Return the source of everything the object holds."""
-    if is_dask(data):  # first: Dask's delayed objects have every attribute
+    if isinstance(data, np.ndarray):
+        return array_source(data, name or "the array")
+    if is_dask(data):  # before what follows: Dask's delayed objects have every attribute
         return dask_source(data, name)
     if isinstance(data, RowSource):
         renames = name is not None and is_dataclass(data)
@@ -176,8 +178,6 @@ def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool)
         )
     if sparse.issparse(data):
         return sparse_source(data, name or "the sparse matrix")
-    if isinstance(data, np.ndarray):
-        return array_source(data, name or "the array")
     if is_anndata(data):
         return anndata_source(data, name or "the AnnData")
     if is_tensor(data):

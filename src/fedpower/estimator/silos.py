@@ -1,5 +1,6 @@
 """From what a user calls silos to named sources of rows."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -22,8 +23,7 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
         items = [(_name(silo, place), silo) for place, silo in enumerate(silos, start=1)]
     if not items:
         raise InputError("silos must hold at least one silo, got none; give the data of each")
-    names = [name for name, _ in items]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(name for name, _ in items).items() if count > 1)
     if twice:
         raise InputError(
             f"silos must have different names, got {twice[0]!r} more than once; "

@@ -17,6 +17,7 @@ from fedpower.linalg.subspace import (
     projection_distance,
     sin_theta,
 )
+from fedpower.linalg.triangle import lower_triangle
 
 __all__ = [
     "ALIGNMENTS",
@@ -25,6 +26,7 @@ __all__ = [
     "fix_signs",
     "heterogeneity",
     "is_orthonormal",
+    "lower_triangle",
     "misalignment",
     "noise_error_term",
     "orth",

@@ -9,6 +9,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.linalg import lower_triangle
 from fedpower.privacy.sensitivity import moment_sensitivity
 
 Array = NDArray[np.float64]
@@ -44,8 +45,8 @@ def summary_sensitivity(n_rows: int, *, with_mean: bool) -> float:
 
 def pack(moment: Array, mean: Array | None, trace: float) -> Array:
     """Return (S_jj, √2·S_jl for j > l; √2·c·μ; tr S) as one vector, an isometry of the norms above."""
-    rows, columns, factors = _lower_triangle(moment.shape[0])
-    parts = [moment[rows, columns] * factors]
+    size = moment.shape[0]
+    parts = [moment[lower_triangle(size)] * _factors(size)]
     if mean is not None:
         parts.append(math.sqrt(2.0) * MEAN_WEIGHT * mean)
     return np.concatenate([*parts, [trace]])
@@ -53,9 +54,9 @@ def pack(moment: Array, mean: Array | None, trace: float) -> Array:
 
 def unpack(vector: Array, n_features: int, *, with_mean: bool) -> tuple[Array, Array | None, float]:
     """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
-    rows, columns, factors = _lower_triangle(n_features)
+    rows, columns = lower_triangle(n_features)
     moment = np.empty((n_features, n_features))
-    moment[rows, columns] = moment[columns, rows] = vector[: rows.size] / factors
+    moment[rows, columns] = moment[columns, rows] = vector[: rows.size] / _factors(n_features)
     mean = None
     if with_mean:
         scaled = vector[rows.size : rows.size + n_features]
@@ -69,7 +70,6 @@ def summary_size(n_features: int, *, with_mean: bool) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _lower_triangle(n_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
-    """Return the places of the lower triangle and what the isometry multiplies each by."""
-    rows, columns = np.tril_indices(n_features)
-    return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2.0))
+def _factors(n_features: int) -> Array:
+    """Return what the isometry multiplies each number of the lower triangle by."""
+    return np.where(np.equal(*lower_triangle(n_features)), 1.0, math.sqrt(2.0))

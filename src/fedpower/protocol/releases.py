@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.linalg import lower_triangle
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import (
     AskSteps,
@@ -84,7 +85,7 @@ class ExactReleases:
 def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
     """Return a moment as it is sent."""
     return PackedMoment(
-        triangle=read_only(moment[np.tril_indices(moment.shape[0])]),
+        triangle=read_only(moment[lower_triangle(moment.shape[0])]),
         total_variance=trace,
         mean=None if mean is None else read_only(mean),
     )

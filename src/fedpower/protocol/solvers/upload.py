@@ -12,6 +12,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
+from fedpower.linalg import lower_triangle
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
 from fedpower.protocol.solvers.opening import enrol
@@ -120,7 +121,7 @@ def pool(
     answers: dict[str, PackedMoment], sizes: dict[str, int], n_features: int
 ) -> tuple[Array, Array | None, float]:
     """Return (pooled moment, pooled mean or None, its trace) of the silos that answered."""
-    rows, columns = np.tril_indices(n_features)
+    rows, columns = lower_triangle(n_features)
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()
     for name, answer in answers.items():
