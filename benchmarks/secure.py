@@ -27,8 +27,8 @@ from fedpower.protocol import Silo, Study
 from fedpower.protocol.identity import Identity
 from fedpower.protocol.masks import total
 from fedpower.protocol.messages import AskMoment, Message, PackedMoment, encoded_size
+from fedpower.protocol.moment_releases import MomentReleases
 from fedpower.protocol.primitives import new_exchange_key
-from fedpower.protocol.private_releases import MomentReleases
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import Place, Roll, signed_content
 from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present

@@ -49,6 +49,10 @@ def written(
     return folder
 
 
+KINDS = ("private", "drowned", "secure", "step", "exact", "krylov", "sampled", "one", "wide",
+         "hostile", "federated")  # fmt: skip
+
+
 def kinds(folder: Path) -> dict[str, Path]:
     """Return a result folder of each kind, by its name."""
     hostile = hospitals(

@@ -17,7 +17,7 @@ from fedpower.engines import embedded
 from fedpower.errors import InputError
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fedpower.protocol import private_releases
+from fedpower.protocol import open_releases
 
 MODES = pytest.mark.parametrize("mode", ["moment", "step", "paper"])
 
@@ -103,7 +103,7 @@ def test_a_federation_uses_the_system_s_noise_unless_an_experiment_says_otherwis
         def __init__(self):
             made.append(self)
 
-    monkeypatch.setattr(private_releases, "SystemNoise", Counted)
+    monkeypatch.setattr(open_releases, "SystemNoise", Counted)
     fit("moment")
     assert made
     assert inspect.signature(embedded.federate).parameters["noise"].default is None

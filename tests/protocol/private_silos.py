@@ -9,8 +9,9 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import AskSteps, Message, read_only
-from fedpower.protocol.private_releases import MomentReleases, StepReleases
+from fedpower.protocol.moment_releases import MomentReleases
 from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.step_releases import StepReleases
 from problems import Array, ArrayMoment, spiked_rows
 
 D, R, T = 6, 2, 4

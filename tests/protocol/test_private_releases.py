@@ -29,7 +29,7 @@ from fedpower.privacy.mechanism import perturb
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity
 from fedpower.privacy.summary import pack, summary_sensitivity
-from fedpower.protocol import private_releases
+from fedpower.protocol import moment_releases, step_releases
 from fedpower.protocol.messages import AskMean, AskSteps, LocalSteps, MeanRow, Refusal, read_only
 from fedpower.protocol.private_study import budget_of
 from problems import ArrayMoment
@@ -47,7 +47,8 @@ def noised(monkeypatch):
         made.append(perturb(*args, **kwargs))
         return made[-1]
 
-    monkeypatch.setattr(private_releases, "perturb", record)
+    for module in (moment_releases, step_releases):
+        monkeypatch.setattr(module, "perturb", record)
     return made
 
 

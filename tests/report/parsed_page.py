@@ -69,3 +69,7 @@ def parsed(page: str) -> Node:
     parser.close()
     assert len(parser.open) == 1, "every element must end"
     return parser.open[0]
+
+
+def words(node: Node) -> str:
+    return " ".join(node.text.replace("\u00a0", " ").split())

@@ -28,8 +28,8 @@ from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.identity import Identity
+from fedpower.protocol.open_releases import open_releases
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
-from fedpower.protocol.private_releases import open_releases
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.secure_statement import REHEARSED
 from fedpower.protocol.silo import Silo

@@ -23,10 +23,11 @@ from fedpower.protocol.messages import (
     Refusal,
     read_only,
 )
-from fedpower.protocol.private_releases import MomentReleases, StepReleases
+from fedpower.protocol.moment_releases import MomentReleases
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.silo import Silo
+from fedpower.protocol.step_releases import StepReleases
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]

@@ -13,7 +13,7 @@ from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.messages import AskSteps, Message, encode
-from fedpower.protocol.private_releases import open_releases
+from fedpower.protocol.open_releases import open_releases
 from fedpower.protocol.releases import Moment
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.study import Study

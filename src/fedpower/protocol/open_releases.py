@@ -1,0 +1,66 @@
+"""Which releases a study allows a silo: exact, each step noised, the moment noised, a share of a sum."""
+
+from typing import Any
+
+from fedpower.errors import InputError
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.protocol.identity import Identity
+from fedpower.protocol.moment_releases import MomentReleases
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.releases import ExactReleases, Moment
+from fedpower.protocol.secure_releases import SecureReleases
+from fedpower.protocol.silo import Releases
+from fedpower.protocol.step_releases import StepReleases
+from fedpower.protocol.study import Study
+
+
+def open_releases(
+    name: str,
+    moment: Moment,
+    study: Study,
+    *,
+    ledger: Ledger | None,
+    identity: Identity | None = None,
+    source: NoiseSource | None = None,
+    fingerprint: str = "",
+) -> Releases | SecureReleases:
+    """Return what a silo lets out of ``study``: exact answers where nothing is private.
+
+    Parameters
+    ----------
+    name, moment
+        The silo and its rows.
+    study
+        The agreed terms.
+    ledger
+        The silo's own; a private study needs one.
+    identity
+        The key with which the silo signs; a secure sum needs one.
+    source
+        Where noise comes from; the operating system unless an experiment injects its own.
+    fingerprint
+        Identifies the rows to the ledger.
+    """
+    budget = budget_of(study)
+    if budget is None:
+        return ExactReleases(moment, center=study.center)
+    if ledger is None:
+        raise InputError(
+            "a private study must be charged to a ledger, got none; create one with "
+            "`fedpower budget init`"
+        )
+    means: dict[str, Any] = {
+        "ledger": ledger,
+        "source": source or SystemNoise(),
+        "fingerprint": fingerprint,
+    }
+    if study.aggregation == "secure":
+        if identity is None:
+            raise InputError(
+                f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+                "`fedpower identity new`"
+            )
+        return SecureReleases(name, moment, study, budget, identity=identity, **means)
+    kind = MomentReleases if budget.mode == "moment" else StepReleases
+    return kind(moment, study, budget, **means)
