@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
-from benchmarks.model1_modes import TREATMENT, KeptMoment, keep
 from fedpower.data import KernelChoice, RowTreatment, local_moment, open_source
 from fedpower.engines.embedded import federate
+from fedpower.experiments.kept import TREATMENT, KeptMoment, keep
 from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Ledger
@@ -138,6 +138,7 @@ class PooledMoment:
         self.source = open_source(self._moment, name="moment")
         self.treatment = TREATMENT
         self.choice = KernelChoice(kind="moment", reason="the moment is made once for all runs")
+        self.device = None
 
     def moment(self, center: Array | None = None) -> Array:
         """Return A."""

@@ -36,6 +36,7 @@ class KeptMoment:
         self.source = open_source(self._whole, name="moment")  # identifies it to a ledger
         self.treatment = TREATMENT
         self.choice = KernelChoice(kind="moment", reason="the moment is made once for all runs")
+        self.device = None
 
     def with_copies(self, copies: int) -> "KeptMoment":
         """Return the same silo, holding each of its rows ``copies`` times."""
