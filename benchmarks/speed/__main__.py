@@ -1,4 +1,4 @@
-"""Speed and scale: the moment kernel, other libraries, whole fits, growth, wide data, cold start.
+"""Speed and scale: the moment kernel, its passes, other libraries, whole fits, growth, cold start.
 
 Everything is compared within this run, as ratios; the results and the machine go to JSON files from
 which benchmarks/README.md is written. Data lie in .bench/ while they are needed (4 GB at most).
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import CACHE, document, keep
-from benchmarks.speed import cold, end_to_end, growth, kernel, peers, targets, wide
+from benchmarks.speed import cold, end_to_end, growth, kernel, passes, peers, targets, wide
 from benchmarks.speed.facts import BUSY, LOAD, about_machine, is_busy
 from benchmarks.speed.measuring import Tables
 from benchmarks.speed.running import Runner, one_core
@@ -25,6 +25,7 @@ from benchmarks.speed.sizes import FULL, QUICK
 
 PARTS: dict[str, ModuleType] = {
     "kernel": kernel,
+    "passes": passes,
     "peers": peers,
     "end_to_end": end_to_end,
     "growth": growth,

@@ -16,7 +16,10 @@ from benchmarks.speed.sizes import SEED, Sizes
 
 TITLE = "The moment kernel"
 PLAIN, READ = "X.T @ X", "X.sum()"
-OURS = ("bounded", "normalised")
+OURS = ("bounded, none too long", "bounded, half clipped", "normalised")
+BOUND = 1.0
+LOOSE_BOUND = 2.0
+"""Rows have norms of about 1: about half of them exceed the first bound, none the second."""
 
 
 def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
@@ -62,24 +65,34 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                     times(ours),
                     told(ratios(ours, plain)),
                     told(ratios(ours, read)),
+                    told(ratios(ours, plain, "cpu_seconds")),
                     times(plain),
                 ]
             )
     return Tables(
         settings={
-            "moment": "accumulate_moment(open_source(X), RowTreatment(row_norm=1.0 | normalize=True)), "
-            "the cores shared out as in a fit",
+            "moment": "accumulate_moment(open_source(X), RowTreatment(row_norm=2.0 | row_norm=1.0 | "
+            "normalize=True)), the cores shared out as in a fit",
             "values": f"{sizes.kernel_values:,}",
             "repeats": sizes.kernel_repeats,
             "seed": SEED,
         },
-        columns=["rows", "shape", "way", "seconds", f"× {PLAIN}", f"× {READ}", f"{PLAIN}, seconds"],
+        columns=[
+            "rows",
+            "shape",
+            "way",
+            "seconds",
+            f"× {PLAIN}",
+            f"× {READ}",
+            f"× {PLAIN}, processor time",
+            f"{PLAIN}, seconds",
+        ],
         rows=lines,
         notes=[
             f"Median (range) of {sizes.kernel_repeats} repeats, all ways in turn in one process that "
-            "uses every core once; ratios are within a repeat. About half of the rows are longer "
-            f"than the bound. For float32 rows {PLAIN} is float32's product, ours float64's; for sparse "
-            "rows it is SciPy's, whose result is sparse.",
+            "uses every core once; ratios are within a repeat. Where threads of one BLAS are held up by "
+            f"other work, the processor time tells more. For float32 rows {PLAIN} is float32's product, "
+            "ours float64's; for sparse rows it is SciPy's, whose result is sparse.",
         ],
     )
 
@@ -127,18 +140,24 @@ def _compare(rows: Any, repeats: int) -> list[dict[str, Any]]:
     """Return a line a way and repeat, after one round that is not counted."""
     from fedpower.data import RowTreatment
 
-    bounded, normalised = RowTreatment(row_norm=1.0), RowTreatment(normalize=True)
+    treatments = (
+        RowTreatment(row_norm=LOOSE_BOUND),
+        RowTreatment(row_norm=BOUND),
+        RowTreatment(normalize=True),
+    )
     ways: dict[str, Callable[[], object]] = {
-        "bounded": moment_pass(rows, bounded),
-        "normalised": moment_pass(rows, normalised),
+        **{
+            way: moment_pass(rows, treatment)
+            for way, treatment in zip(OURS, treatments, strict=True)
+        },
         PLAIN: lambda: rows.T @ rows,
         READ: rows.sum,
     }
     found = []
     for repeat, way in in_turn(list(ways), 1 + repeats):
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         ways[way]()
-        taken = time.perf_counter() - started
+        taken, worked = time.perf_counter() - started, time.process_time() - worked
         if repeat:
-            found.append({"way": way, "repeat": repeat, "seconds": taken})
+            found.append({"way": way, "repeat": repeat, "seconds": taken, "cpu_seconds": worked})
     return found

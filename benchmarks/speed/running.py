@@ -21,6 +21,8 @@ THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 TASKS = {
     "moment of an array": "benchmarks.speed.kernel:dense",
     "moment of a sparse matrix": "benchmarks.speed.kernel:sparse",
+    "passes over rows": "benchmarks.speed.passes:one_thread",
+    "product of rows": "benchmarks.speed.passes:every_core",
     "fit of one array": "benchmarks.speed.peers:fit_array",
     "fit of pooled rows": "benchmarks.speed.end_to_end:fit_pooled",
     "fit of files": "benchmarks.speed.end_to_end:fit_files",

@@ -23,6 +23,8 @@ class Sizes:
         How often everything is timed, in turn, unless a part has its own number.
     kernel_values, kernel_columns, kernel_repeats
         Values in each array that a moment is made of, and the widths they are arranged in.
+    passes_shape
+        Of the array and the file whose single passes are timed.
     sparse
         Rows, columns and density of each sparse matrix.
     peer_shape, peer_limit_s, peers
@@ -50,6 +52,7 @@ class Sizes:
     kernel_values: int
     kernel_columns: tuple[int, ...]
     kernel_repeats: int
+    passes_shape: tuple[int, int]
     sparse: tuple[tuple[int, int, float], ...]
     peer_shape: tuple[int, int]
     peer_limit_s: float
@@ -80,6 +83,7 @@ FULL = Sizes(
     kernel_values=50_000_000,
     kernel_columns=(64, 100, 512, 2048),
     kernel_repeats=5,
+    passes_shape=(200_000, 100),
     sparse=((200_000, 2_000, 0.01), (100_000, 500, 0.05)),
     peer_shape=(1_000_000, 100),
     peer_limit_s=90.0,
@@ -110,6 +114,7 @@ QUICK = Sizes(
     kernel_values=20_000,
     kernel_columns=(8,),
     kernel_repeats=2,
+    passes_shape=(500, 6),
     sparse=((200, 40, 0.05),),
     peer_shape=(2_000, 10),
     peer_limit_s=90.0,
