@@ -9,6 +9,7 @@ from scipy import stats
 from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.privacy import Ledger
+from fedpower.protocol.private_study import USED_BEFORE
 from fedpower.protocol.solvers.signal import LEVEL
 from fedpower.report import read_result, write_result
 from problems import Array
@@ -86,8 +87,14 @@ def test_choosing_costs_nothing_beside_the_release(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="which the same releases allow at no further cost"):
         FedPCA(0.5, **PRIVATE).fit_silos(silo, ledgers={"north": path})
     assert charges() == 1
-    FedPCA(2, **PRIVATE).fit_silos(silo, ledgers={"north": path})
+    again = FedPCA(2, **PRIVATE).fit_silos(silo, ledgers={"north": path})
     assert charges() == 1
+    assert USED_BEFORE in again.privacy_.notes
+
+
+def test_without_a_ledger_nothing_is_promised_for_the_next_fit() -> None:
+    with pytest.raises(InputError, match="is spent and not kept, so another fit spends again"):
+        FedPCA("noise", **PRIVATE).fit_silos({"north": np.zeros((300, 6))})
 
 
 def test_what_is_known_is_kept_with_the_result(tmp_path: Path) -> None:

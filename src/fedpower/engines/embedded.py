@@ -149,7 +149,8 @@ def federate(
         # A study that one silo cannot afford must not cost the others.
         for each in releases.values():
             each.check_affordable()
-        settings = with_noise(settings, study, run=run)
+        kept = set(moments) <= set(ledgers or {})
+        settings = with_noise(settings, study, run=run, kept=kept)
         silos = {name: Silo(name, study, each) for name, each in releases.items()}
         coordinator = Coordinator(
             start(settings, rng),

@@ -36,15 +36,20 @@ class Outcome:
     kernels: dict[str, str] = field(default_factory=dict)
 
 
-def with_noise(settings: SolverSettings, study: Study, *, run: str) -> SolverSettings:
-    """Return the settings of a solver that knows its run and how noisy the silos' answers will be."""
+def with_noise(
+    settings: SolverSettings, study: Study, *, run: str, kept: bool = True
+) -> SolverSettings:
+    """Return the settings of a solver that knows its run and how noisy the silos' answers will be.
+
+    ``kept``: whether the silos' ledgers outlive the run.
+    """
     budget = budget_of(study)
     if isinstance(settings, SecureSettings):
         return replace(settings, run=run)
     if budget is None:
         return settings
     if isinstance(settings, UploadSettings):
-        return replace(settings, noise=lambda sizes: pooled_std(budget, sizes))
+        return replace(settings, noise=lambda sizes: pooled_std(budget, sizes), kept=kept)
     return replace(settings, shift=noise_shift(budget))
 
 
@@ -53,7 +58,7 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
     assert coordinator.done, "a run is concluded once"
     solution: Solution = coordinator.outcome
     rounds = [each for each in coordinator.history if each.kind != "enrol"]
-    summed_once = getattr(settings, "n_participants", None) is None and not any(
+    used_before = any(
         _made_before(answer, coordinator.run) for each in rounds for answer in each.answers.values()
     )
     return Outcome(
@@ -61,7 +66,12 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
         rounds=rounds,
         study=study,
         privacy=state_privacy(
-            study, budget_of(study), solution.sizes, rounds, summed_once=summed_once
+            study,
+            budget_of(study),
+            solution.sizes,
+            rounds,
+            sampled=getattr(settings, "n_participants", None) is not None,
+            used_before=used_before,
         ),
     )
 

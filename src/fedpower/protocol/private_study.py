@@ -56,6 +56,12 @@ def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | N
     return shift
 
 
+USED_BEFORE = (
+    "these noised moments went into an earlier run too, and two results from them could be compared: so "
+    "the public gets no smaller epsilon than the coordinator, though nothing was charged again"
+)
+"""A note of the privacy statement."""
+
 NOISE_SHARE = 0.01
 """Iterating stops at this share of the least error that the noise can leave."""
 
@@ -105,13 +111,14 @@ def state_privacy(
     sizes: Mapping[str, int],
     rounds: Sequence[Round],
     *,
-    summed_once: bool = True,
+    sampled: bool = False,
+    used_before: bool = False,
 ) -> PrivacyStatement:
     """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows.
 
-    ``summed_once``: the silos' noised moments are weighed by their sizes in every round, and these very
-    releases were in no other result before. Else two published sums with the same noise could tell a
-    single silo's moment by their difference, and the public gets no smaller ε than the coordinator.
+    ``sampled``: rounds were answered by silos that were drawn. ``used_before``: these very releases went
+    into an earlier run. Either way two published sums with the same noise could tell a single silo's
+    moment by their difference, and the public gets no smaller ε than the coordinator.
     """
     public = public_facts(study)
     if budget is None:
@@ -132,7 +139,8 @@ def state_privacy(
         )
     ]
     sees, outside = "the published components and eigenvalues", mu
-    if summed_once and _is_linear(budget, sizes, rounds):
+    summed = not sampled and _is_linear(budget, sizes, rounds)
+    if summed and not used_before:
         # Of the sum of real numbers: what float64 rounds away is a function of single summands.
         outside = min(mu, _public_mu(budget, sizes))
         sees += " of this fit and of no other from the same releases, rounding errors aside"
@@ -151,6 +159,7 @@ def state_privacy(
         delta=budget.delta,
         protections=tuple(rows),
         public=public,
+        notes=(USED_BEFORE,) if summed and used_before else (),
     )
 
 

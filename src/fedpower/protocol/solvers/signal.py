@@ -126,11 +126,16 @@ def find_signal(
 def chosen_rank(asked: float | Literal["noise"], signal: Signal, *, kept: bool = True) -> int:
     """Return k for a fraction of variance or for "noise"; refuse what the noise does not let be told.
 
-    ``kept``: the same releases can be had again for another k, as those of a secure sum cannot.
+    ``kept``: the same releases can be had again for another k, as those of a secure sum, or of a fit
+    without ledgers, cannot.
     """
     what = f"n_components={asked!r}"
-    free = ", which the same releases allow at no further cost" if kept else ""
-    remedy = f"bring more rows or a larger epsilon, or give a whole number{free}"
+    again = (
+        ", which the same releases allow at no further cost"
+        if kept
+        else "; what was released is spent and not kept, so another fit spends again"
+    )
+    remedy = f"bring more rows or a larger epsilon, or give a whole number{again}"
     if signal.n_above == 0:
         raise InputError(
             f"{what} must find a component that stands above the noise, got none: the largest variance "

@@ -32,12 +32,15 @@ class UploadSettings:
         d; k, a fraction of variance or ``"noise"``; the number of eigenpairs to return, at least k.
     noise
         From the sizes of the silos that answered to the σ of their pooled noise; None without any.
+    kept
+        Whether the silos have ledgers that outlive this run, so that the same releases can be had again.
     """
 
     n_features: int
     rank: Rank
     iteration_rank: int
     noise: Callable[[Mapping[str, int]], float] | None = None
+    kept: bool = True
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -62,6 +65,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
         noise_std=0.0 if settings.noise is None else settings.noise(heard),
+        kept=settings.kept,
     )
 
 
