@@ -239,7 +239,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
     Path("kits/north/silo.toml").write_text(
         template.replace("rows.parquet", str(here / "north.csv"))
         .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
-        .replace("# delta = 1e-5", "delta = 1e-5")
+        .replace("# delta = 1e-6", "delta = 1e-6")
     )
     shown = json.loads(
         succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout

@@ -65,7 +65,7 @@ def test_quiet_shows_nothing(here: Path) -> None:
 
 def test_a_pipe_gets_the_sentences_only(here: Path) -> None:
     done = subprocess.run(
-        [*PROGRAM, "fit", "north.csv", "--epsilon", "1", "--row-norm", "0.1", "-k", "2"],
+        [*PROGRAM, "fit", "north.csv", "--epsilon", "1", "--row-norm", "3", "-k", "2"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["Note:", "Note:"]

@@ -85,3 +85,16 @@ def test_show_of_an_exact_study_is_json_all_the_same(here: Path) -> None:
     succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
     assert facts["noise"] == "none"
+
+
+def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
+    (here / "usual.csv").write_text("b,20\na,10\n")
+    (here / "units.csv").write_text("a,2\nb,4\n")
+    common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns", "a,b",
+              "-k", 1, "--epsilon", 1, "--row-norm", 4)  # fmt: skip
+    succeed(*common, "--center-file", "usual.csv", "--scale-file", "units.csv")
+    model = read_study(here / "study.toml").model()
+    assert model.center == [10, 20]
+    assert model.scale == [2, 4]
+    succeed(*common, "--scale-file", "units.csv", "--force")
+    assert read_study(here / "study.toml").model().center is True

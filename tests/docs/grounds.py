@@ -22,7 +22,7 @@ path = "{name}.csv"
 [ledger]
 path = "{name}.ledger"
 epsilon = 3.0
-delta = 1e-5
+delta = 1e-6
 """
 
 

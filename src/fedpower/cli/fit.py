@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from fedpower.cli.console import (
     note,
     print_json,
     print_result,
-    table,
 )
+from fedpower.cli.findings import print_findings
 from fedpower.cli.fit_options import PASSED_ON, fit_options
 from fedpower.cli.progress import progress_of_fit
 from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
@@ -32,10 +33,6 @@ from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, write_files
 from fedpower.report.page.words import human_bytes
 from fedpower.report.record import plain, run_record
-from fedpower.report.result import standings
-
-MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)"}
-"""What stands beside a component's name, by its standing."""
 
 
 @click.command(
@@ -74,7 +71,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
                     identities=options["identities"],
                     on_round=None if show is None else show.round,
                     on_rows=None if show is None else show.rows,
-                    on_clipped=_tell_clipped,
+                    on_clipped=partial(_tell_clipped, options["row_norm"]),
                 )
             for name, ledger in (ledgers or {}).items():
                 told[name]["budget"] = _budget(ledger)
@@ -166,9 +163,20 @@ def _budget(path: Path) -> dict[str, Any]:
     }
 
 
-def _tell_clipped(counts: dict[str, int]) -> None:
-    """Tell the operator what the bound did to the rows; it goes into no result."""
-    clipped = {name: count for name, count in counts.items() if count}
+def _tell_clipped(row_norm: float, counts: dict[str, tuple[int, int]]) -> None:
+    """Tell the operator what the bound did to the rows; it goes into no result.
+
+    A bound that every row exceeds is refused before it costs anything: directions alone would be left, in
+    units that the bound was not meant for.
+    """
+    n_rows = sum(rows for _, rows in counts.values())
+    if all(count == rows for count, rows in counts.values()):
+        raise InputError(
+            f"--row-norm must suit the rows, got {row_norm:g}, which all {n_rows} rows exceed; give "
+            "public centres and scales with --center-file and --scale-file, a larger bound, or "
+            "--normalize to keep the rows' directions alone (nothing was charged)"
+        )
+    clipped = {name: count for name, (count, _) in counts.items() if count}
     if clipped:
         listed = ", ".join(f"{count} in {name}" for name, count in clipped.items())
         note(f"rows longer than --row-norm were clipped: {listed} (for your eyes, kept nowhere)")
@@ -183,30 +191,17 @@ def _numbers(model: FedPCA) -> dict[str, Any]:
 
 
 def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
-    out = console()
-    shown = table(
-        None, "component", "variance", "ratio", "together",
-        numbers=("component", "variance", "ratio", "together"),
-    )  # fmt: skip
-    together = 0.0
-    held = standings(
-        model.explained_variance_, edge=model.noise_edge_, n_above=model.n_above_noise_
+    print_findings(
+        model.explained_variance_,
+        model.explained_variance_ratio_,
+        n_features=model.n_features_in_,
+        edge=model.noise_edge_,
+        n_above=model.n_above_noise_,
+        explained=0.0
+        if model.n_above_noise_ is None
+        else float(np.nansum(model.denoised_variance_ratio_)),
     )
-    for number, (variance, ratio, standing) in enumerate(
-        zip(model.explained_variance_, model.explained_variance_ratio_, held, strict=True), start=1
-    ):
-        together += ratio
-        shares = [f"{x:.2%}" if math.isfinite(x) else "–" for x in (ratio, together)]
-        shown.add_row(f"pc{number}{MARKS[standing]}", f"{variance:.6g}", *shares)
-    out.print(shown)
-    if model.noise_edge_ > 0:
-        out.print(
-            f"Privacy noise alone would show a variance of about {model.noise_edge_:.3g}: components "
-            "that are not well above it are noise.",
-            soft_wrap=True,
-        )
-    if model.n_above_noise_ is not None:
-        out.print(_told_above(model), soft_wrap=True)
+    out = console()
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
     lines = (
         f"Silos: {sizes}; {model.n_samples_} rows of {_columns(model)} in all.",
@@ -221,17 +216,6 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
         str(model.privacy_), soft_wrap=True, style=None if model.privacy_.is_private else "bold red"
     )
     print_result(output)
-
-
-def _told_above(model: FedPCA) -> str:
-    """Return how many components stand above the noise, and what those of the result explain."""
-    count = model.n_above_noise_
-    share = np.nansum(model.denoised_variance_ratio_)
-    explained = f"; without the noise these explain about {share:.0%}" if share > 0 else ""
-    return (
-        f"Above the noise: {count} of {model.n_features_in_} components, with a chance of at most 1% "
-        f"that it is too many{explained}."
-    )
 
 
 def _columns(model: FedPCA) -> str:

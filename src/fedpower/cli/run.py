@@ -11,10 +11,11 @@ import click
 
 from fedpower.cli.console import console, print_json, print_result, table
 from fedpower.cli.extras import needs_flare
+from fedpower.cli.findings import print_findings
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.report.atomic import new_folder
-from fedpower.report.folder import FILES, RUN
+from fedpower.report.folder import FILES, RUN, read_result
 from fedpower.report.page.words import human_bytes
 
 PATH = click.Path(path_type=Path)
@@ -70,6 +71,14 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
     if as_json:
         print_json({"result": str(output), **record})
         return
+    found = read_result(output)
+    print_findings(
+        found.explained_variance,
+        found.explained_variance_ratio,
+        n_features=found.n_features,
+        edge=found.noise_edge,
+        n_above=record["n_above_noise"],
+    )
     out = console()
     out.print(
         f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "

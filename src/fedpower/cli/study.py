@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_facts
+from fedpower.cli.silos import read_vector
 from fedpower.cli.values import named_keys, names, rank
 from fedpower.data import open_source
 from fedpower.errors import InputError
@@ -39,6 +40,12 @@ def study() -> None:
 )
 @click.option("--epsilon", type=float, required=True, help="Each silo's budget; inf for none.")
 @click.option("--delta", type=float, default=1e-6, show_default=True, help="The δ of (ε, δ).")
+@click.option(
+    "--center-file", type=PATH, metavar="FILE", help="Public centres: lines of name,value."
+)
+@click.option(
+    "--scale-file", type=PATH, metavar="FILE", help="Public divisors: lines of name,value."
+)
 @click.option("--row-norm", type=float, help="Public bound on a row's norm.")
 @click.option("--normalize", is_flag=True, help="Scale every row to norm 1 instead.")
 @click.option(
@@ -100,6 +107,11 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"
             )
+    given = {
+        name: read_vector(path, tuple(columns)).tolist()
+        for name in ("center", "scale")
+        if (path := options[f"{name}_file"]) is not None
+    }
     rows = {"row_norm": options["row_norm"], "normalize": options["normalize"] or None}
     rounds = {name: options[name] for name in ("min_silos", "deadline", "grace")}
     privacy: dict[str, Any] = {"epsilon": options["epsilon"], "delta": options["delta"]}
@@ -111,8 +123,8 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         secure = {"identities": options["identities"]}
     return {
         "name": options["name"],
-        "columns": {"names": list(columns)},
-        "rows": {"center": True, **_given(rows)},
+        "columns": {"names": list(columns), **given},
+        "rows": _given(rows) if "center" in given else {"center": True, **_given(rows)},
         "components": {"n_components": options["n_components"]},
         "privacy": privacy,
         "rounds": _given(rounds),

@@ -268,7 +268,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         identities: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_rows: OnRows | None = None,
-        on_clipped: Callable[[dict[str, int]], None] | None = None,
+        on_clipped: Callable[[dict[str, tuple[int, int]]], None] | None = None,
     ) -> Self:
         """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled.
 
@@ -291,8 +291,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Called with the silo's name, the rows of a block just read and how many the silo has (None
             where only a pass can tell), at every block of every pass, in the thread that reads.
         on_clipped : callable, default=None
-            Called with the number of rows that the bound shortened, by silo. These counts come from the
-            rows and are for the silos' operators only, so the fitted model does not keep them.
+            Called before anything is charged with how many rows the bound shortened and how many there
+            are, by silo. These counts come from the rows and are for the silos' operators only, so the
+            fitted model does not keep them.
 
         Returns
         -------
@@ -407,7 +408,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         identity_files: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_rows: OnRows | None = None,
-        on_clipped: Callable[[dict[str, int]], None] | None = None,
+        on_clipped: Callable[[dict[str, tuple[int, int]]], None] | None = None,
     ) -> Self:
         identities = identities_of(self, sources, identity_files)
         treatment, leak = treatment_of(self, sources.values())
@@ -422,7 +423,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_rows=on_rows,
         )
         if on_clipped is not None and treatment.row_norm is not None:
-            on_clipped({name: moment.n_clipped for name, moment in moments.items()})
+            on_clipped(
+                {name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()}
+            )
         study, settings, choice = agree(
             self,
             n_rows=sum(moment.n_rows for moment in moments.values()),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,10 @@ class CoordinatorNode:
         model = self.file.model()
         model.n_features_in_ = len(self.file.columns)
         model.feature_names_in_ = np.asarray(self.file.columns, dtype=object)
-        return take(model, self.outcome, self.file.treatment, self.choice)
+        take(model, self.outcome, self.file.treatment, self.choice)
+        agreed = f"the study file that all parties agreed on, hash {self.file.digest[:12]}"
+        model.privacy_ = replace(model.privacy_, public=(agreed, *model.privacy_.public))
+        return model
 
 
 def _silent(coordinator: Coordinator) -> dict[str, int]:

@@ -35,7 +35,7 @@ path = "rows.parquet"        # also .csv, .npy, .npz, .feather, .svm; from this 
 [ledger]
 path = "{name}.ledger"       # every release is charged here before it leaves
 # epsilon = 3.0              # its cap, if it is to be made: what all studies together may spend
-# delta = 1e-5
+# delta = 1e-6              # best that of the study: an epsilon is worth another one at another delta
 
 # [identity]                 # only for a study with aggregation = "secure"
 # path = "{name}.pem"        # made with `fedpower identity new`; its public key is in the study

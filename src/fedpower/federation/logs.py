@@ -2,6 +2,9 @@
 
 import logging
 
+ASKED_IN_VAIN = ("STP=app_command", "no app command func for topic fedpower.")
+"""In lines about a runner that asks how far a job is, before it runs or after: that is no news."""
+
 
 class ForOperators(logging.Filter):
     """Lets through what fedpower logs, and warnings and errors of all else."""
@@ -9,6 +12,6 @@ class ForOperators(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is shown."""
         ours = record.name.startswith("fedpower") or "Study" in record.name
-        # A runner that asks how far a job is, before it runs or after, is no news.
-        asked_in_vain = "STP=app_command" in record.getMessage()
+        told = record.getMessage()
+        asked_in_vain = any(words in told for words in ASKED_IN_VAIN)
         return ours or (record.levelno >= logging.WARNING and not asked_in_vain)
