@@ -46,7 +46,7 @@ def rules(n_features: int) -> list[RowTreatment]:
     ]
 
 
-@pytest.mark.parametrize(("n_features", "rank"), [(7, 1), (100, 5), (130, 16), (300, 16)])
+@pytest.mark.parametrize(("n_features", "rank"), [(7, 1), (100, 5), (130, 16), (300, 16), (517, 5)])
 @pytest.mark.parametrize("place", range(5))
 def test_the_kernel_s_products_are_numpy_s_to_float32(
     n_features: int, rank: int, place: int

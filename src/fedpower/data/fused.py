@@ -15,29 +15,40 @@ from fedpower.data.source import Matrix, Vector
 RANK = 16
 """Columns of the basis that the kernel multiplies at once."""
 
-WIDEST = 512
-"""Columns of rows that a multiprocessor holds together with their sums; wider ones are read twice."""
+WIDEST = 4096
+"""Columns of rows that the kernel is for; wider ones are read twice."""
 
-LAUNCH_ROWS = 2**22
-"""Rows of one launch where a program adds up in float32: some 16,000 of them each."""
+ROWS, BLOCKS = 64, 4
+"""Rows of a tile, as many as a warp group multiplies at once, and blocks of columns in it at most."""
+
+LAUNCH_VALUES = 2**30
+"""Numbers read by one launch, in which a program adds up some hundred tiles in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiling:
-    """How the kernel walks over rows of some width; found by trial on an H200."""
+    """How the kernel walks over rows of some width; found by trial on an H200.
 
-    rows: int
+    Parameters
+    ----------
+    block : columns that are multiplied at once.
+    programs : on each multiprocessor.
+    registers : of each thread, so that as many programs fit.
+    ahead : whether a program asks for the next tile before it multiplies one.
+    """
+
+    block: int
     programs: int
-    stages: int
-    double: bool
+    registers: int
+    ahead: bool
 
 
 TILINGS = {
-    128: Tiling(rows=64, programs=3, stages=1, double=True),
-    256: Tiling(rows=32, programs=2, stages=3, double=False),
-    512: Tiling(rows=16, programs=2, stages=1, double=False),
+    128: Tiling(block=32, programs=3, registers=168, ahead=True),
+    256: Tiling(block=64, programs=2, registers=255, ahead=False),
+    WIDEST: Tiling(block=32, programs=4, registers=128, ahead=False),
 }
-"""By width of a tile; `programs` is per multiprocessor, `double` whether sums are kept in float64."""
+"""By the number of columns up to which; the last one's rows are shared out."""
 
 
 def fused_rows(
@@ -85,8 +96,8 @@ class Fused:
 
     def takes(self, basis: Matrix, center: Vector | None) -> bool:
         """Return whether the kernel multiplies this basis: not too wide, and a centre near the rows."""
-        near = center is None or not self.treatment.bounded or float(np.abs(center).max()) <= NEAR
-        return basis.shape[1] <= RANK and near
+        near = center is None or not self.treatment.bounded or np.linalg.norm(center) <= NEAR
+        return basis.shape[1] <= RANK and bool(near)
 
     def product(self, basis: Matrix, center: Vector | None) -> Matrix:
         """Return Σ (y − center)(y − center)ᵀ basis over the treated rows y.
@@ -98,15 +109,15 @@ class Fused:
         gain, offset = affine(self.treatment, n_features)
         if center is not None and not self.treatment.bounded:
             offset, center = offset - center, None
-        peaks = np.abs(basis).max(axis=0)
-        peaks[peaks == 0] = 1.0
+        lengths = np.linalg.norm(basis, axis=0)
+        lengths[lengths == 0] = 1.0
         columns = np.zeros((RANK, n_features))
-        columns[:rank] = (basis / peaks).T
+        columns[:rank] = (basis / lengths).T
         of_center = np.zeros(RANK) if center is None else columns @ center
         sums, totals = self._launch(columns, gain, offset, of_center)
         if center is not None:
             sums -= np.outer(totals, center)
-        return np.asarray((sums[:rank] * peaks[:, None]).T)
+        return np.asarray((sums[:rank] * lengths[:, None]).T)
 
     def _launch(
         self, columns: Matrix, gain: Vector, offset: Vector, of_center: Vector
@@ -115,33 +126,45 @@ class Fused:
         from fedpower.data.fused_kernel import sum_bounded_products  # noqa: PLC0415 - needs Triton
 
         library = torch()
-        n_rows, n_features = (int(size) for size in self.rows.shape)
-        width = max(128, 1 << (n_features - 1).bit_length())
-        tiling = TILINGS[width]
-        programs = self._multiprocessors() * tiling.programs
-        high = columns.astype(np.float16)
-        low = ((columns - high) * 2048).astype(np.float16)
-        halves = library.as_tensor(np.stack([high, low]), device=self.rows.device)
+        device = self.rows.device
+        n_features = int(self.rows.shape[1])
+        tiling = next(tiling for widest, tiling in TILINGS.items() if n_features <= widest)
+        blocks = min(-(-n_features // tiling.block), BLOCKS)
+        shares = -(-n_features // (tiling.block * blocks))
+        groups = max(1, self._multiprocessors() * tiling.programs // shares)
+        high = (columns * 2.0**15).astype(np.float16)
+        low = (columns * 2.0**15 - high).astype(np.float16)
+        halves = library.as_tensor(np.stack([high, low]), device=device)
         vectors = np.concatenate([gain, offset, of_center]).astype(np.float32)
-        moved = library.as_tensor(vectors, device=self.rows.device)
-        sums_as = library.float64 if tiling.double else library.float32
-        place = {"dtype": sums_as, "device": self.rows.device}
-        # The last column of each program's sums is that of its scores.
-        out = library.empty((programs, RANK, n_features + 1), **place)
+        moved = library.as_tensor(vectors, device=device)
+        # The last column of each group's sums is that of its scores.
+        out = library.empty((groups, RANK, n_features + 1), dtype=library.float32, device=device)
         found: Any = 0.0
-        bound = 2 if self.treatment.normalize else int(self.treatment.bounded)
-        with _on(self.rows.device):
-            for part in self.rows.split(n_rows if tiling.double else LAUNCH_ROWS):
-                sum_bounded_products[(programs,)](
-                    part, halves, moved, out, int(part.shape[0]), programs, D=n_features,
-                    STRIDE=int(self.rows.stride(0)), ROWS=tiling.rows, WIDTH=width, R=RANK,
-                    AFFINE=bool((gain != 1).any() or offset.any()), BOUND=bound,
-                    CENTER=bool(of_center.any()), STAGES=tiling.stages,
-                    DOUBLE=tiling.double, num_warps=4,
-                )  # fmt: skip
+        with _on(device):
+            for part in self.rows.split(LAUNCH_VALUES // n_features):
+                tiles = -(-int(part.shape[0]) // ROWS) if shares > 1 else 0
+                scores = library.zeros((tiles * ROWS, RANK), device=device)
+                squares = library.zeros(tiles * ROWS, device=device)
+                done = library.zeros(1 + tiles, dtype=library.int32, device=device)
+                for score, add in self._launches(shares):
+                    done[0] = 0
+                    sum_bounded_products[(groups * shares,)](
+                        part, halves, moved, scores, squares, done, out, int(part.shape[0]),
+                        groups, D=n_features, STRIDE=int(self.rows.stride(0)), ROWS=ROWS,
+                        BLOCK=tiling.block, BLOCKS=blocks, SHARES=shares, R=RANK,
+                        AFFINE=bool((gain != 1).any() or offset.any()),
+                        BOUND=2 if self.treatment.normalize else int(self.treatment.bounded),
+                        CENTER=bool(of_center.any()), AHEAD=tiling.ahead, SCORE=score, SUM=add,
+                        num_warps=4, maxnreg=tiling.registers,
+                    )  # fmt: skip
                 found = found + out.sum(dim=0, dtype=library.float64)
         sums = found.cpu().numpy()
-        return sums[:, :n_features], sums[:, n_features]
+        return sums[:, :n_features] * 2.0**-29, sums[:, n_features]
+
+    def _launches(self, shares: int) -> list[tuple[bool, bool]]:
+        """Return what each launch does, scores and sums: one where programs can wait for each other."""
+        together = shares == 1 or shares <= self._multiprocessors()
+        return [(True, True)] if together else [(True, False), (False, True)]
 
     def _multiprocessors(self) -> int:
         if not self.rows.is_cuda:
