@@ -18,11 +18,11 @@ RANK = 16
 WIDEST = 4096
 """Columns of rows that the kernel is for; wider ones are read twice."""
 
-ROWS, BLOCKS = 64, 4
-"""Rows of a tile, as many as a warp group multiplies at once, and blocks of columns in it at most."""
+ROWS, BLOCK = 64, 32
+"""Rows of a tile, as many as a warp group multiplies at once, and columns that are multiplied at once."""
 
-LAUNCH_VALUES = 2**30
-"""Numbers read by one launch, in which a program adds up some hundred tiles in float32."""
+LAUNCH_VALUES = 2**31
+"""Numbers read by one launch, in which a program adds up some hundreds of tiles in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,24 +31,25 @@ class Tiling:
 
     Parameters
     ----------
-    block : columns that are multiplied at once.
+    blocks : of columns that a program takes at most; wider rows are shared out.
     programs : on each multiprocessor.
     registers : of each thread, so that as many programs fit.
     ahead : whether a program asks for the next tile before it multiplies one.
     """
 
-    block: int
+    blocks: int
     programs: int
     registers: int
     ahead: bool
 
 
 TILINGS = {
-    128: Tiling(block=32, programs=3, registers=168, ahead=True),
-    256: Tiling(block=64, programs=2, registers=255, ahead=False),
-    WIDEST: Tiling(block=32, programs=4, registers=128, ahead=False),
+    128: Tiling(blocks=4, programs=3, registers=168, ahead=True),
+    224: Tiling(blocks=7, programs=2, registers=255, ahead=True),
+    256: Tiling(blocks=8, programs=2, registers=255, ahead=False),
+    WIDEST: Tiling(blocks=4, programs=4, registers=128, ahead=False),
 }
-"""By the number of columns up to which; the last one's rows are shared out."""
+"""By the number of columns up to which."""
 
 
 def fused_rows(
@@ -71,7 +72,9 @@ def fused_rows(
     tiny = treatment.normalize and (
         treatment.center is not None or smallest * float(np.abs(gain).min()) < SMALLEST
     )
-    return None if reach > LARGEST or tiny else Fused(rows=rows, treatment=treatment)
+    if reach > LARGEST or tiny:
+        return None
+    return Fused(rows=rows, treatment=treatment, gain=gain, offset=offset)
 
 
 def interpreted() -> bool:
@@ -89,10 +92,16 @@ def affine(treatment: RowTreatment, n_features: int) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """Sums of products over a tensor's treated rows, one read for each."""
+    """Sums of products over a tensor's treated rows, one read for each.
+
+    Rows wider than 256 columns are shared out among programs whose scores meet in whatever order they
+    come: there two products of the same numbers may differ in the last bits.
+    """
 
     rows: Any
     treatment: RowTreatment
+    gain: Vector
+    offset: Vector
 
     def takes(self, basis: Matrix, center: Vector | None) -> bool:
         """Return whether the kernel multiplies this basis: not too wide, and a centre near the rows."""
@@ -106,59 +115,52 @@ class Fused:
         most, the centre is taken off the sums.
         """
         n_features, rank = basis.shape
-        gain, offset = affine(self.treatment, n_features)
+        offset = self.offset
         if center is not None and not self.treatment.bounded:
             offset, center = offset - center, None
-        lengths = np.linalg.norm(basis, axis=0)
+        lengths = np.sqrt(np.einsum("ij,ij->j", basis, basis))
         lengths[lengths == 0] = 1.0
-        columns = np.zeros((RANK, n_features))
-        columns[:rank] = (basis / lengths).T
-        of_center = np.zeros(RANK) if center is None else columns @ center
-        sums, totals = self._launch(columns, gain, offset, of_center)
+        columns = np.zeros((n_features + 1, RANK), dtype=np.float32)
+        columns[:-1, :rank] = basis / lengths
+        if center is not None:
+            columns[-1] = center @ columns[:-1]
+        sums, totals = self._launch(columns, offset)
         if center is not None:
             sums -= np.outer(totals, center)
         return np.asarray((sums[:rank] * lengths[:, None]).T)
 
-    def _launch(
-        self, columns: Matrix, gain: Vector, offset: Vector, of_center: Vector
-    ) -> tuple[Matrix, Vector]:
+    def _launch(self, columns: Matrix, offset: Vector) -> tuple[Matrix, Vector]:
         """Return the kernel's sums over all rows, added up in float64."""
         from fedpower.data.fused_kernel import sum_bounded_products  # noqa: PLC0415 - needs Triton
 
         library = torch()
-        device = self.rows.device
+        place = {"dtype": library.float32, "device": self.rows.device}
         n_features = int(self.rows.shape[1])
         tiling = next(tiling for widest, tiling in TILINGS.items() if n_features <= widest)
-        blocks = min(-(-n_features // tiling.block), BLOCKS)
-        shares = -(-n_features // (tiling.block * blocks))
+        blocks = min(-(-n_features // BLOCK), tiling.blocks)
+        shares = -(-n_features // (BLOCK * blocks))
         groups = max(1, self._multiprocessors() * tiling.programs // shares)
-        high = (columns * 2.0**15).astype(np.float16)
-        low = (columns * 2.0**15 - high).astype(np.float16)
-        halves = library.as_tensor(np.stack([high, low]), device=device)
-        vectors = np.concatenate([gain, offset, of_center]).astype(np.float32)
-        moved = library.as_tensor(vectors, device=device)
+        moves = bool((self.gain != 1).any() or offset.any())
+        z = library.as_tensor(columns, **place)
+        affine = library.as_tensor(np.stack([self.gain, offset]), **place) if moves else z
         # The last column of each group's sums is that of its scores.
-        out = library.empty((groups, RANK, n_features + 1), dtype=library.float32, device=device)
-        found: Any = 0.0
-        with _on(device):
+        out = library.empty((groups, RANK, n_features + 1), **place)
+        added = []
+        with _on(self.rows.device):
             for part in self.rows.split(LAUNCH_VALUES // n_features):
-                tiles = -(-int(part.shape[0]) // ROWS) if shares > 1 else 0
-                scores = library.zeros((tiles * ROWS, RANK), device=device)
-                squares = library.zeros(tiles * ROWS, device=device)
-                done = library.zeros(1 + tiles, dtype=library.int32, device=device)
+                tiles = -(-int(part.shape[0]) // ROWS)
+                meeting = _meeting(tiles, place) if shares > 1 else (out, out, out)
                 for score, add in self._launches(shares):
-                    done[0] = 0
                     sum_bounded_products[(groups * shares,)](
-                        part, halves, moved, scores, squares, done, out, int(part.shape[0]),
-                        groups, D=n_features, STRIDE=int(self.rows.stride(0)), ROWS=ROWS,
-                        BLOCK=tiling.block, BLOCKS=blocks, SHARES=shares, R=RANK,
-                        AFFINE=bool((gain != 1).any() or offset.any()),
+                        part, z, affine, *meeting, out, int(part.shape[0]), groups,
+                        D=n_features, STRIDE=int(self.rows.stride(0)), ROWS=ROWS, BLOCK=BLOCK,
+                        BLOCKS=blocks, SHARES=shares, R=RANK, AFFINE=moves,
                         BOUND=2 if self.treatment.normalize else int(self.treatment.bounded),
-                        CENTER=bool(of_center.any()), AHEAD=tiling.ahead, SCORE=score, SUM=add,
+                        CENTER=bool(columns[-1].any()), AHEAD=tiling.ahead, SCORE=score, SUM=add,
                         num_warps=4, maxnreg=tiling.registers,
                     )  # fmt: skip
-                found = found + out.sum(dim=0, dtype=library.float64)
-        sums = found.cpu().numpy()
+                added.append(out.sum(dim=0, dtype=library.float64))
+        sums = np.sum([part.cpu().numpy() for part in added], axis=0)
         return sums[:, :n_features] * 2.0**-29, sums[:, n_features]
 
     def _launches(self, shares: int) -> list[tuple[bool, bool]]:
@@ -170,6 +172,13 @@ class Fused:
         if not self.rows.is_cuda:
             return 1
         return int(torch().cuda.get_device_properties(self.rows.device).multi_processor_count)
+
+
+def _meeting(tiles: int, place: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return where the shares of a launch meet: the rows' scores and squares, and how many are in."""
+    numbers = torch().zeros(tiles * (ROWS * (RANK + 1) + 1) + 2, **place)
+    scores, squares, done = numbers.split([tiles * ROWS * RANK, tiles * ROWS, tiles + 2])
+    return scores, squares, done.view(torch().int32)
 
 
 def _on(device: Any) -> Any:

@@ -18,18 +18,20 @@ complete group at any time. Elsewhere (`fused` sees to that) scores and sums are
 of which neither waits.
 """
 
+# ruff: noqa: RUF005, SIM108 - Triton unpacks no tuples, and settles what is known before it compiles
+
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def sum_bounded_products(  # noqa: PLR0913, PLR0914, PLR0915, PLR0917 - one pass, one body
+def sum_bounded_products(  # noqa: PLR0912, PLR0915, PLR0917 - one pass, one body
     x,  # s×d float32 rows, STRIDE apart
-    z,  # 2×R×d float16: 2¹⁵ times the basis transposed, and what that leaves
-    vectors,  # 2d + R float32: gain, offset (rows are x·gain + offset before they are bounded), centerᵀZ
+    z,  # (d + 1)×R float32: the basis, its columns of norm 1, and centerᵀZ
+    affine,  # 2×d float32: gain and offset, rows being x·gain + offset before they are bounded
     scores_of,  # s×R float32, zeros: the scores xᵀZ of rows shared out; s up to the end of a tile
     squares_of,  # s float32, zeros: their ‖x‖²
-    done,  # 1 + tiles int32, zeros: programs started, and for each tile the shares added to `scores_of`
+    done,  # tiles + 2 int32, zeros: shares added to the scores of each tile, and programs started
     out,  # groups×R×(d + 1) float32: 2²⁹ Σ φu wᵀ of each group's rows, and the sum of their scores
     n_rows,
     n_groups,
@@ -50,7 +52,7 @@ def sum_bounded_products(  # noqa: PLR0913, PLR0914, PLR0915, PLR0917 - one pass
     """Write Σ (y − c)(yᵀZ − cᵀZ) over each group's rows, less the part −c(…) that the caller adds."""
     place = tl.program_id(0)
     if SHARES > 1:
-        place = tl.atomic_add(done, 1)
+        place = tl.atomic_add(done + tl.cdiv(n_rows, ROWS) + (0 if SCORE else 1), 1)
     group = place // SHARES
     share = place % SHARES
     first = share * (BLOCKS * BLOCK)
@@ -64,14 +66,15 @@ def sum_bounded_products(  # noqa: PLR0913, PLR0914, PLR0915, PLR0917 - one pass
     offset = ()
     for k in tl.static_range(BLOCKS):
         here = column + k * BLOCK
-        spot = rank[None, :] * D + here[:, None]
-        z1 = z1 + (tl.load(z + spot, mask=(here < D)[:, None], other=0.0),)
-        z2 = z2 + (tl.load(z + R * D + spot, mask=(here < D)[:, None], other=0.0),)
+        entries = z + here[:, None] * R + rank[None, :]
+        one, two = halves(tl.load(entries, mask=(here < D)[:, None], other=0.0) * 32768.0)
+        z1 = z1 + (one,)
+        z2 = z2 + (two,)
         if AFFINE:
-            gain = gain + (tl.load(vectors + here, mask=here < D, other=0.0),)
-            offset = offset + (tl.load(vectors + D + here, mask=here < D, other=0.0),)
+            gain = gain + (tl.load(affine + here, mask=here < D, other=0.0),)
+            offset = offset + (tl.load(affine + D + here, mask=here < D, other=0.0),)
     if CENTER:
-        of_center = tl.load(vectors + 2 * D + rank)
+        of_center = tl.load(z + D * R + rank)
     total = tl.zeros([R], dtype=tl.float32)
     sums = (tl.zeros([R, BLOCK], dtype=tl.float32),) * BLOCKS
     if AHEAD:
@@ -97,9 +100,9 @@ def sum_bounded_products(  # noqa: PLR0913, PLR0914, PLR0915, PLR0917 - one pass
         high = ()
         low = ()
         for k in tl.static_range(BLOCKS):
-            one, two = halves(rows[k] * (inverse * 32768.0)[:, None])
-            high = high + (one,)
-            low = low + (two,)
+            upper, lower = halves(rows[k] * (inverse * 32768.0)[:, None])
+            high = high + (upper,)
+            low = low + (lower,)
         if AHEAD:
             after = (tile + n_groups) * ROWS + line
             coming = blocks_of(x, after, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
@@ -112,18 +115,18 @@ def sum_bounded_products(  # noqa: PLR0913, PLR0914, PLR0915, PLR0917 - one pass
                 scores = tl.dot(high[k], z1[k], scores)
             scores = (scores + small) * (length * 2.0**-30)[:, None]
         if SHARES > 1:
-            here = (tile * ROWS + line).to(tl.int64)
-            spots = scores_of + here[:, None] * R + rank[None, :]
+            spot = (tile * ROWS + line).to(tl.int64)
+            spots = scores_of + spot[:, None] * R + rank[None, :]
             if SCORE:
                 tl.atomic_add(spots, scores, sem="relaxed")
-                tl.atomic_add(squares_of + here, squares, sem="relaxed")
+                tl.atomic_add(squares_of + spot, squares, sem="relaxed")
                 tl.debug_barrier()
-                tl.atomic_add(done + 1 + tile, 1, sem="release")
+                tl.atomic_add(done + tile, 1, sem="release")
             if SUM:
-                while tl.atomic_add(done + 1 + tile, 0, sem="acquire") < SHARES:
+                while tl.atomic_add(done + tile, 0, sem="acquire") < SHARES:
                     pass
                 scores = tl.load(spots, cache_modifier=".cg")
-                squares = tl.load(squares_of + here, cache_modifier=".cg")
+                squares = tl.load(squares_of + spot, cache_modifier=".cg")
                 inverse = tl.rsqrt(tl.where(squares > 0, squares, 1.0))
         if SUM:
             if BOUND == 0:
@@ -137,9 +140,9 @@ def sum_bounded_products(  # noqa: PLR0913, PLR0914, PLR0915, PLR0917 - one pass
             if CENTER:
                 scores = tl.where(real[:, None], scores - of_center[None, :], 0.0)
                 total += tl.sum(scores, axis=0)
-            one, two = halves(scores * (factor * length * 16384.0)[:, None])
-            w1 = tl.trans(one)
-            w2 = tl.trans(two)
+            upper_w, lower_w = halves(scores * (factor * length * 16384.0)[:, None])
+            w1 = tl.trans(upper_w)
+            w2 = tl.trans(lower_w)
             added = ()
             for k in tl.static_range(BLOCKS):
                 part = tl.dot(w2, high[k])
@@ -158,7 +161,7 @@ def sum_bounded_products(  # noqa: PLR0913, PLR0914, PLR0915, PLR0917 - one pass
 
 
 @triton.jit
-def blocks_of(
+def blocks_of(  # noqa: PLR0917 - what a kernel is given
     x,
     rows,
     n_rows,
