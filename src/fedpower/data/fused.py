@@ -124,13 +124,17 @@ class Fused:
         columns[:-1, :rank] = basis / lengths
         if center is not None:
             columns[-1] = center @ columns[:-1]
-        sums, totals = self._launch(columns, offset)
+        sums = self._launch(columns, offset)
+        found, totals = sums[:rank, :-1], sums[:rank, -1]
         if center is not None:
-            sums -= np.outer(totals, center)
-        return np.asarray((sums[:rank] * lengths[:, None]).T)
+            found = found - np.outer(totals * 2.0**29, center)
+        return np.asarray((found * (lengths * 2.0**-29)[:, None]).T)
 
-    def _launch(self, columns: Matrix, offset: Vector) -> tuple[Matrix, Vector]:
-        """Return the kernel's sums over all rows, added up in float64."""
+    def _launch(self, columns: Matrix, offset: Vector) -> Matrix:
+        """Return the kernel's sums over all rows, added up in float64, 2²⁹ times what they stand for.
+
+        The last column is the sum of the scores, as it is.
+        """
         from fedpower.data.fused_kernel import sum_bounded_products  # noqa: PLC0415 - needs Triton
 
         library = torch()
@@ -143,9 +147,8 @@ class Fused:
         moves = bool((self.gain != 1).any() or offset.any())
         z = library.as_tensor(columns, **place)
         affine = library.as_tensor(np.stack([self.gain, offset]), **place) if moves else z
-        # The last column of each group's sums is that of its scores.
         out = library.empty((groups, RANK, n_features + 1), **place)
-        added = []
+        sums: Any = None
         with _on(self.rows.device):
             for part in self.rows.split(LAUNCH_VALUES // n_features):
                 tiles = -(-int(part.shape[0]) // ROWS)
@@ -159,9 +162,9 @@ class Fused:
                         CENTER=bool(columns[-1].any()), AHEAD=tiling.ahead, SCORE=score, SUM=add,
                         num_warps=4, maxnreg=tiling.registers,
                     )  # fmt: skip
-                added.append(out.sum(dim=0, dtype=library.float64))
-        sums = np.sum([part.cpu().numpy() for part in added], axis=0)
-        return sums[:, :n_features] * 2.0**-29, sums[:, n_features]
+                found = out.sum(dim=0, dtype=library.float64)
+                sums = found if sums is None else sums + found
+        return np.asarray(sums.cpu().numpy())
 
     def _launches(self, shares: int) -> list[tuple[bool, bool]]:
         """Return what each launch does, scores and sums: one where programs can wait for each other."""
