@@ -46,7 +46,7 @@ def rules(n_features: int) -> list[RowTreatment]:
     ]
 
 
-@pytest.mark.parametrize(("n_features", "rank"), [(7, 1), (100, 5), (130, 16), (300, 16)])
+@pytest.mark.parametrize(("n_features", "rank"), [(7, 1), (100, 5), (130, 16), (300, 16), (517, 5)])
 @pytest.mark.parametrize("place", range(5))
 def test_the_kernel_s_products_are_numpy_s_to_float32(
     n_features: int, rank: int, place: int
@@ -62,6 +62,52 @@ def test_the_kernel_s_products_are_numpy_s_to_float32(
         expected = plain.product(basis, center)
         error = np.linalg.norm(fused.product(basis, center) / len(rows) - expected)
         assert error <= 2e-6 * np.linalg.norm(plain.product(basis))
+
+
+def small(n_features: int, rule: RowTreatment, n_rows: int = 333) -> tuple[Any, Any, Any]:
+    """Return rows as a tensor, a basis, and the product that NumPy gives."""
+    rows = sample(n_rows, n_features)
+    basis = np.linalg.qr(np.random.default_rng(2).standard_normal((n_features, 3)))[0]
+    plain = local_moment(open_source(rows), rule, rank=1, steps=2, memory_limit=1)
+    return torch.tensor(rows, device=DEVICE), basis, plain.product(basis) * n_rows
+
+
+def test_shares_that_cannot_wait_for_each_other_are_added_up_by_two_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = RowTreatment(row_norm=1.0)
+    rows, basis, expected = small(300, rule)
+    made = fused_rows(rows, rule, largest=1.0, smallest=1e-3)
+    assert made is not None
+    assert made._launches(1) == [(True, True)]
+    for few in (1, 3) if ON_GPU else (1,):
+        monkeypatch.setattr(fused.Fused, "_multiprocessors", lambda self, few=few: few)
+        assert len(made._launches(3)) == (2 if few == 1 else 1)
+        error = np.linalg.norm(made.product(basis, None) - expected)
+        assert error <= 2e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("n_features", [40, 260])
+def test_rows_of_several_launches_are_all_added_up(
+    n_features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "LAUNCH_VALUES", 150 * n_features)
+    rule = RowTreatment(normalize=True)
+    rows, basis, expected = small(n_features, rule)
+    made = fused_rows(rows, rule, largest=1.0, smallest=1e-3)
+    assert made is not None
+    error = np.linalg.norm(made.product(basis, None) - expected)
+    assert error <= 2e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("n_features", [20, 300])
+def test_fewer_rows_than_a_tile_has_are_enough(n_features: int) -> None:
+    rule = RowTreatment(row_norm=1.0)
+    rows, basis, expected = small(n_features, rule, n_rows=5)
+    made = fused_rows(rows, rule, largest=1.0, smallest=1e-3)
+    assert made is not None
+    error = np.linalg.norm(made.product(basis, None) - expected)
+    assert error <= 2e-6 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("rule", [RowTreatment(row_norm=1.0), RowTreatment(normalize=True)])

@@ -15,29 +15,41 @@ from fedpower.data.source import Matrix, Vector
 RANK = 16
 """Columns of the basis that the kernel multiplies at once."""
 
-WIDEST = 512
-"""Columns of rows that a multiprocessor holds together with their sums; wider ones are read twice."""
+WIDEST = 4096
+"""Columns of rows that the kernel is for; wider ones are read twice."""
 
-LAUNCH_ROWS = 2**22
-"""Rows of one launch where a program adds up in float32: some 16,000 of them each."""
+ROWS, BLOCK = 64, 32
+"""Rows of a tile, as many as a warp group multiplies at once, and columns that are multiplied at once."""
+
+LAUNCH_VALUES = 2**31
+"""Numbers read by one launch, in which a program adds up some hundreds of tiles in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiling:
-    """How the kernel walks over rows of some width; found by trial on an H200."""
+    """How the kernel walks over rows of some width; found by trial on an H200.
 
-    rows: int
+    Parameters
+    ----------
+    blocks : of columns that a program takes at most; wider rows are shared out.
+    programs : on each multiprocessor.
+    registers : of each thread, so that as many programs fit.
+    ahead : whether a program asks for the next tile before it multiplies one.
+    """
+
+    blocks: int
     programs: int
-    stages: int
-    double: bool
+    registers: int
+    ahead: bool
 
 
 TILINGS = {
-    128: Tiling(rows=64, programs=3, stages=1, double=True),
-    256: Tiling(rows=32, programs=2, stages=3, double=False),
-    512: Tiling(rows=16, programs=2, stages=1, double=False),
+    128: Tiling(blocks=4, programs=3, registers=168, ahead=True),
+    224: Tiling(blocks=7, programs=2, registers=255, ahead=True),
+    256: Tiling(blocks=8, programs=2, registers=255, ahead=False),
+    WIDEST: Tiling(blocks=4, programs=4, registers=128, ahead=False),
 }
-"""By width of a tile; `programs` is per multiprocessor, `double` whether sums are kept in float64."""
+"""By the number of columns up to which."""
 
 
 def fused_rows(
@@ -60,7 +72,9 @@ def fused_rows(
     tiny = treatment.normalize and (
         treatment.center is not None or smallest * float(np.abs(gain).min()) < SMALLEST
     )
-    return None if reach > LARGEST or tiny else Fused(rows=rows, treatment=treatment)
+    if reach > LARGEST or tiny:
+        return None
+    return Fused(rows=rows, treatment=treatment, gain=gain, offset=offset)
 
 
 def interpreted() -> bool:
@@ -78,15 +92,21 @@ def affine(treatment: RowTreatment, n_features: int) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """Sums of products over a tensor's treated rows, one read for each."""
+    """Sums of products over a tensor's treated rows, one read for each.
+
+    Rows wider than 256 columns are shared out among programs whose scores meet in whatever order they
+    come: there two products of the same numbers may differ in the last bits.
+    """
 
     rows: Any
     treatment: RowTreatment
+    gain: Vector
+    offset: Vector
 
     def takes(self, basis: Matrix, center: Vector | None) -> bool:
         """Return whether the kernel multiplies this basis: not too wide, and a centre near the rows."""
-        near = center is None or not self.treatment.bounded or float(np.abs(center).max()) <= NEAR
-        return basis.shape[1] <= RANK and near
+        near = center is None or not self.treatment.bounded or np.linalg.norm(center) <= NEAR
+        return basis.shape[1] <= RANK and bool(near)
 
     def product(self, basis: Matrix, center: Vector | None) -> Matrix:
         """Return Σ (y − center)(y − center)ᵀ basis over the treated rows y.
@@ -95,58 +115,73 @@ class Fused:
         most, the centre is taken off the sums.
         """
         n_features, rank = basis.shape
-        gain, offset = affine(self.treatment, n_features)
+        offset = self.offset
         if center is not None and not self.treatment.bounded:
             offset, center = offset - center, None
-        peaks = np.abs(basis).max(axis=0)
-        peaks[peaks == 0] = 1.0
-        columns = np.zeros((RANK, n_features))
-        columns[:rank] = (basis / peaks).T
-        of_center = np.zeros(RANK) if center is None else columns @ center
-        sums, totals = self._launch(columns, gain, offset, of_center)
+        lengths = np.sqrt(np.einsum("ij,ij->j", basis, basis))
+        lengths[lengths == 0] = 1.0
+        columns = np.zeros((n_features + 1, RANK), dtype=np.float32)
+        columns[:-1, :rank] = basis / lengths
         if center is not None:
-            sums -= np.outer(totals, center)
-        return np.asarray((sums[:rank] * peaks[:, None]).T)
+            columns[-1] = center @ columns[:-1]
+        sums = self._launch(columns, offset)
+        found, totals = sums[:rank, :-1], sums[:rank, -1]
+        if center is not None:
+            found = found - np.outer(totals * 2.0**29, center)
+        return np.asarray((found * (lengths * 2.0**-29)[:, None]).T)
 
-    def _launch(
-        self, columns: Matrix, gain: Vector, offset: Vector, of_center: Vector
-    ) -> tuple[Matrix, Vector]:
-        """Return the kernel's sums over all rows, added up in float64."""
+    def _launch(self, columns: Matrix, offset: Vector) -> Matrix:
+        """Return the kernel's sums over all rows, added up in float64, 2²⁹ times what they stand for.
+
+        The last column is the sum of the scores, as it is.
+        """
         from fedpower.data.fused_kernel import sum_bounded_products  # noqa: PLC0415 - needs Triton
 
         library = torch()
-        n_rows, n_features = (int(size) for size in self.rows.shape)
-        width = max(128, 1 << (n_features - 1).bit_length())
-        tiling = TILINGS[width]
-        programs = self._multiprocessors() * tiling.programs
-        high = columns.astype(np.float16)
-        low = ((columns - high) * 2048).astype(np.float16)
-        halves = library.as_tensor(np.stack([high, low]), device=self.rows.device)
-        vectors = np.concatenate([gain, offset, of_center]).astype(np.float32)
-        moved = library.as_tensor(vectors, device=self.rows.device)
-        sums_as = library.float64 if tiling.double else library.float32
-        place = {"dtype": sums_as, "device": self.rows.device}
-        # The last column of each program's sums is that of its scores.
-        out = library.empty((programs, RANK, n_features + 1), **place)
-        found: Any = 0.0
-        bound = 2 if self.treatment.normalize else int(self.treatment.bounded)
+        place = {"dtype": library.float32, "device": self.rows.device}
+        n_features = int(self.rows.shape[1])
+        tiling = next(tiling for widest, tiling in TILINGS.items() if n_features <= widest)
+        blocks = min(-(-n_features // BLOCK), tiling.blocks)
+        shares = -(-n_features // (BLOCK * blocks))
+        groups = max(1, self._multiprocessors() * tiling.programs // shares)
+        moves = bool((self.gain != 1).any() or offset.any())
+        z = library.as_tensor(columns, **place)
+        affine = library.as_tensor(np.stack([self.gain, offset]), **place) if moves else z
+        out = library.empty((groups, RANK, n_features + 1), **place)
+        sums: Any = None
         with _on(self.rows.device):
-            for part in self.rows.split(n_rows if tiling.double else LAUNCH_ROWS):
-                sum_bounded_products[(programs,)](
-                    part, halves, moved, out, int(part.shape[0]), programs, D=n_features,
-                    STRIDE=int(self.rows.stride(0)), ROWS=tiling.rows, WIDTH=width, R=RANK,
-                    AFFINE=bool((gain != 1).any() or offset.any()), BOUND=bound,
-                    CENTER=bool(of_center.any()), STAGES=tiling.stages,
-                    DOUBLE=tiling.double, num_warps=4,
-                )  # fmt: skip
-                found = found + out.sum(dim=0, dtype=library.float64)
-        sums = found.cpu().numpy()
-        return sums[:, :n_features], sums[:, n_features]
+            for part in self.rows.split(LAUNCH_VALUES // n_features):
+                tiles = -(-int(part.shape[0]) // ROWS)
+                meeting = _meeting(tiles, place) if shares > 1 else (out, out, out)
+                for score, add in self._launches(shares):
+                    sum_bounded_products[(groups * shares,)](
+                        part, z, affine, *meeting, out, int(part.shape[0]), groups,
+                        D=n_features, STRIDE=int(self.rows.stride(0)), ROWS=ROWS, BLOCK=BLOCK,
+                        BLOCKS=blocks, SHARES=shares, R=RANK, AFFINE=moves,
+                        BOUND=2 if self.treatment.normalize else int(self.treatment.bounded),
+                        CENTER=bool(columns[-1].any()), AHEAD=tiling.ahead, SCORE=score, SUM=add,
+                        num_warps=4, maxnreg=tiling.registers,
+                    )  # fmt: skip
+                found = out.sum(dim=0, dtype=library.float64)
+                sums = found if sums is None else sums + found
+        return np.asarray(sums.cpu().numpy())
+
+    def _launches(self, shares: int) -> list[tuple[bool, bool]]:
+        """Return what each launch does, scores and sums: one where programs can wait for each other."""
+        together = shares == 1 or shares <= self._multiprocessors()
+        return [(True, True)] if together else [(True, False), (False, True)]
 
     def _multiprocessors(self) -> int:
         if not self.rows.is_cuda:
             return 1
         return int(torch().cuda.get_device_properties(self.rows.device).multi_processor_count)
+
+
+def _meeting(tiles: int, place: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return where the shares of a launch meet: the rows' scores and squares, and how many are in."""
+    numbers = torch().zeros(tiles * (ROWS * (RANK + 1) + 1) + 2, **place)
+    scores, squares, done = numbers.split([tiles * ROWS * RANK, tiles * ROWS, tiles + 2])
+    return scores, squares, done.view(torch().int32)
 
 
 def _on(device: Any) -> Any:

@@ -1,92 +1,192 @@
 """The fused kernel in Triton: rows bounded and multiplied twice while they are on the chip.
 
-Every row x is scaled to a unit vector u = x/‖x‖, of which two float16 numbers, u ≈ hi + lo/2¹¹, keep
+Every row x is scaled to a unit vector u = x/‖x‖, of which two float16 numbers, 2¹⁵u ≈ high + low, keep
 22 bits; the tensor cores multiply those exactly and add in float32. The three products that count
-(hi·hi, hi·lo, lo·hi) are off by about 2⁻²² of the row's norm: float32's accuracy at float16's speed,
-for rows of any length.
+(high·high, high·low, low·high) are off by about 2⁻²² of the row's norm: float32's accuracy at
+float16's speed, for rows of any length.
+
+Rows too wide for one multiprocessor are shared out: a group of programs takes the same rows, each of
+them the columns of its own share. A row's score is the sum of its shares' scores, and so is its
+squared norm: every program adds what it has to the group's sums, waits until all have, and goes on
+with the whole scores and its own columns, which have stayed on the chip.
+
+The waiting cannot go on forever. Programs take their places in the order in which they start, so the
+places that are taken are always the first ones, group by group, and only in the last group can one
+be missing. A complete group waits for running programs alone and comes to its end, which makes room
+for programs that have not started; and a device that has a multiprocessor for every share holds a
+complete group at any time. Elsewhere (`fused` sees to that) scores and sums are made by two launches,
+of which neither waits.
 """
+
+# ruff: noqa: RUF005, SIM108 - Triton unpacks no tuples, and settles what is known before it compiles
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def sum_bounded_products(  # noqa: PLR0915, PLR0917 - one pass, one body
+def sum_bounded_products(  # noqa: PLR0912, PLR0915, PLR0917 - one pass, one body
     x,  # s×d float32 rows, STRIDE apart
-    z,  # 2×R×d float16: the basis transposed, and what that leaves times 2¹¹
-    vectors,  # 2d + R float32: gain, offset (rows are x·gain + offset before they are bounded), centerᵀZ
-    out,  # programs×R×(d + 1): Σ φu wᵀ of the rows that each program took, and the sum of their scores
+    z,  # (d + 1)×R float32: the basis, its columns of norm 1, and centerᵀZ
+    affine,  # 2×d float32: gain and offset, rows being x·gain + offset before they are bounded
+    scores_of,  # s×R float32, zeros: the scores xᵀZ of rows shared out; s up to the end of a tile
+    squares_of,  # s float32, zeros: their ‖x‖²
+    done,  # tiles + 2 int32, zeros: shares added to the scores of each tile, and programs started
+    out,  # groups×R×(d + 1) float32: 2²⁹ Σ φu wᵀ of each group's rows, and the sum of their scores
     n_rows,
-    n_programs,
+    n_groups,
     D: tl.constexpr,
     STRIDE: tl.constexpr,
     ROWS: tl.constexpr,  # rows of a tile
-    WIDTH: tl.constexpr,  # columns of a tile: the power of 2 above d
+    BLOCK: tl.constexpr,  # columns that are multiplied at once
+    BLOCKS: tl.constexpr,  # blocks of a share
+    SHARES: tl.constexpr,
     R: tl.constexpr,  # columns of the basis, filled up to 16
     AFFINE: tl.constexpr,  # whether gain and offset are there
     BOUND: tl.constexpr,  # 0: rows as they are, 1: clipped to norm 1, 2: scaled to norm 1
     CENTER: tl.constexpr,  # whether centerᵀZ is there
-    STAGES: tl.constexpr,
-    DOUBLE: tl.constexpr,  # whether tiles are added up in float64
+    AHEAD: tl.constexpr,  # whether the next tile is asked for before this one is multiplied
+    SCORE: tl.constexpr,  # whether this launch adds up the scores of rows shared out
+    SUM: tl.constexpr,  # whether it makes the sums
 ):
-    """Write Σ (y − c)(yᵀZ − cᵀZ) over each program's rows, less the part −c(…) that the caller adds."""
-    program = tl.program_id(0)
-    columns = tl.arange(0, WIDTH)
+    """Write Σ (y − c)(yᵀZ − cᵀZ) over each group's rows, less the part −c(…) that the caller adds."""
+    place = tl.program_id(0)
+    if SHARES > 1:
+        place = tl.atomic_add(done + tl.cdiv(n_rows, ROWS) + (0 if SCORE else 1), 1)
+    group = place // SHARES
+    share = place % SHARES
+    first = share * (BLOCKS * BLOCK)
+    column = first + tl.arange(0, BLOCK)
     rank = tl.arange(0, R)
     line = tl.arange(0, ROWS)
-    inside = columns < D
-    place = rank[None, :] * D + columns[:, None]
-    z1 = tl.load(z + place, mask=inside[:, None], other=0.0)
-    z2 = tl.load(z + R * D + place, mask=inside[:, None], other=0.0)
-    if AFFINE:
-        factor = tl.load(vectors + columns, mask=inside, other=0.0)
-        addend = tl.load(vectors + D + columns, mask=inside, other=0.0)
-    if CENTER:
-        of_center = tl.load(vectors + 2 * D + rank)
-    sums: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    total = tl.zeros([R], dtype=sums)
-    result = tl.zeros([R, WIDTH], dtype=sums)
-    for tile in tl.range(program, tl.cdiv(n_rows, ROWS), n_programs, num_stages=STAGES):
-        here = tile * ROWS + line
-        rows = tl.load(
-            x + here.to(tl.int64)[:, None] * STRIDE + columns[None, :],
-            mask=(here < n_rows)[:, None] & inside[None, :],
-            other=0.0,
-        )
+    n_tiles = tl.cdiv(n_rows, ROWS)
+    z1 = ()
+    z2 = ()
+    gain = ()
+    offset = ()
+    for k in tl.static_range(BLOCKS):
+        here = column + k * BLOCK
+        entries = z + here[:, None] * R + rank[None, :]
+        one, two = halves(tl.load(entries, mask=(here < D)[:, None], other=0.0) * 32768.0)
+        z1 = z1 + (one,)
+        z2 = z2 + (two,)
         if AFFINE:
-            rows = rows * factor[None, :] + addend[None, :]
-        squares = tl.sum(rows * rows, axis=1)
-        inverse = tl.rsqrt(tl.where(squares > 0, squares, 1.0))
-        unit = rows * inverse[:, None]
-        high = unit.to(tl.float16)
-        low = ((unit - high.to(tl.float32)) * 2048.0).to(tl.float16)
-        small = tl.dot(high, z2)
-        small = tl.dot(low, z1, small)
-        scores = tl.dot(high, z1) + small * (1.0 / 2048.0)
-        length = squares * inverse
-        if BOUND == 1:
-            length = tl.minimum(length, 1.0)
-        elif BOUND == 2:
-            length = tl.where(squares > 0, 1.0, 0.0)
+            gain = gain + (tl.load(affine + here, mask=here < D, other=0.0),)
+            offset = offset + (tl.load(affine + D + here, mask=here < D, other=0.0),)
+    if CENTER:
+        of_center = tl.load(z + D * R + rank)
+    total = tl.zeros([R], dtype=tl.float32)
+    sums = (tl.zeros([R, BLOCK], dtype=tl.float32),) * BLOCKS
+    if AHEAD:
+        coming = blocks_of(x, group * ROWS + line, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
+    for tile in tl.range(group, n_tiles, n_groups, num_stages=1):
+        real = tile * ROWS + line < n_rows
+        if AHEAD:
+            rows = coming
         else:
-            largest = tl.maximum(tl.max(length, axis=0), 1e-30)
-        if AFFINE:  # there the rows beyond the last are not zero
-            length = tl.where(here < n_rows, length, 0.0)
-        scores = scores * length[:, None]
-        if CENTER:
-            scores = tl.where((here < n_rows)[:, None], scores - of_center[None, :], 0.0)
-            total += tl.sum(scores, axis=0).to(sums)
-        if BOUND == 0:
-            length = length / largest / largest
-        weights = scores * length[:, None]
-        w1 = weights.to(tl.float16)
-        w2 = ((weights - w1.to(tl.float32)) * 2048.0).to(tl.float16)
-        small = tl.dot(tl.trans(w2), high)
-        small = tl.dot(tl.trans(w1), low, small)
-        part = tl.dot(tl.trans(w1), high) + small * (1.0 / 2048.0)
-        if BOUND == 0:
-            part = part * (largest * largest)
-        result += part.to(sums)
-    line_of_sums = (program * R + rank).to(tl.int64) * (D + 1)
-    tl.store(out + line_of_sums[:, None] + columns[None, :], result, mask=inside[None, :])
-    tl.store(out + line_of_sums + D, total)
+            rows = blocks_of(x, tile * ROWS + line, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
+        if AFFINE:
+            moved = ()
+            for k in tl.static_range(BLOCKS):
+                value = rows[k] * gain[k][None, :] + offset[k][None, :]
+                moved = moved + (tl.where(real[:, None], value, 0.0),)
+            rows = moved
+        each = rows[0] * rows[0]
+        for k in tl.static_range(1, BLOCKS):
+            each += rows[k] * rows[k]
+        squares = tl.sum(each, axis=1)
+        inverse = tl.rsqrt(tl.where(squares > 0, squares, 1.0))
+        length = squares * inverse
+        high = ()
+        low = ()
+        for k in tl.static_range(BLOCKS):
+            upper, lower = halves(rows[k] * (inverse * 32768.0)[:, None])
+            high = high + (upper,)
+            low = low + (lower,)
+        if AHEAD:
+            after = (tile + n_groups) * ROWS + line
+            coming = blocks_of(x, after, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
+        scores = tl.zeros([ROWS, R], dtype=tl.float32)
+        if SCORE:
+            small = tl.zeros([ROWS, R], dtype=tl.float32)
+            for k in tl.static_range(BLOCKS):
+                small = tl.dot(low[k], z1[k], small)
+                small = tl.dot(high[k], z2[k], small)
+                scores = tl.dot(high[k], z1[k], scores)
+            scores = (scores + small) * (length * 2.0**-30)[:, None]
+        if SHARES > 1:
+            spot = (tile * ROWS + line).to(tl.int64)
+            spots = scores_of + spot[:, None] * R + rank[None, :]
+            if SCORE:
+                tl.atomic_add(spots, scores, sem="relaxed")
+                tl.atomic_add(squares_of + spot, squares, sem="relaxed")
+                tl.debug_barrier()
+                tl.atomic_add(done + tile, 1, sem="release")
+            if SUM:
+                while tl.atomic_add(done + tile, 0, sem="acquire") < SHARES:
+                    pass
+                scores = tl.load(spots, cache_modifier=".cg")
+                squares = tl.load(squares_of + spot, cache_modifier=".cg")
+                inverse = tl.rsqrt(tl.where(squares > 0, squares, 1.0))
+        if SUM:
+            if BOUND == 0:
+                largest = tl.maximum(tl.max(squares * inverse, axis=0), 1e-30)
+                factor = tl.zeros([ROWS], dtype=tl.float32) + 1.0 / largest
+            elif BOUND == 1:
+                factor = tl.minimum(inverse, 1.0)
+            else:
+                factor = tl.where(squares > 0, inverse, 0.0)
+            scores = scores * factor[:, None]
+            if CENTER:
+                scores = tl.where(real[:, None], scores - of_center[None, :], 0.0)
+                total += tl.sum(scores, axis=0)
+            upper_w, lower_w = halves(scores * (factor * length * 16384.0)[:, None])
+            w1 = tl.trans(upper_w)
+            w2 = tl.trans(lower_w)
+            added = ()
+            for k in tl.static_range(BLOCKS):
+                part = tl.dot(w2, high[k])
+                part = tl.dot(w1, low[k], part)
+                part = tl.dot(w1, high[k], part)
+                if BOUND == 0:
+                    part = part * (largest * largest)
+                added = added + (sums[k] + part,)
+            sums = added
+    if SUM:
+        lines = (group * R + rank).to(tl.int64) * (D + 1)
+        for k in tl.static_range(BLOCKS):
+            here = column + k * BLOCK
+            tl.store(out + lines[:, None] + here[None, :], sums[k], mask=(here < D)[None, :])
+        tl.store(out + lines + D, total, mask=share + 0 * rank == 0)
+
+
+@triton.jit
+def blocks_of(  # noqa: PLR0917 - what a kernel is given
+    x,
+    rows,
+    n_rows,
+    column,
+    D: tl.constexpr,
+    STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """Return a share's columns of some rows, block by block; beyond the last row and column, zeros."""
+    lines = x + rows.to(tl.int64)[:, None] * STRIDE
+    real = (rows < n_rows)[:, None]
+    found = ()
+    for k in tl.static_range(BLOCKS):
+        here = column + k * BLOCK
+        if D % (BLOCK * BLOCKS) == 0:
+            inside = real
+        else:
+            inside = real & (here < D)[None, :]
+        found = found + (tl.load(lines + here[None, :], mask=inside, other=0.0),)
+    return found
+
+
+@triton.jit
+def halves(values):
+    """Return float16 numbers that are nearest to the values, and to what those leave."""
+    high = values.to(tl.float16)
+    return high, (values - high.to(tl.float32)).to(tl.float16)
