@@ -144,6 +144,7 @@ def test_an_exact_result_says_twice_that_nothing_is_protected(kind: str, result:
     [
         (0.5, "1.65", ""),
         (4.0, "54.6", "That is weak protection."),
+        (3.9999999959, "54.6", "That is weak protection."),
         (12.0, "163,000", "That promises little."),
         (None, "∞", "That promises little."),
     ],

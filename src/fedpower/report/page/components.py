@@ -154,7 +154,9 @@ def _variances(result: Result) -> Markup:
     columns["Together"] = figures(map(percent, together), together)
     if result.noise_edge:
         times = [variance / result.noise_edge for variance in variances]
-        columns["Times the noise level"] = figures([f"{ratio:,.2f}" for ratio in times], times)
+        columns["Times\u00a0the noise\u00a0level"] = figures(
+            [f"{ratio:,.2f}" for ratio in times], times
+        )
     remark = (
         f"A component below the noise level is noise; one below twice the level{_uncounted(result)} is "
         "near it, and to be read with care. The level is known from public facts alone."

@@ -157,7 +157,8 @@ def _meaning(privacy: dict[str, Any]) -> str:
 
 
 def _strength(spent: float) -> str:
-    """Return what docs/privacy.md says of a large ε; nothing of a usual one."""
+    """Return what docs/privacy.md says of a large ε, as it reads on the page; nothing of a usual one."""
+    spent = float(f"{spent:.4g}")  # a fit for ε = 4 spends 4 less the last of its digits
     if spent > LITTLE:
         return " That promises little."
     return " That is weak protection." if spent >= WEAK else ""
