@@ -20,14 +20,14 @@ from fedpower.report.page.tables import (
 from fedpower.report.page.words import column, equals, number, percent
 
 MODES = {
-    "moment": "each silo’s moment was noised once, before it left; no later round or analysis of it is "
-    "charged again",
+    "moment": "each silo’s moment (the average products of every two columns) was noised once, before it "
+    "left; no later round or analysis of it is charged again",
     "step": "the product of every step was noised, as much as an exact calculation asks for",
     "paper": "the product of every step was noised, as much as the paper prints",
 }
 SECURE = (
-    "each silo added its share of the noise to a masked sum; no later analysis of that sum is charged "
-    "again"
+    "each silo added its share of the noise to a masked sum of moments (the average products of every "
+    "two columns); no later analysis of that sum is charged again"
 )
 """What stands in place of these where moments were summed securely."""
 
