@@ -46,7 +46,7 @@ napoleon_use_param = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
 default_role = "code"
-smartquotes_action = "D"  # dashes, and quotes as they are written
+smartquotes = False  # an option is two hyphens, and quotes are as they are written
 
 html_theme = "furo"
 html_title = f"fedpower {version}"

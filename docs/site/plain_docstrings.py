@@ -1,11 +1,12 @@
 """Docstrings and help texts as they are written, for reStructuredText.
 
-There ``|x|`` would be a substitution, ``mean_`` a link, ``T.`` the beginning of a list and ``--json`` a
-dash. And where a section of attributes lists several in one line, napoleon would take all but the last
-for a type.
+There ``|x|`` would be a substitution, ``mean_`` a link and ``T.`` the beginning of a list. Where a
+section of attributes lists several in one line, napoleon would take all but the last for a type. A page
+that is named by its path becomes a link to it, and an option in a help text becomes code.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -14,8 +15,10 @@ _LITERAL = re.compile(r"(``.+?``|`[^`]+`)")
 _TRAILING = re.compile(r"(?<![\\\w])(\w*[A-Za-z0-9])_(?!\w)")
 _ENUMERATED = re.compile(r"^(\s*\w)\.(?= |$)")
 _OPTION = re.compile(r"(?<![`\w-])(--[a-z][a-z-]*)")
+_PAGE = re.compile(r"docs/([\w/-]+)\.md")
 _SEVERAL = re.compile(r"\w+(, \w+)+( : .*)?")
 _NO_SPACE = ",\u200b"
+_DOCS = Path(__file__).parents[1]
 BEFORE_NAPOLEON, AFTER_NAPOLEON = 400, 600
 
 
@@ -44,12 +47,21 @@ def _escape(*facts: Any) -> None:
     for place, line in enumerate(lines):
         if not line.lstrip().startswith(".."):
             parts = _LITERAL.split(line)
-            parts[::2] = [_TRAILING.sub(r"\1\\_", part.replace("|", r"\|")) for part in parts[::2]]
+            parts[::2] = [
+                _PAGE.sub(_linked, _TRAILING.sub(r"\1\\_", part.replace("|", r"\|")))
+                for part in parts[::2]
+            ]
             lines[place] = _ENUMERATED.sub(r"\1\\.", "".join(parts))
+
+
+def _linked(found: re.Match[str]) -> str:
+    """Return a link in place of a page's path; a path that is no page stays as it is."""
+    page = found[1]
+    return f":doc:`/{page}`" if (_DOCS / f"{page}.md").is_file() else found[0]
 
 
 def _options_as_code(app: Sphinx, context: Any, lines: list[str]) -> None:
     del app, context
     for place, line in enumerate(lines):
         if not line.lstrip().startswith(".."):
-            lines[place] = _OPTION.sub(r"``\1``", line)
+            lines[place] = _PAGE.sub(_linked, _OPTION.sub(r"``\1``", line))

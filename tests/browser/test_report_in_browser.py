@@ -1,11 +1,13 @@
 """The report in a real browser: it loads nothing, can be read by everybody, and obeys the keyboard."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromium import Browser
+from PIL import Image
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -18,6 +20,12 @@ KINDS = ("private", "drowned", "secure", "exact", "krylov", "sampled", "one", "w
 SCHEMES = ("light", "dark")
 PHONE = 360
 MEASURES = (Path(__file__).parent / "measures.js").read_text(encoding="utf-8")
+
+
+_COMPONENTS = (
+    "window.box = document.querySelector('#components .scroll');"
+    "box.scrollIntoView({ behavior: 'instant' });"
+)
 
 
 def measure(browser: Browser, expression: str, *arguments: Any) -> Any:
@@ -68,6 +76,35 @@ def test_nothing_sticks_out_sideways(
     assert measure(browser, "openAll(); return stickingOut()") == []
     wide, window = browser.ask("return [document.documentElement.scrollWidth, innerWidth]")
     assert wide <= window == width
+
+
+def test_on_a_phone_verdicts_are_seen_and_a_shade_tells_of_columns_beyond(
+    browser: Browser, pages: dict[str, Path]
+):
+    browser.open(pages["private"], width=PHONE)
+    seen, beyond = browser.ask(
+        f"{_COMPONENTS} const right = Math.max(...[...box.querySelectorAll('.verdict')].map("
+        "  (each) => each.getBoundingClientRect().right));"
+        "return [right <= innerWidth, box.scrollWidth - box.clientWidth]"
+    )
+    assert seen
+    assert beyond > 0
+    assert _shades(browser) == (False, True)
+    browser.ask("box.scrollLeft = 1e6")
+    assert _shades(browser) == (True, False)
+    browser.open(pages["private"], width=1000)
+    browser.ask(_COMPONENTS)
+    assert _shades(browser) == (False, False)
+
+
+def _shades(browser: Browser) -> tuple[bool, bool]:
+    """Return whether the left and the right edge of the box are darker than the page."""
+    shown = Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("L")
+    left, top, right = browser.ask(
+        "const at = box.getBoundingClientRect(); return [at.left, at.top, at.right]"
+    )
+    edges = [shown.getpixel((round(x), round(top) + 3)) for x in (left + 1, right - 2)]
+    return edges[0] < 240, edges[1] < 240
 
 
 @pytest.mark.parametrize("kind", ["private", "drowned", "exact", "krylov", "sampled", "hostile"])
@@ -231,7 +268,8 @@ def test_on_paper_pictures_and_words_are_all_there(
     hidden, paper, unseen = measure(
         browser,
         "return [seen(document.querySelector('nav')), behind(document.querySelector('main')),"
-        "[...document.querySelectorAll('svg[role], figcaption')].filter(e => !seen(e)).length]",
+        "[...document.querySelectorAll('svg[role], figcaption, #privacy table, #provenance table')]"
+        ".filter(e => !seen(e)).length]",
     )
     assert not hidden
     assert paper[:3] == [255, 255, 255]

@@ -42,7 +42,7 @@ def test_show_needs_no_name(used: Path):
     assert "silo 'north'" in said.stdout
     assert "moment" in said.stdout
     assert "spent 1, left 1.67" in said.stdout
-    assert "of the cap is used" in said.stdout
+    assert "28% of the cap is used (squares add up, not epsilons)" in said.stdout
 
 
 def test_nothing_spent_is_said(ledger: Path):
@@ -51,7 +51,9 @@ def test_nothing_spent_is_said(ledger: Path):
     assert "0% of the cap" in said.stdout
 
 
-@pytest.mark.parametrize(("epsilon", "answer"), [(1, "would fit"), (1.9, "would be refused")])
+@pytest.mark.parametrize(
+    ("epsilon", "answer"), [(1, "would be allowed"), (1.9, "would be refused")]
+)
 def test_what_if_says_whether_it_fits_and_charges_nothing(used: Path, epsilon: float, answer: str):
     assert answer in succeed("budget", used, "--what-if", epsilon).stdout
     with Ledger.open(used) as opened:

@@ -43,6 +43,30 @@ def test_a_known_angle_is_found(here: Path):
     assert "30 degrees apart" in succeed("compare", "truth.npz", "found.npz").stdout
 
 
+@pytest.mark.parametrize(
+    ("turned", "tilted", "told_of"),
+    [(40, 0, True), (40, 10, True), (0, 10, False), (40, 30, False)],
+)
+def test_components_that_turned_within_a_plane_that_was_found_are_told_of(
+    turned: float, tilted: float, told_of: bool, here: Path
+):
+    first = np.eye(4)[:, :2]
+    turn, tilt = np.radians(turned), np.radians(tilted)
+    second = np.array(
+        [
+            [np.cos(turn), -np.sin(turn)],
+            [np.sin(turn) * np.cos(tilt), np.cos(turn) * np.cos(tilt)],
+            [np.sin(turn) * np.sin(tilt), np.cos(turn) * np.sin(tilt)],
+            [0, 0],
+        ]
+    )
+    np.save("first.npy", first)
+    np.save("second.npy", second)
+    said = succeed("compare", "first.npy", "second.npy").stdout
+    assert f"are {tilted:g} degrees apart" in said or tilted == 0
+    assert ("the angles are what counts" in said) == told_of
+
+
 def test_columns_in_another_order_make_no_difference(out: Path):
     backwards = ("--columns", ",".join(COLUMNS[::-1]))
     succeed("fit", "north.csv", "south.parquet", *EXACT, *backwards, "-o", "reversed")

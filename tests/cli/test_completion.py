@@ -90,6 +90,14 @@ def test_a_script_is_printed_for_every_shell(shell: str):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
+def test_help_has_a_line_for_every_shell():
+    lines = succeed("completion", "--help").stdout.splitlines()
+    for shell in SHELLS:
+        (told,) = [line for line in lines if line.strip().startswith(f"{shell}:")]
+        assert f"fedpower completion {shell} > ~/" in told
+    assert not [line for line in lines if "\\b" in line or "\b" in line]
+
+
 def test_another_shell_is_refused():
     said = run("completion", "csh")
     assert said.exit_code == 2

@@ -43,13 +43,41 @@ def test_how_components_stand_to_the_noise_is_told_by_shape_and_by_word(
         "near": "○ near the noise",
         "noise": "× noise",
     }
-    verdicts = [words(row.children[-1]) for row in chart.every("table")[0].every("tr")[1:]]
+    verdicts = [words(row.children[1]) for row in chart.every("table")[0].every("tr")[1:]]
     assert verdicts == [words_of[kind] for kind in held]
     assert len(chart.every("line", class_="edge")) == 1
     loadings = words(root.by_id("loadings"))
     assert loadings.count("× noise: do not read it") == held.count("noise")
     assert loadings.count("○ near the noise: read it with care") == held.count("near")
     assert sentence in words(root.by_id("summary"))
+    together = [words(row.children[4]) for row in chart.every("table")[0].every("tr")[1:]]
+    assert [each == "–" for each in together] == [kind == "noise" for kind in held]
+
+
+@pytest.mark.parametrize("kind", ["private", "drowned", "secure"])
+def test_how_many_stand_above_the_noise_is_told_in_the_words_of_fit(kind: str, result: Any):
+    whole = result(kind)
+    told = (
+        f"Above the noise: {whole.run['n_above_noise']} of 8 components, with a chance of at most 1% "
+        "that it is too many."
+    )
+    root = parsed(page(whole))
+    assert told in words(root.by_id("summary"))
+    assert told in words(root.by_id("components"))
+    unknown = replace(whole, run={**whole.run, "n_above_noise": None})
+    assert "Above the noise" not in words(parsed(page(unknown)))
+
+
+def test_two_components_are_both(result: Any):
+    whole = result("private")
+    two = replace(
+        whole,
+        components=whole.components[:2],
+        explained_variance=np.array([9.0, 6.0]),
+        explained_variance_ratio=np.array([0.5, 0.3]),
+        run={**whole.run, "noise_edge": 1.0, "n_above_noise": 2},
+    )
+    assert "Both components stand well above" in words(parsed(page(two)).by_id("summary"))
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_the_page_is_whole_and_refers_to_nothing_outside(kind: str, result: Any)
         "html", "head", "meta", "title", "style", "script", "body", "a", "header", "nav", "main",
         "section", "footer", "h1", "h2", "h3", "p", "ul", "ol", "li", "dl", "dt", "dd", "div", "span",
         "b", "bdi", "code", "pre", "table", "caption", "thead", "tbody", "tr", "th", "td", "details",
-        "summary", "figure", "figcaption", "svg", "desc", "line", "rect", "path", "text",
+        "summary", "sup", "figure", "figcaption", "svg", "desc", "line", "rect", "path", "text",
     }  # fmt: skip
     assert [each.attributes["id"] for each in root.every("section")] == ["summary", *CONTENTS]
 
@@ -144,6 +144,7 @@ def test_an_exact_result_says_twice_that_nothing_is_protected(kind: str, result:
     [
         (0.5, "1.65", ""),
         (4.0, "54.6", "That is weak protection."),
+        (3.9999999959, "54.6", "That is weak protection."),
         (12.0, "163,000", "That promises little."),
         (None, "∞", "That promises little."),
     ],
@@ -178,6 +179,72 @@ def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any
     }
     assert "fedpower run study.toml" in words(told["federated"])
     assert "ab" * 32 in words(told["federated"])
+
+
+@pytest.mark.parametrize("kind", ["private", "step", "federated"])
+def test_a_fit_with_ledgers_is_promised_the_same_answers_at_no_charge(kind: str, result: Any):
+    assert "nothing is charged" in words(parsed(page(result(kind))).by_id("provenance"))
+
+
+def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_moment(result: Any):
+    root = parsed(page(result("secure")))
+    again = words(root.by_id("provenance"))
+    assert "A secure sum is asked for afresh: running this again spends ε = 1 again." in again
+    assert "nothing is charged" not in again
+    privacy = words(root.by_id("privacy"))
+    assert "moment: each silo added its share of the noise to a masked sum" in privacy
+    assert "was noised once" not in privacy
+    assert "was noised once" in words(parsed(page(result("private"))).by_id("privacy"))
+
+
+def test_a_command_is_told_with_what_lets_it_run_beside_its_result(result: Any):
+    whole = result("exact")
+    hint = "Give it another -o, or --force"
+    assert hint in words(parsed(page(whole)).by_id("provenance"))
+    forced = replace(whole, run={**whole.run, "command": [*whole.run["command"], "--force"]})
+    assert hint not in words(parsed(page(forced)).by_id("provenance"))
+    assert hint not in words(parsed(page(result("private"))).by_id("provenance"))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "Rows longer than 8 were shortened to that."),
+        ({"scale": [2.0] * 8}, "Rows longer than 8 (in scaled units) were shortened to that."),
+        (
+            {"scale": [2.0] * 8, "center": [1.0] * 8},
+            "Rows longer than 8 (in scaled units) were shortened to that, after the public centre was "
+            "subtracted.",
+        ),
+        ({"normalize": True, "row_norm": None}, "Every row was brought to length 1."),
+    ],
+)
+def test_what_was_done_to_long_rows_is_told_in_words(
+    given: dict[str, Any], sentence: str, result: Any
+):
+    whole = result("private")
+    run = {**whole.run, "parameters": {**whole.run["parameters"], **given}}
+    assert sentence in words(parsed(page(replace(whole, run=run))).by_id("privacy"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [(1.0, "at δ = 10⁻⁶."), (3.0, "at δ = 10⁻⁶; ε = 3 was asked for.")]
+)
+def test_what_was_asked_for_is_told_where_it_differs_from_what_was_spent(
+    asked: float, told: str, result: Any
+):
+    whole = result("private")
+    run = {**whole.run, "privacy": {**whole.run["privacy"], "asked_epsilon": asked}}
+    spent = words(parsed(page(replace(whole, run=run))).by_id("summary"))
+    assert f"At most ε = 1 of each silo’s privacy budget, {told}" in spent
+
+
+def test_times_are_told_to_the_second(result: Any):
+    whole = result("private")
+    run = {**whole.run, "started": "2026-11-16T01:04:20.759123+00:00"}
+    told = words(parsed(page(replace(whole, run=run))).by_id("provenance"))
+    assert "16 November 2026, 01:04:20 UTC" in told
+    assert ".759" not in told
 
 
 class _Call:

@@ -12,6 +12,7 @@ def test_one_round_is_told_in_words_and_many_are_drawn(result: Any):
     single = parsed(page(result("private"))).by_id("rounds")
     assert "One round did it" in words(single)
     assert not single.every("svg")
+    assert "Change" not in words(single)
     run = result("krylov").run
     many = parsed(page(result("krylov"))).by_id("rounds")
     convergence, traffic = many.every("svg", role="img")
@@ -29,6 +30,7 @@ def test_rounds_that_move_no_basis_have_no_chart_of_it(result: Any):
     section = parsed(page(result("secure"))).by_id("rounds")
     assert "no convergence to watch" in words(section)
     assert len(section.every("svg", role="img")) == 1
+    assert "Change" not in words(section)
 
 
 def test_misalignment_is_drawn_where_it_was_recorded(result: Any):
@@ -49,6 +51,13 @@ def test_the_grid_has_a_cell_for_every_silo_and_round(result: Any):
     assert len(section.every("rect", class_="answered")) == answered
     assert len(section.every("rect", class_="missing")) == cells - answered
     assert len(section.every("path", class_="missing")) == cells - answered
+    assert "did not answer in time" in words(section)
+
+
+def test_the_grid_of_silos_that_all_answered_explains_no_cross(result: Any):
+    section = parsed(page(result("private"))).by_id("silos")
+    assert not section.every("path", class_="missing")
+    assert "did not answer" not in words(section)
 
 
 def test_a_silo_that_never_answered_is_in_the_grid_of_a_federation(result: Any):

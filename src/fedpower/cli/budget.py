@@ -65,7 +65,9 @@ def init(ledger: Path, epsilon: float, delta: float, silo: str | None) -> None:
 
 @budget.command()
 @click.argument("ledger", type=LEDGER)
-@click.option("--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon fit?")
+@click.option(
+    "--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon be allowed?"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the statement as one JSON object.")
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     """Show the cap of LEDGER, every charge, and what is left.
@@ -142,7 +144,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     share = share_used(statement)
-    out.print(f"{bar(share)} {share:.0%} of the cap is used")
+    out.print(f"{bar(share)} {share:.0%} of the cap is used (squares add up, not epsilons)")
     out.print(
         f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
         f"{_epsilon(spent['epsilon'])}, left {_epsilon(statement['left'])} for one further fit.",
@@ -151,9 +153,9 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     forecast = statement.get("what_if")
     if forecast is not None:
         fits = (
-            f"would fit and leave {_epsilon(forecast['left'])}"
+            f"would be allowed and leave {_epsilon(forecast['left'])}"
             if forecast["fits"]
-            else f"would be refused: at most epsilon={_epsilon(statement['left'])} fits"
+            else f"would be refused: at most epsilon={_epsilon(statement['left'])} is left"
         )
         out.print(f"A fit with epsilon={forecast['epsilon']:g} {fits}.", soft_wrap=True)
 

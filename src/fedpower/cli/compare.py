@@ -17,6 +17,9 @@ from fedpower.report import read_result
 
 Array = NDArray[np.float64]
 
+SMALL_DEGREES, LOW_COSINE = 15.0, 0.9
+"""In subspaces so close, components less alike than that (26 degrees) have turned among themselves."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
@@ -69,6 +72,12 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
         f"apart (largest principal angle; sin θ = {sines[-1]:.3e}).",
         soft_wrap=True,
     )
+    if np.degrees(angles[-1]) < SMALL_DEGREES and cosines.min() < LOW_COSINE:
+        out.print(
+            "Components of nearly equal variance may turn within the plane that they span: the angles "
+            "are what counts.",
+            soft_wrap=True,
+        )
 
 
 def read_axes(path: Path) -> Axes:

@@ -4,19 +4,21 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 SHELLS = ("bash", "zsh", "fish")
+HELP = """Print the script that makes SHELL complete commands, options, their choices and paths.
+
+\b
+bash:  fedpower completion bash > ~/.local/share/bash-completion/completions/fedpower
+zsh:   fedpower completion zsh > ~/.zfunc/_fedpower   (a folder in $fpath, before compinit)
+fish:  fedpower completion fish > ~/.config/fish/completions/fedpower.fish
+"""
+"""After the sign for backspace click leaves lines as they are."""
 
 
-@click.command()
+@click.command(help=HELP)
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    r"""Print the script that makes SHELL complete commands, options, their choices and paths.
-
-    \b
-    bash:  fedpower completion bash > ~/.local/share/bash-completion/completions/fedpower
-    zsh:   fedpower completion zsh > ~/.zfunc/_fedpower   (a folder in $fpath, before compinit)
-    fish:  fedpower completion fish > ~/.config/fish/completions/fedpower.fish
-    """
+    """Print the script that a shell reads."""
     root = ctx.find_root()
     name = root.command_path
     made = get_completion_class(shell)

@@ -60,6 +60,17 @@ def components_section(result: Result) -> Markup:
     )
 
 
+def above_noise(result: Result) -> list[str]:
+    """Return how many stand above the noise, in the words of `fedpower fit`; nothing if unknown."""
+    known = result.run.get("n_above_noise")
+    if known is None:
+        return []
+    return [
+        f"Above the noise: {known:,} of {count(result.n_features, 'component')}, with a chance of at "
+        "most 1% that it is too many."
+    ]
+
+
 def mixed(result: Result) -> list[list[str]]:
     """Return groups of components that are closer together than the noise level, which may mix them.
 
@@ -129,30 +140,33 @@ def _left_out(total: int, drawn: int) -> list[Markup]:
 
 def _variances(result: Result) -> Markup:
     variances, ratios = result.explained_variance.tolist(), result.explained_variance_ratio
-    together = np.cumsum(ratios)
-    headings = ["Component", "Variance", "Share of all", "Together"]
-    columns = [
-        [f"pc{place}" for place in range(1, result.n_components + 1)],
-        figures(column(variances), variances),
-        figures(map(percent, ratios), ratios.tolist()),
-        figures(map(percent, together), together.tolist()),
+    together = [
+        None if kind == "noise" else float(share)
+        for kind, share in zip(result.standings, np.cumsum(ratios), strict=True)
     ]
+    columns: dict[str, list[Any]] = {
+        "Component": [f"pc{place}" for place in range(1, result.n_components + 1)]
+    }
+    if result.noise_edge:
+        columns["Verdict"] = [_verdict(kind) for kind in result.standings]
+    columns["Variance"] = figures(column(variances), variances)
+    columns["Share of all"] = figures(map(percent, ratios), ratios.tolist())
+    columns["Together"] = figures(map(percent, together), together)
     if result.noise_edge:
         times = [variance / result.noise_edge for variance in variances]
-        headings += ["Times the noise level", "Verdict"]
-        columns += [
-            figures([f"{ratio:,.2f}" for ratio in times], times),
-            [_verdict(kind) for kind in result.standings],
-        ]
+        columns["Times\u00a0the noise\u00a0level"] = figures(
+            [f"{ratio:,.2f}" for ratio in times], times
+        )
     remark = (
         f"A component below the noise level is noise; one below twice the level{_uncounted(result)} is "
         "near it, and to be read with care. The level is known from public facts alone."
         if result.noise_edge
         else None
     )
-    rows = list(zip(*columns, strict=True))
-    shown = table("Variance of each component", headings, rows, sortable=True)
-    return element("div", shown, paragraphs(remark, *(_mixture(group) for group in mixed(result))))
+    rows = list(zip(*columns.values(), strict=True))
+    shown = table("Variance of each component", list(columns), rows, sortable=True)
+    told = paragraphs(remark, *above_noise(result), *(_mixture(group) for group in mixed(result)))
+    return element("div", shown, told)
 
 
 def _uncounted(result: Result) -> str:

@@ -20,11 +20,16 @@ from fedpower.report.page.tables import (
 from fedpower.report.page.words import column, equals, number, percent
 
 MODES = {
-    "moment": "each silo’s moment was noised once, before it left; all rounds and later analyses of it "
-    "are free",
+    "moment": "each silo’s moment (the average products of every two columns) was noised once, before it "
+    "left; no later round or analysis of it is charged again",
     "step": "the product of every step was noised, as much as an exact calculation asks for",
     "paper": "the product of every step was noised, as much as the paper prints",
 }
+SECURE = (
+    "each silo added its share of the noise to a masked sum of moments (the average products of every "
+    "two columns); no later analysis of that sum is charged again"
+)
+"""What stands in place of these where moments were summed securely."""
 
 
 def privacy_section(run: dict[str, Any]) -> Markup:
@@ -40,7 +45,8 @@ def privacy_section(run: dict[str, Any]) -> Markup:
     statement = (
         ("What is protected", f"{told['unit'].capitalize()}."),
         ("Neighbours", f"{told['neighbours'].capitalize()}."),
-        ("Noise", [element("code", told["mode"]), f": {MODES[told['mode']]}."]),
+        ("Rows", _bound(run["parameters"])),
+        ("Noise", [element("code", told["mode"]), f": {_noised(run)}."]),
         ("Asked for", f"{equals('ε', told['asked_epsilon'])} at {equals('δ', told['delta'])}."),
         ("What everybody may know", items(told["public"])),
         ("Note that", items(told["notes"]) if told["notes"] else None),
@@ -53,6 +59,11 @@ def privacy_section(run: dict[str, Any]) -> Markup:
         facts(statement, kind="terms"),
         _budgets(run["silos"]) or _spent_of_asked(told),
     )
+
+
+def summed_securely(run: dict[str, Any]) -> bool:
+    """Return whether a record is of a fit whose moments left as one masked sum."""
+    return bool(run["parameters"].get("aggregation") == "secure")
 
 
 def worst(privacy: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +80,23 @@ def odds(value: float | None) -> str:
 def epsilon(value: float | None) -> float:
     """Return an ε of the record, in which None is infinite."""
     return math.inf if value is None else float(value)
+
+
+def _noised(run: dict[str, Any]) -> str:
+    return SECURE if summed_securely(run) else MODES[run["privacy"]["mode"]]
+
+
+def _bound(parameters: dict[str, Any]) -> str | None:
+    """Return what was done to rows before anything was computed from them; None if that is not known."""
+    if parameters.get("normalize"):
+        return "Every row was brought to length 1."
+    bound = parameters.get("row_norm")
+    if bound is None:
+        return None
+    units = " (in scaled units)" if parameters.get("scale") is not None else ""
+    centred = isinstance(parameters.get("center"), list)
+    before = ", after the public centre was subtracted" if centred else ""
+    return f"Rows longer than {number(bound)}{units} were shortened to that{before}."
 
 
 def _not_private(told: dict[str, Any]) -> str:
@@ -99,8 +127,11 @@ def _protections(told: dict[str, Any]) -> list[Markup]:
     return [
         table("What each observer can learn at most", ["Observer", "ε", "Odds\u00a0×", "δ"], rows),
         *paragraphs(
-            "The odds that a given row was in the data, or what it held, shift by the factor e^ε at "
-            "most, except with probability δ."
+            [
+                "The odds that a given row was in the data, or what it held, shift by the factor e",
+                element("sup", "ε"),
+                " at most, except with probability δ.",
+            ]
         ),
     ]
 
@@ -142,7 +173,8 @@ def _budgets(silos: list[dict[str, Any]]) -> list[Markup] | None:
                 kind="shares",
             ),
             "Share of each silo’s cap that is used, by this fit and all before it. Epsilons do not add "
-            "up, squares of μ do: the share is of μ².",
+            "up; squares of μ do, of how far one row may move what left, measured in its noise: the "
+            "share is of μ².",
         ),
         folded(
             "The ledgers in numbers",

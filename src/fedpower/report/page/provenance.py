@@ -5,10 +5,11 @@ import shlex
 from typing import Any
 
 from fedpower.report.page.markup import Markup, element
+from fedpower.report.page.privacy import summed_securely
 from fedpower.report.page.tables import facts, folded, paragraphs, section, table
-from fedpower.report.page.words import count, number
+from fedpower.report.page.words import count, equals, number, second_of_time
 
-PAPER = """@article{FP,
+PAPER = """@misc{FP,
   title = {{FedPower}: Privacy-Preserving Distributed Eigenspace Estimation},
   author = {Guo, Xiao and Li, Xiang and Chang, Xiangyu and Wang, Shusen and Zhang, Zhihua},
   note = {the paper this package implements}
@@ -38,7 +39,7 @@ def provenance_section(run: dict[str, Any]) -> Markup:
         element("h3", "Versions and terms"),
         facts(run["versions"].items(), kind="facts versions"),
         facts(_identities(run), kind="terms"),
-        folded("All parameters", _parameters(run["parameters"]), kind="long"),
+        folded("All parameters", _parameters(run["parameters"])),
     )
 
 
@@ -46,7 +47,7 @@ def _rerun(run: dict[str, Any]) -> list[Markup]:
     if run["command"] is not None:
         return [
             element("pre", element("code", _words(run["command"]))),
-            *paragraphs(_again(run["privacy"])),
+            *paragraphs(_elsewhere(run["command"]), _again(run)),
         ]
     if run.get("federation"):
         return paragraphs(
@@ -57,17 +58,32 @@ def _rerun(run: dict[str, Any]) -> list[Markup]:
                 element("code", run["federation"]["agreement"]),
                 ".",
             ],
-            _again(run["privacy"]),
+            _again(run),
         )
     return [
         element("pre", element("code", _call(run["parameters"]))),
-        *paragraphs(_again(run["privacy"])),
+        *paragraphs(_again(run)),
     ]
 
 
-def _again(privacy: dict[str, Any]) -> str:
+def _elsewhere(command: list[str]) -> Any:
+    """Return what to change in a command whose result is there already; None for one that replaces it."""
+    if "--force" in command:
+        return None
+    options = element("code", "-o"), element("code", "--force")
+    return [
+        "Give it another ", options[0], ", or ", options[1], ": a result that is there is not replaced "
+        "otherwise.",
+    ]  # fmt: skip
+
+
+def _again(run: dict[str, Any]) -> str:
+    privacy = run["privacy"]
     if privacy["mode"] == "none":
         return "Exact fits of the same rows give the same result."
+    if summed_securely(run):
+        asked = equals("ε", privacy["asked_epsilon"])
+        return f"A secure sum is asked for afresh: running this again spends {asked} again."
     return (
         "Noise comes from the operating system, so a silo without a ledger adds other noise and spends "
         "again; with the same ledgers, rows and terms the same answers come again and nothing is charged."
@@ -101,8 +117,8 @@ def _identities(run: dict[str, Any]) -> list[tuple[str, Any]]:
         ("Hash of the terms", element("code", run["study"]["hash"])),
         ("Hash of the agreement", _code(federation.get("agreement"))),
         ("Run", _code(federation.get("run"))),
-        ("Started", run["started"]),
-        ("Finished", run["finished"]),
+        ("Started", run["started"] and second_of_time(run["started"])),
+        ("Finished", second_of_time(run["finished"])),
     ]
 
 

@@ -8,7 +8,6 @@ from fedpower.report.page.markup import Markup, element, name
 from fedpower.report.page.tables import (
     Figure,
     beside,
-    facts,
     figure,
     figures,
     folded,
@@ -75,6 +74,7 @@ def silos_section(run: dict[str, Any]) -> Markup:
         tally,
         kind="grid",
     )
+    complete = all(all(row) for row in present)
     return section(
         "silos",
         "Silos",
@@ -89,12 +89,13 @@ def silos_section(run: dict[str, Any]) -> Markup:
                     element("b", "×", class_="missing"),
                     " was not asked, or did not answer in time",
                     class_="key",
-                ),
+                )
+                if not complete
+                else None,
                 "A row a silo, a column a round.",
             ],
         ),
         _silos(names, told, present, silent),
-        _kernels(run["silos"]),
     )
 
 
@@ -127,7 +128,7 @@ def _table(rounds: Rounds) -> Markup:
     measured = [
         (key, heading)
         for key, heading in (("change", "Change (sin θ)"), ("misalignment", "Misalignment (ρ)"))
-        if any(each[key] is not None for each in rounds)
+        if any(each[key] for each in rounds)  # a moment that left whole has moved by 0, once
     ]
     headings = ["Round", "Question", "Step", "Answered", "Bytes up", "Bytes down"]
     rows = [
@@ -173,11 +174,3 @@ def _silos(
     shown = table("Silos", list(columns), rows, sortable=len(rows) > 1)
     things = "silo" if len(names) == 1 else "silos"
     return folded(f"The {counted(len(names))} {things} in numbers", shown, is_open=len(names) <= 12)
-
-
-def _kernels(silos: Sequence[dict[str, Any]]) -> Markup | None:
-    """Return how each silo computed its answers; None where only the silos know."""
-    known = [(name(each["name"]), each["kernel"]) for each in silos if each.get("kernel")]
-    if not known:
-        return None
-    return folded("How each silo computed", facts(known, kind="terms"), kind="long")

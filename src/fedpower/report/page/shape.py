@@ -41,7 +41,6 @@ SILO = {
     "name": str,
     "rows": IfThere(int),
     "source": IfThere(str),
-    "kernel": IfThere(str),
     "budget": IfThere(
         {
             "spent": IfThere(NUMBER),
@@ -67,16 +66,22 @@ PRIVACY = {
     "notes": Several(str),
     "assumptions": Several(str),
 }
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 RECORD = {
     "command": IfThere(Several(str)),
-    "started": IfThere(str),
-    "finished": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00"),
+    "started": IfThere(TIME),
+    "finished": TIME,
     "versions": {"fedpower": str},
     "study": {"hash": str},
-    "parameters": {},
+    "parameters": {
+        "aggregation": IfThere(str),
+        "normalize": IfThere(bool),
+        "row_norm": IfThere(NUMBER),
+    },
     "solver": {"solver": str, "reason": str},
     "n_samples": int,
     "noise_edge": IfThere(NUMBER),
+    "n_above_noise": IfThere(int),
     "silos": Several(SILO, least=1),
     "bytes_up": int,
     "bytes_down": int,

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from fedpower.report.page.components import above_noise
 from fedpower.report.page.markup import Markup, element, name
 from fedpower.report.page.privacy import epsilon, odds, worst
 from fedpower.report.page.tables import facts
@@ -90,12 +91,19 @@ def _found(result: Result) -> str:
     edge = number(result.noise_edge, 3)
     level = f"the level that privacy noise alone would reach (a variance of {edge})"
     if held.count("noise") == total:
-        return f"No component stands above {level}: nothing can be read from this result."
+        return " ".join(
+            (
+                f"No component stands above {level}: nothing can be read from this result.",
+                *above_noise(result),
+            )
+        )
     which = (
         f"{counted(real).capitalize()} of {counted(total)} components" if real else "No component"
     )
     if real == total:
-        which = "The one component" if total == 1 else f"All {counted(total)} components"
+        which = {1: "The one component", 2: "Both components"}.get(
+            total, f"All {counted(total)} components"
+        )
     verb = "stands" if real == 0 or total == 1 else "stand"
     near = "near it or much like what follows: read"
     return " ".join(
@@ -103,6 +111,7 @@ def _found(result: Result) -> str:
             f"{which} {verb} well above {level}{share}.",
             *_those(held, "near", f"is {near} it with care", f"are {near} them with care"),
             *_those(held, "noise", "is noise", "are noise"),
+            *above_noise(result),
         )
     )
 
@@ -123,10 +132,11 @@ def _spent(privacy: dict[str, Any]) -> str:
         return (
             f"{equals('ε', privacy['asked_epsilon'])} was asked for, but it bought no protection."
         )
-    dearest = worst(privacy)["epsilon"]
+    spent = equals("ε", epsilon(worst(privacy)["epsilon"]))
+    asked = equals("ε", privacy["asked_epsilon"])
+    more = "" if spent == asked else f"; {asked} was asked for"
     return (
-        f"At most {equals('ε', epsilon(dearest))} of each silo’s privacy budget, at "
-        f"{equals('δ', privacy['delta'])}; {equals('ε', privacy['asked_epsilon'])} was asked for."
+        f"At most {spent} of each silo’s privacy budget, at {equals('δ', privacy['delta'])}{more}."
     )
 
 
@@ -147,7 +157,8 @@ def _meaning(privacy: dict[str, Any]) -> str:
 
 
 def _strength(spent: float) -> str:
-    """Return what docs/privacy.md says of a large ε; nothing of a usual one."""
+    """Return what docs/privacy.md says of a large ε, as it reads on the page; nothing of a usual one."""
+    spent = float(f"{spent:.4g}")  # a fit for ε = 4 spends 4 less the last of its digits
     if spent > LITTLE:
         return " That promises little."
     return " That is weak protection." if spent >= WEAK else ""

@@ -95,5 +95,14 @@ def human_bytes(size: int) -> str:
 
 def moment_of_time(stamp: str) -> str:
     """Return a time of the record as a date and an hour in UTC."""
+    return _told(stamp, "%H:%M")
+
+
+def second_of_time(stamp: str) -> str:
+    """Return a time of the record to the second."""
+    return _told(stamp, "%H:%M:%S")
+
+
+def _told(stamp: str, hour: str) -> str:
     when = datetime.fromisoformat(stamp).astimezone(UTC)
-    return f"{when.day} {MONTHS[when.month - 1]} {when.year}, {when:%H:%M} UTC"
+    return f"{when.day} {MONTHS[when.month - 1]} {when.year}, {when:{hour}} UTC"
