@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from parsed_page import parsed, words
 
 from fedpower.errors import InputError
-from fedpower.privacy.statement import ASSUMPTIONS
 from fedpower.report import read_result
 from fedpower.report.folder import ARRAYS, REPORT, RUN, write_report
 from fedpower.report.page import CONTENTS, page
@@ -122,7 +121,7 @@ def test_a_private_result_states_all_that_its_statement_holds(kind: str, result:
         assert f"Against {row['observer']}" in section
         assert f"who sees {row['sees']}" in section
         assert f"{row['epsilon']:.4g}" in section
-    for sentence in (*told["public"], *told["notes"], *ASSUMPTIONS):
+    for sentence in (*told["public"], *told["notes"], *told["assumptions"]):
         assert " ".join(sentence.split()) in section
     assert told["unit"][1:] in section
     assert told["neighbours"][1:] in section

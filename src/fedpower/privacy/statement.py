@@ -42,6 +42,8 @@ class PrivacyStatement:
         What was read from the rows without noise, which voids the promise; None where nothing was.
     notes
         What else its reader must know.
+    assumptions
+        What the promise supposes.
     """
 
     mode: str
@@ -51,6 +53,7 @@ class PrivacyStatement:
     public: tuple[str, ...]
     leak: str | None = None
     notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ASSUMPTIONS
 
     @property
     def is_private(self) -> bool:
@@ -69,7 +72,7 @@ class PrivacyStatement:
             "unit": UNIT,
             "neighbours": NEIGHBOURS,
             **record,
-            "assumptions": list(ASSUMPTIONS) if self.is_private else [],
+            "assumptions": list(self.assumptions) if self.is_private else [],
         }
 
     def __str__(self) -> str:
@@ -95,7 +98,7 @@ class PrivacyStatement:
         ]
         lines.append("Public: " + "; ".join(self.public) + ".")
         lines += [f"Note that {note}." for note in self.notes]
-        lines.append("Assumes that " + "; that ".join(ASSUMPTIONS) + ".")
+        lines.append("Assumes that " + "; that ".join(self.assumptions) + ".")
         return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.shares import shared_noise
-from fedpower.privacy.statement import PrivacyStatement, Protection
+from fedpower.privacy.statement import ASSUMPTIONS, PrivacyStatement, Protection
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.secure_messages import MaskedMoment
 from fedpower.protocol.study import Study
@@ -71,8 +71,8 @@ def state_secure_privacy(
         notes=(
             f"the silos' moments were summed securely, in {_times(attempts)}, every silo adding a share "
             f"of the noise; more than {silos} telling theirs would leave less than was asked for",
-            "a coordinator that cannot break X25519, HKDF-SHA256 or ChaCha20 is supposed",
         ),
+        assumptions=(*ASSUMPTIONS, "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20"),
     )
 
 

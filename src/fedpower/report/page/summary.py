@@ -23,10 +23,11 @@ WEAK, LITTLE = 4.0, 10.0
 
 
 def heading(result: Result) -> Markup:
-    """Return the title and the facts under it."""
+    """Return the title and the facts under it; the hash is the one that a consortium agreed on."""
     run = result.run
-    study = (run.get("federation") or {}).get("name")
-    hashed = element("code", run["study"]["hash"][:12])
+    federation = run.get("federation") or {}
+    study = federation.get("name")
+    hashed = element("code", (federation.get("agreement") or run["study"]["hash"])[:12])
     return element(
         "header",
         element("p", "Federated principal components", class_="kicker"),
