@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpower.data.arrays import ArraySource
 from fedpower.data.blocks import full_blocks
-from fedpower.data.checks import require_finite
+from fedpower.data.checks import require_exact, require_finite
 from fedpower.data.kernel import block_rows as cpu_block_rows
 from fedpower.data.source import RowSource
 from fedpower.data.tensors import TensorSource
@@ -131,6 +131,9 @@ def device_blocks(
         if check and not bool(torch().isfinite(part.sum())):
             cells = part.double().cpu().numpy()
             require_finite(cells, name=source.name, columns=source.columns, rows=start)
+        if check and isinstance(source, TensorSource) and source.wide:
+            cells = part.cpu().numpy()
+            require_exact(cells, name=source.name, columns=source.columns, rows=start)
         yield part
         start += int(part.shape[0])
 

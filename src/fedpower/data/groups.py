@@ -19,7 +19,9 @@ KEY_ROWS = 2**16
 """Rows of the key column looked at together."""
 
 
-def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[str, RowSource]:
+def split_by_group(
+    data: Any, column: str, *, drop: Sequence[str] = (), columns: Sequence[str] | None = None
+) -> dict[str, RowSource]:
     """Return one source per distinct value of a column, keyed and sorted by the value as a string.
 
     One pass over that column counts the groups; each source then streams the table and keeps its
@@ -32,6 +34,7 @@ def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[
     column : the column whose values name the silos. In text files and queries its cells are taken as
         they are written.
     drop : further columns that are no features.
+    columns : the features, in this order; all other columns by default.
     """
     reader = open_table(data)
     if reader is None:
@@ -62,7 +65,7 @@ def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[
             n_rows=count,
             group=Group(column=column, value=value),
         )
-        sources[label] = open_source(source)
+        sources[label] = open_source(source, columns=columns, extra="drop")
     return sources
 
 
