@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "epsilon zero": Wrong((*NORTH, "-k", 2, "--epsilon", 0, "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got '0'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
         "epsilon nan": Wrong((*NORTH, "-k", 2, "--epsilon", "nan", "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got 'nan'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
         "epsilon in words": Wrong((*NORTH, "-k", 2, "--epsilon", "small", "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got 'small'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
-        "epsilon too large": Wrong((*NORTH, "-k", 2, "--epsilon", 100, "--normalize"), "epsilon must be above 0 and at most 60, or inf for no privacy, got 100.0; a larger one promises nothing"),
+        "epsilon too large": Wrong((*NORTH, "-k", 2, "--epsilon", 100, "--normalize"), "epsilon must be from 0.0001 to 60, or inf for no privacy, got 100; a larger one promises nothing"),
         "no bound on rows": Wrong((*NORTH, "-k", 2, "--epsilon", 1), "a fit with epsilon=1 must know a public bound on the norm of a row, got none; give --row-norm B, or --normalize to scale every row to norm 1"),
         "two bounds on rows": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 1, "--normalize"), "--row-norm and --normalize must not be given together, got --row-norm=1.0 and --normalize; choose one"),
         "a negative bound": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm=-1"), "--row-norm must be a positive finite number, got -1.0; give a public bound"),

@@ -9,8 +9,9 @@ from fedpower.cli.console import note
 from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.transform import scores_of
 from fedpower.errors import InputError
-from fedpower.report import Result, read_result
+from fedpower.report import Result
 from fedpower.report.atomic import new_file
+from fedpower.report.folder import read_whole
 
 FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
 WITH_ROWS = ("plink", "anndata")
@@ -51,7 +52,7 @@ def export(
     variances where scanpy looks for them. onnx: the projection as a graph. For scikit-learn there is
     `fedpower.read_result(MODEL).to_sklearn()`.
     """
-    result = read_result(model)
+    result = read_whole(model)
     if (rows is None) == (kind in WITH_ROWS):
         raise InputError(
             f"--rows must go with --to {' and --to '.join(WITH_ROWS)}, got --to {kind} "

@@ -29,10 +29,36 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
             f"silos must have different names, got {twice[0]!r} more than once; "
             "pass a mapping from names to data"
         )
+    _require_own_rows(items)
     return {
         name: open_source(silo, name=None if _names_itself(silo) else f"silo {name!r}")
         for name, silo in items
     }
+
+
+def _require_own_rows(items: list[tuple[str, Any]]) -> None:
+    """Refuse the same rows under two names: each row would count twice."""
+    seen: dict[object, str] = {}
+    for name, silo in items:
+        rows = _identity(silo)
+        if rows in seen:
+            what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
+            raise InputError(
+                f"each silo must have rows of its own, got {what} for both {seen[rows]!r} and {name!r}; "
+                "give the rows of every silo once"
+            )
+        seen[rows] = name
+
+
+def _identity(silo: Any) -> object:
+    """Return what two silos of the same rows have in common: an object, or a file by whatever path."""
+    if not _is_path(silo):
+        return id(silo)
+    path = Path(silo)
+    if not path.exists():  # which is refused when it is opened
+        return str(path)
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _name(silo: Any, place: int) -> str:

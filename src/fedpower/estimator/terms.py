@@ -4,12 +4,12 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from fedpower.data import RowSource, RowTreatment, largest_row_norm
+from fedpower.data import RowSource, RowTreatment, largest_row_norm, public_vector
 from fedpower.errors import InputError
 from fedpower.estimator.parameters import paper_settings, schedule_of
 from fedpower.estimator.secure import secure_terms
@@ -50,10 +50,17 @@ def centers(model: "FedPCA") -> bool:
 
 def public_treatment(model: "FedPCA") -> RowTreatment:
     """Return what the parameters say is done to each row."""
-    public_center = None if isinstance(model.center, bool | np.bool_) else model.center
+    names = getattr(model, "feature_names_in_", None)
+    columns = None if names is None else tuple(str(name) for name in names)
+    center = None
+    if not isinstance(model.center, bool | np.bool_):
+        center = public_vector("center", model.center, columns=columns)
+    scale = None
+    if model.scale is not None:
+        scale = public_vector("scale", model.scale, columns=columns, positive=True)
     return RowTreatment(
-        center=cast("Any", public_center),
-        scale=cast("Any", model.scale),
+        center=center,
+        scale=scale,
         row_norm=model.row_norm,
         normalize=bool(model.normalize),
     )
