@@ -1,6 +1,8 @@
 """The one place where errors become a sentence on stderr and an exit status."""
 
 import errno
+import os
+import sys
 import traceback as tracebacks
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +17,14 @@ from fedpower.errors import FedpowerError
 REFUSED = 2
 OUR_FAULT = 1
 INTERRUPTED = 130
+PIPE_CLOSED = 141
+"""What a shell reports of a command that wrote to a reader who had gone: `| head` has enough."""
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class PipeClosedError(Exception):
+    """Nobody reads what the command prints any more."""
 
 
 def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -> int:
@@ -33,6 +42,10 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -
     try:
         with _plain_warnings():
             status = run()
+    except PipeClosedError:
+        # what is still buffered goes nowhere, without a word at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return REFUSED

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import print_facts
+from fedpower.cli.console import print_facts, print_json
 from fedpower.cli.values import named_keys, names, rank
 from fedpower.data import open_source
 from fedpower.errors import InputError
@@ -72,9 +72,13 @@ def init(path: Path, *, force: bool, **options: Any) -> None:
 
 @study.command()
 @click.argument("path", type=PATH)
-def check(path: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(path: Path, *, as_json: bool) -> None:
     """Look over the study in PATH: what is wrong with it is said in one sentence."""
     read = read_study(path)
+    if as_json:
+        print_json({"study": str(path), "name": read.name, "hash": read.digest})
+        return
     click.echo(f"{path} is in order: study {read.name}, {read.digest}")
 
 

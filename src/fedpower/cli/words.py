@@ -4,6 +4,7 @@ import re
 
 DROPPING = r" \(table\.drop\(columns='(.*?)'\), or open_source\(path, drop=\['\1'\]\) for a file\)"
 SURPLUS = r"extra_columns=[\"']drop[\"'] \(extra=[\"']drop[\"'] of open_source\)"
+ELSEWHERE = r"name another place"
 OF_FILES = ((DROPPING, r" (--drop '\1')"), (SURPLUS, "--extra drop"))
 OF_COMMANDS = {
     "fit": OF_FILES,
@@ -12,8 +13,13 @@ OF_COMMANDS = {
         (DROPPING, r" (drop = ['\1'] in [data] of the silo file)"),
         (SURPLUS, 'extra_columns = "drop" in [data] of the silo file'),
     ),
+    "study": ((DROPPING, ""), (ELSEWHERE, "give another PATH")),
+    "report": ((ELSEWHERE, "ask its owner for leave to write there"),),
 }
-"""By command, how columns are left out; the others take those that a result or a study names."""
+"""What some commands call otherwise than `PHRASES` does: how columns are left out, and where to write.
+
+Commands that are not here take the columns that a result or a study names.
+"""
 
 PHRASES = (
     (r"open_source\(data, columns=\[\.\.\.\]\)", "--columns a,b,..."),
@@ -28,6 +34,8 @@ PHRASES = (
     (r"\{2, 4, 5\}", "2,4,5"),
     (r"row_norm and normalize must", "row_norm and --normalize must"),
     (r"; correct drop$", "; correct --drop"),
+    (ELSEWHERE, "name another with -o"),
+    (r"pass force=True", "pass --force"),
     (r"pass a mapping from names to data", "write NAME=PATH to name them yourself"),
 )
 OPTIONS = {

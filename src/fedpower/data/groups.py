@@ -15,6 +15,9 @@ from fedpower.errors import InputError
 MAX_GROUPS = 10_000
 """More distinct values than this are taken for a measurement, not for the names of silos."""
 
+FEW_GROUPS = 5
+"""Beyond so many, values that mostly occur once are taken for a measurement too."""
+
 KEY_ROWS = 2**16
 """Rows of the key column looked at together."""
 
@@ -89,6 +92,12 @@ def _count(reader: TableReader, column: str) -> dict[str, tuple[Any, int]]:
         row += batch.num_rows
     if not groups:
         raise InputError(f"{reader.name} must have at least one row, got none; check the file")
+    alone = sum(count == 1 for _, count in groups.values())
+    if len(groups) > FEW_GROUPS and 2 * alone > len(groups):
+        raise InputError(
+            f"column '{column}' of {reader.name} must name silos, got {len(groups)} values for {row} "
+            "rows, most of them once; split by a column that says whose each row is"
+        )
     return groups
 
 

@@ -21,7 +21,7 @@ from fedpower.data.checks import is_wide, require_matrix
 from fedpower.data.csr import CsrFileSource, Slices
 from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Block
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 
 SPARSE = {"csr_matrix": sparse.csr_array, "csc_matrix": sparse.csc_array}
 """How ``X`` may be stored besides as a dense array, by the encoding's name."""
@@ -31,8 +31,7 @@ def h5py() -> Any:
     """Return h5py, imported on first use, or refuse to go on without it."""
     if importlib.util.find_spec("h5py") is None:
         raise InputError(
-            "an .h5ad file must be read with h5py, got none installed; run "
-            "`pip install 'fedpower[h5ad]'`"
+            "an .h5ad file must be read with h5py, got none installed; run " + installing("h5ad")
         )
     return import_module("h5py")
 

@@ -22,7 +22,14 @@ from fedpower.estimator.fitted import column_scale, take
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.secure import IdentityPaths, identities_of
 from fedpower.estimator.silos import named_sources
-from fedpower.estimator.terms import agree, centers, public_rng, public_treatment, treatment_of
+from fedpower.estimator.terms import (
+    agree,
+    centers,
+    public_rng,
+    public_treatment,
+    treatment_of,
+    warn_of_delta,
+)
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.schedule import Schedule
@@ -62,7 +69,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     aggregation : {"plain", "secure"}, default="plain"
         Whether the coordinator reads every silo's noised moment, or their sum alone: silos then share
         the noise of one trusted curator, √m times less than m of them add by themselves. Needs
-        ``fedpower[secure]``, noise ``moment``, and every silo that answers to stay to the end.
+        the extra ``secure``, noise ``moment``, and every silo that answers to stay to the end.
     colluders : int, default=1
         Of a secure sum: how many silos may tell the coordinator all they know; the noise is
         √(m/(m − colluders)) times that of a trusted curator.
@@ -456,6 +463,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             columns=columns,
             identities={name: each.public for name, each in identities.items()},
         )
+        warn_of_delta(study, (moment.n_rows for moment in moments.values()))
         outcome = federate(
             moments,
             study=study,

@@ -92,6 +92,18 @@ def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> tuple[RowTrea
     return found, BOUND_READ
 
 
+def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
+    """Warn of a δ at which a mechanism may keep its promise and still give a whole row away."""
+    least = min(sizes)
+    if study.noise != "none" and study.delta * least > 1:
+        warnings.warn(
+            f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
+            "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
 def rank_of(model: "FedPCA", n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
     """Return k, a fraction of variance or "noise", as asked for; refuse what ``noise`` cannot tell."""
     asked = model.n_components
