@@ -156,6 +156,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     },
     "Studies": {
         "a study without a name": Wrong(("study", "init", "new.toml"), "Missing option '--name'; see `fedpower study init --help`"),
+        "a study of a nameless column": Wrong(("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "--columns-of", "index.csv", "-k", 1, "--epsilon", 1, "--normalize"), "every column of index.csv must have a name, got none for column 1; name it, or leave it out by listing the others with --columns"),
         "no such study": Wrong(("study", "check", "nowhere.toml"), "the study file must exist, got no file at nowhere.toml; check the path"),
         "a study that is no TOML": Wrong(("study", "check", "bad.toml"), "the study file bad.toml must be TOML, got something else (Invalid value (at end of document)); correct that line"),
         "kits of no study": Wrong(("federation", "init", "nowhere.toml", "-o", "kits"), "the study file must exist, got no file at nowhere.toml; check the path"),

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from scipy import sparse
 
 import fedpower
 from fedpower import FedPCA
@@ -72,6 +74,19 @@ def test_a_series_is_no_silo(frame: pd.DataFrame) -> None:
         InputError, match=r"'silo-1' must be a 2-d table .* got a Series .*df\[\['a'\]\]"
     ):
         FedPCA(1, epsilon=INF).fit_silos([frame["a"]])
+
+
+def test_the_rows_of_one_silo_are_put_into_a_list(frame: pd.DataFrame, rows: Array) -> None:
+    for silo in (frame, rows, pa.table(frame), sparse.csr_array(rows)):
+        with pytest.raises(
+            InputError, match=f"got {type(silo).__name__}; put a single silo into a list"
+        ):
+            FedPCA(1, epsilon=INF).fit_silos(silo)
+
+
+def test_a_structured_array_is_to_be_a_table(frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match=r"got a structured array .*pandas\.DataFrame\(array\)"):
+        FedPCA(1, epsilon=INF).fit_silos([frame.to_records(index=False)])
 
 
 def test_numeric_categories_are_numbers(frame: pd.DataFrame, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import click
 
 from fedpower.cli.console import print_facts, print_json
 from fedpower.cli.values import named_keys, names, rank
-from fedpower.data import open_source
+from fedpower.data import match_columns, open_source
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 from fedpower.report.atomic import new_file
@@ -99,7 +99,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
     if columns is None:
-        columns = open_source(options["columns_of"]).columns
+        columns, _ = match_columns([open_source(options["columns_of"])])
         if columns is None:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"

@@ -13,7 +13,10 @@ OF_COMMANDS = {
         (DROPPING, r" (drop = ['\1'] in [data] of the silo file)"),
         (SURPLUS, 'extra_columns = "drop" in [data] of the silo file'),
     ),
-    "study": ((DROPPING, ""), (ELSEWHERE, "give another PATH")),
+    "study": (
+        (DROPPING, " by listing the others with --columns"),
+        (ELSEWHERE, "give another PATH"),
+    ),
     "report": ((ELSEWHERE, "ask its owner for leave to write there"),),
 }
 """What some commands call otherwise than `PHRASES` does: how columns are left out, and where to write.

@@ -37,6 +37,11 @@ def require_shape(name: str, n_rows: int | None, n_features: int) -> None:
 
 def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
     """Refuse anything but a nonempty 2-d array of real numbers."""
+    if dtype.names is not None:
+        raise InputError(
+            f"{name} must be a 2-d array of rows by columns, got a structured array of named fields; "
+            "give a table, for instance pandas.DataFrame(array)"
+        )
     if len(shape) != 2:
         raise InputError(
             f"{name} must be a 2-d array of rows by columns, got {len(shape)}-d with shape "

@@ -14,7 +14,7 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
     """Return the silos' sources by name: given names, or a file's, or its number."""
     if isinstance(silos, Mapping):
         items = [(str(name), silo) for name, silo in silos.items()]
-    elif isinstance(silos, str | PathLike) or not isinstance(silos, Iterable):
+    elif _is_path(silos) or _is_table(silos) or not isinstance(silos, Iterable):
         raise InputError(
             f"silos must be a list or a mapping of data, got {type(silos).__name__}; "
             "put a single silo into a list"
@@ -67,6 +67,11 @@ def _name(silo: Any, place: int) -> str:
 
 def _names_itself(silo: Any) -> bool:
     return _is_path(silo) or callable(getattr(silo, "blocks", None))
+
+
+def _is_table(silos: Any) -> bool:
+    """Whether what should be a list of silos is the rows of one: its items would be taken for silos."""
+    return getattr(silos, "ndim", None) == 2 or hasattr(silos, "__arrow_c_stream__")
 
 
 def _is_path(silo: Any) -> bool:
