@@ -43,7 +43,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("linalg", "privacy", "protocol", "data", "engines"):
+    if name in ("linalg", "privacy", "protocol", "data", "engines", "report"):
         return importlib.import_module(f"fedpower.{name}")
     raise AttributeError(f"module 'fedpower' has no attribute {name!r}")
 

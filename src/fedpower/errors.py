@@ -1,6 +1,11 @@
 """The errors a user can meet: each is one sentence that says what must hold, what was got, what to do."""
 
 
+def installing(extra: str) -> str:
+    """Return how an extra is installed, for sentences about a package that is not there."""
+    return f"`pip install '.[{extra}]'` in a copy of the project"
+
+
 class FedpowerError(ValueError):
     """Bad input or a refused request, in one sentence; the command line prints it and exits with 2."""
 

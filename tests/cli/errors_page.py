@@ -14,6 +14,9 @@ stderr. After Ctrl-C the status is 130; it is 1 when the fault is fedpower's own
 violation. `--traceback` shows where an error arose. In Python the same sentences are those of
 `fedpower.errors.FedpowerError`, a `ValueError`, with the names of parameters in place of options.
 
+With `--json` too a refusal is that sentence on stderr and status 2, and stdout stays empty. A command
+whose reader has gone (`| head`) ends with 141, without a word.
+
 The tests do each of these and compare the sentence; `...` stands for what differs between two runs.
 """
 

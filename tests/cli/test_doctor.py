@@ -107,7 +107,7 @@ def test_an_extra_that_is_absent_breaks_nothing_and_is_told_how_to_get():
     gone = Requirement(package="no-such-package", bounds="", extra="sql")
     found = check_extra("sql", [*ASKED, gone])
     assert found.state == "absent"
-    assert found.advice == "pip install 'fedpower[sql]'"
+    assert found.advice == "`pip install '.[sql]'` in a copy of the project"
     assert "PostgreSQL" in found.told
 
 
@@ -122,7 +122,10 @@ def test_an_extra_that_is_absent_breaks_nothing_and_is_told_how_to_get():
 def test_an_extra_that_is_there_and_fails_is_broken(site: Path, body: str, told: str):
     asked = module(site, "fragile", body)
     assert check_extra("own", [asked]) == Finding(
-        name="extra own", state="broken", told=told, advice="pip install 'fedpower[own]'"
+        name="extra own",
+        state="broken",
+        told=told,
+        advice="`pip install '.[own]'` in a copy of the project",
     )
 
 
@@ -196,3 +199,20 @@ def test_without_a_package_that_is_needed_the_doctor_still_speaks(gone: str):
     assert "Traceback" not in done.stdout + done.stderr
     assert "exact fit" in done.stdout
     assert done.returncode == (1 if gone == "numpy" else 0)
+
+
+def test_a_folder_that_is_none_is_a_finding_with_advice(here: Path):
+    with pytest.raises(
+        selftests.SelfTestError, match="must be a folder that can be written"
+    ) as raised:
+        selftests.ledger(Path("nowhere"))
+    assert raised.value.advice == "make it writable, or name another with --folder"
+
+
+@pytest.mark.usefixtures("without_extras")
+def test_whatever_is_broken_has_something_to_do_beside_it(here: Path):
+    findings = examine(here / "north.csv")
+    broken = [each for each in findings if each.state == "broken"]
+    assert [each.name for each in broken] == ["ledger"]
+    assert "PermissionError" not in broken[0].told
+    assert all(each.advice for each in broken)

@@ -195,3 +195,41 @@ def test_a_device_changes_nothing_but_where_it_is_computed(here: Path):
     said = run("fit", *FILES, *EXACT, "--device", "abacus", "-o", "none")
     assert said.exit_code == 2
     assert "device must be one that PyTorch has here" in said.stderr
+
+
+@pytest.mark.parametrize("how", [("--drop", ""), ("--columns", ",".join(COLUMNS))])
+def test_the_nameless_index_that_pandas_writes_is_left_out(here: Path, how: tuple[str, str]):
+    succeed("fit", "north.csv", *EXACT, "-o", "plain")
+    heading, *rows = Path("north.csv").read_text().splitlines()
+    numbered = [f"{place},{row}" for place, row in enumerate(rows)]
+    Path("index.csv").write_text("\n".join([f",{heading}", *numbered]) + "\n")
+    succeed("fit", "index.csv", *how, *EXACT, "-o", "out")
+    plain, found = read_result("plain"), read_result("out")
+    assert found.feature_names == COLUMNS
+    np.testing.assert_array_equal(found.components, plain.components)
+    scores = succeed("transform", "out", "index.csv").stdout
+    assert scores == succeed("transform", "plain", "north.csv").stdout
+
+
+def test_no_component_of_an_exact_fit_is_called_noise(here: Path):
+    np.save("constant.npy", np.full((30, 3), 2.0))
+    said = succeed("fit", "constant.npy", *EXACT, "-o", "out")
+    assert "pc1" in said.stdout
+    assert "noise" not in said.stdout
+
+
+def test_a_delta_at_which_a_row_may_be_given_away_is_warned_of(here: Path):
+    said = succeed("fit", "north.csv", *PRIVATE, "--delta", 0.5, "-o", "large")
+    assert "Warning: delta should be below 1/rows of every silo, got 0.5 where one has 60 rows" in (
+        said.stderr
+    )
+    assert "delta" not in succeed("fit", "north.csv", *PRIVATE, "--delta", 1e-3, "-o", "out").stderr
+
+
+def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here: Path):
+    succeed("budget", "init", "north.ledger", "--epsilon", 0.5, "--delta", 1e-6)
+    assert "left 0.5 for one further fit" in succeed("budget", "north.ledger").stdout
+    words = ("-k", 2, "--row-norm", 10, "--ledgers", ".", "--delta", 1e-6)
+    said = run("fit", "north.csv", *words, "--epsilon", 0.6, "-o", "out")
+    assert "silo 'north' has 0.5 left at delta=1e-06; ask for epsilon<=0.5," in said.stderr
+    succeed("fit", "north.csv", *words, "--epsilon", 0.5, "-o", "out")

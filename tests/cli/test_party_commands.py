@@ -131,8 +131,14 @@ WRONG = {
         ("run", "study.toml", "--resume"),
         "a run to resume, got no trace of one in",
     ),
-    "rehearsal of too few": (("run", "study.toml", "--local", 2), "must have 3 to 3 silos, got 2"),
-    "rehearsal of too many": (("run", "study.toml", "--local", 4), "must have 3 to 3 silos, got 4"),
+    "rehearsal of too few": (
+        ("run", "study.toml", "--local", 2),
+        "must have all 3 silos of the study, got 2",
+    ),
+    "rehearsal of too many": (
+        ("run", "study.toml", "--local", 4),
+        "must have all 3 silos of the study, got 4",
+    ),
     "rehearsal without data": (
         ("run", "study.toml", "--local", 3, "--data", "occupied"),
         "must hold one file for silo 'north', got 0",
@@ -210,7 +216,7 @@ def test_without_flare_one_sentence_says_what_to_install(
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr == (
         "Error: a federation of separate processes must have NVIDIA FLARE, got none installed; run "
-        "`pip install 'fedpower[flare]'`\n"
+        "`pip install '.[flare]'` in a copy of the project\n"
     )
     assert files_in(place) == before
 

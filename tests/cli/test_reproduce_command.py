@@ -153,7 +153,7 @@ def test_without_matplotlib_it_says_so_before_any_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(*SHORT, "-o", tmp_path / "made") == 2
-    assert "pip install 'fedpower[plot]'" in capsys.readouterr().err
+    assert "`pip install '.[plot]'` in a copy" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
 
 

@@ -4,6 +4,7 @@
 In a sentence ``...`` stands for what differs between two runs.
 """
 
+import json
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -36,11 +37,13 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "epsilon zero": Wrong((*NORTH, "-k", 2, "--epsilon", 0, "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got '0'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
         "epsilon nan": Wrong((*NORTH, "-k", 2, "--epsilon", "nan", "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got 'nan'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
         "epsilon in words": Wrong((*NORTH, "-k", 2, "--epsilon", "small", "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got 'small'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
-        "epsilon too large": Wrong((*NORTH, "-k", 2, "--epsilon", 100, "--normalize"), "epsilon must be above 0 and at most 60, or inf for no privacy, got 100.0; a larger one promises nothing"),
+        "epsilon too large": Wrong((*NORTH, "-k", 2, "--epsilon", 100, "--normalize"), "epsilon must be from 0.0001 to 60, or inf for no privacy, got 100; a larger one promises nothing"),
+        "epsilon too small": Wrong((*NORTH, "-k", 2, "--epsilon", 1e-9, "--normalize"), "epsilon must be from 0.0001 to 60, or inf for no privacy, got 1e-09; a smaller one leaves nothing but noise"),
         "no bound on rows": Wrong((*NORTH, "-k", 2, "--epsilon", 1), "a fit with epsilon=1 must know a public bound on the norm of a row, got none; give --row-norm B, or --normalize to scale every row to norm 1"),
         "two bounds on rows": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 1, "--normalize"), "--row-norm and --normalize must not be given together, got --row-norm=1.0 and --normalize; choose one"),
         "a bound that all rows exceed": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 0.1), "--row-norm must suit the rows, got 0.1, which all 60 rows exceed; give public centres and scales with --center-file and --scale-file, a larger bound, or --normalize to keep the rows' directions alone (nothing was charged)"),
         "a negative bound": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm=-1"), "--row-norm must be a positive finite number, got -1.0; give a public bound"),
+        "a bound beyond all measure": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 1e308), "--row-norm must lie between 1e-150 and 1e+150, got 1e+308; give a public bound near the rows' length, or the columns in other units"),
         "delta of one": Wrong((*NORTH, *PRIVATE, "--delta", 1), "delta must lie between 0 and 1, got 1.0; 1e-6 is usual"),
         "a secure sum of one silo": Wrong((*NORTH, *PRIVATE, "--aggregation", "secure"), "a secure sum must have more silos than the 1 that may collude, got 1 as the fewest of 1; bring more silos, declare fewer colluders or change --min-silos"),
         "a secure sum of steps": Wrong(("fit", "north.csv", "south.parquet", "east.csv", *PRIVATE, "--aggregation", "secure", "--noise", "step", "-o", "new"), "--aggregation secure must go with --noise moment, got 'step', of which each step is one more sum that could be told apart from the others; leave noise alone, or set it to 'moment' for wide rows"),
@@ -59,6 +62,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "no local steps": Wrong((*NORTH, *EXACT, "--local-steps", 0), "--local-steps must be a whole number of at least 1, got 0; give one"),
         "a tolerance above one": Wrong((*NORTH, *EXACT, "--tol", 2), "--tol must lie in [0, 1), got 2.0; 0 never stops early"),
         "more silos than there are": Wrong((*NORTH, *EXACT, "--min-silos", 2), "--min-silos must lie between 1 and the 1 silos, got 2; choose a number in between"),
+        "a plan of a negative gap": Wrong(("plan", "--features", 9, "--silos", "2x50", "-k", 2, "--epsilon", 1, "--gap=-1"), "an eigengap must lie above 0 and at most at 0.5 for 2 components of rows of norm at most 1, got -1; give one in between"),
         "no time to answer": Wrong((*NORTH, *EXACT, "--deadline", 0), "deadline must be a positive number of seconds, got 0.0; leave it out to wait for every silo"),
         "a negative seed": Wrong((*NORTH, *EXACT, "--seed", -1), "Invalid value for '--seed': -1 is not in the range 0<=x<=4294967295; see `fedpower fit --help`"),
         "an unknown device": Wrong((*NORTH, *EXACT, "--device", "tpu"), "device must be one that PyTorch has here and that computes in float64, got 'tpu'; give 'cuda' or 'cpu', or leave it out"),
@@ -70,7 +74,8 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "an empty file": Wrong(("fit", "empty.csv", *EXACT, "-o", "new"), "empty.csv must have a line of column names and rows, got an empty file; write it again"),
         "a header without rows": Wrong(("fit", "header.csv", *EXACT, "-o", "new"), "header.csv must have at least one row, got none; leave this silo out"),
         "a row that is too short": Wrong(("fit", "ragged.csv", *EXACT, "-o", "new"), "every row of ragged.csv must have 2 cells like its first line, got 1 at row 2; repair that row"),
-        "semicolons and decimal commas": Wrong(("fit", "semicolon.csv", *EXACT, "-o", "new"), "every row of semicolon.csv must have 1 cells like its first line, got 2 at row 1; repair that row, or separate cells by ','"),
+        "semicolons and decimal commas": Wrong(("fit", "semicolon.csv", *EXACT, "-o", "new"), "cells of semicolon.csv must be separated by commas, got semicolons; save it with commas between cells and points in numbers"),
+        "tabs in a CSV file": Wrong(("fit", "tabs.csv", *EXACT, "-o", "new"), "cells of tabs.csv must be separated by commas as its ending says, got tabs; let its name end in .tsv"),
         "bytes that are no text": Wrong(("fit", "junk.csv", *EXACT, "-o", "new"), "junk.csv must be delimited text in UTF-8, got one that cannot be parsed to its end; write it again as plain CSV"),
         "half a Parquet file": Wrong(("fit", "cut.parquet", *EXACT, "-o", "new"), "cut.parquet must be a complete Parquet file, got one that is truncated or damaged; write or copy it again"),
         "a broken svmlight line": Wrong(("fit", "bad.svm", *EXACT, "-o", "new"), "every line of bad.svm must be a label and index:value pairs, got something else at row 1; write the file in svmlight format"),
@@ -78,18 +83,24 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a single row to centre": Wrong(("fit", "one.npy", *EXACT, "-o", "new"), "centring must have 2 rows at least, got n_samples = 1; bring more rows or pass --no-center"),
         "the same name twice": Wrong(("fit", "east.csv", "east.npy", *EXACT, "-o", "new"), "silos must have different names, got 'east' for east.csv and east.npy; write NAME=PATH to name them yourself"),
         "the same file twice": Wrong(("fit", "a=east.csv", "b=east.csv", *EXACT, "-o", "new"), "each silo must have rows of its own, got east.csv for both 'a' and 'b'; give every file once"),
+        "groups by a measurement": Wrong(("fit", "north.csv", "--groups", "age", *EXACT, "-o", "new"), "column 'age' of north.csv must name silos, got 60 values for 60 rows, most of them once; split by a column that says whose each row is"),
         "groups of two files": Wrong(("fit", "north.csv", "east.csv", "--groups", "age", *EXACT, "-o", "new"), "--groups must go with one file, got 2; give one file, or leave --groups out and let each file be a silo"),
     },
     "Columns": {
         "an unknown column": Wrong((*NORTH, *EXACT, "--columns", "age,shoe"), "north.csv must have the columns every silo agreed on, got a source without 'shoe'; add them or agree on columns that every silo has"),
         "a column that only one silo has": Wrong(("fit", "north.csv", "everybody.csv", *EXACT, "-o", "new"), "everybody.csv must have only the columns every silo agreed on, got also 'site'; remove them, or leave them out with --extra drop"),
-        "names here and none there": Wrong(("fit", "north.csv", "east.npy", *EXACT, "-o", "new"), "either every source or none must have column names, got names in north.csv and none in east.npy; open east.npy with --columns a,b,... to name its columns"),
-        "other widths": Wrong(("fit", "north.npy", "wide.npy", *EXACT, "-o", "new"), "sources without column names must have equally many columns, got 5 in north.npy and 4 in wide.npy; give every silo the same columns (--n-features=... for svmlight files)"),
+        "names here and none there": Wrong(("fit", "north.csv", "east.npy", *EXACT, "-o", "new"), "either every source or none must have column names, got names in north.csv and none in east.npy; name the columns of east.npy with --columns a,b,..."),
+        "other widths": Wrong(("fit", "north.npy", "wide.npy", *EXACT, "-o", "new"), "sources without column names must have equally many columns, got 5 in north.npy and 4 in wide.npy; give every silo the same columns (--n-features for svmlight files)"),
         "the same name for two columns": Wrong(("fit", "twice.csv", *EXACT, "-o", "new"), "twice.csv must have distinct column names, got 'a' more than once; rename the columns"),
+        "a column without a name": Wrong(("fit", "index.csv", *EXACT, "-o", "new"), "every column of index.csv must have a name, got none for column 1; name it, or leave it out (--drop '')"),
         "no columns": Wrong((*NORTH, *EXACT, "--columns", ","), "Invalid value for '--columns': it must be names with commas between them, got ','; see `fedpower fit --help`"),
         "a column to drop that is not there": Wrong((*NORTH, *EXACT, "--drop", "shoe"), "north.csv must have the columns to drop, got none named 'shoe'; correct --drop"),
         "groups by a column that is not there": Wrong(("fit", "everybody.csv", "--groups", "ward", *EXACT, "-o", "new"), "everybody.csv must have the column 'ward' to split by, got 'age', 'bmi', 'sbp', 'dbp', 'hdl' and 1 more; name one of its columns"),
         "scales for some columns": Wrong((*NORTH, *EXACT, "--scale-file", "scale.csv"), "scale.csv must give a number for every column, got none for 'bmi'; add the line bmi,NUMBER"),
+        "a scale given twice": Wrong((*NORTH, *EXACT, "--scale-file", "twofold.csv"), "twofold.csv must name every column once, got 'age' twice; take one of the lines out"),
+        "a scale of no column": Wrong((*NORTH, *EXACT, "--scale-file", "foreign.csv"), "foreign.csv must name columns of the fit and no others, got also 'shoe'; take that line out, or correct the name"),
+        "a scale of zero": Wrong((*NORTH, *EXACT, "--scale-file", "zero.csv"), "scale must be positive in every column, got 0 for column 'bmi'; give public numbers"),
+        "a scale that is missing": Wrong((*NORTH, *EXACT, "--scale-file", "missing.csv"), "scale must be finite in every column, got nan for column 'bmi'; give public numbers"),
         "too few scales": Wrong((*NORTH, *EXACT, "--scale-file", "three.npy"), "scale must have one value per column, got 3 for 5 columns; give it for the agreed columns"),
         "no such scales": Wrong((*NORTH, *EXACT, "--scale-file", "nowhere.csv"), "nowhere.csv must be a file that exists, got none there; check the path"),
         "centred twice": Wrong((*NORTH, *EXACT, "--no-center", "--center-file", "three.npy"), "--center-file must not go with --no-center, got both; leave one of them out"),
@@ -102,6 +113,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "an array of words": Wrong(("fit", "words.npy", *EXACT, "-o", "new"), "words.npy must hold real numbers, got non-numeric dtype str32; convert it to float64"),
         "complex numbers": Wrong(("fit", "complex.npy", *EXACT, "-o", "new"), "complex.npy must hold real numbers, got complex dtype complex128; convert it to float64"),
         "Python objects": Wrong(("fit", "objects.npy", *EXACT, "-o", "new"), "objects.npy must hold real numbers, got object dtype object; convert it to float64"),
+        "integers beyond float64": Wrong(("fit", "large.npy", *EXACT, "-o", "new"), "column 2 of large.npy must hold integers that are exact in float64, below 2^53 in size, got a larger one at row 1; subtract a public number beforehand, or leave the column out"),
         "one dimension": Wrong(("fit", "three.npy", *EXACT, "-o", "new"), "three.npy must be a 2-d array of rows by columns, got 1-d with shape (3,); reshape it so that each row is one record"),
         "three dimensions": Wrong(("fit", "cube.npy", *EXACT, "-o", "new"), "cube.npy must be a 2-d array of rows by columns, got 3-d with shape (2, 2, 2); reshape it so that each row is one record"),
     },
@@ -111,7 +123,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a stranger's ledger": Wrong((*NORTH, *PRIVATE, "--ledger", "west=north.ledger"), "--ledger must name a silo of this fit, got 'west'; the silos are north"),
         "a ledger without a name": Wrong((*NORTH, *PRIVATE, "--ledger", "north.ledger"), "Invalid value for '--ledger': it must be NAME=PATH, got 'north.ledger'; see `fedpower fit --help`"),
         "a ledger for some silos": Wrong(("fit", "north.csv", "east.csv", *PRIVATE, "--ledger", "north=north.ledger", "-o", "new"), "every silo must have a ledger or none, got none for 'east'; add --ledger 'east=PATH', or give all of them in a folder with --ledgers"),
-        "more than is left": Wrong((*NORTH, "-k", 2, "--epsilon", 3, "--normalize", "--ledgers", "."), "this release would spend epsilon=3 but silo 'north' has 1.99 left at delta=1e-06; ask for epsilon<=1.99, leave 'north' out or have its operator raise the cap"),
+        "more than is left": Wrong((*NORTH, "-k", 2, "--epsilon", 3, "--normalize", "--ledgers", "."), "this release would spend epsilon=3 but silo 'north' has 2 left at delta=1e-06; ask for epsilon<=2, leave 'north' out or have its operator raise the cap"),
         "no privacy on a ledger": Wrong((*NORTH, *EXACT, "--ledgers", "."), "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact numbers; give a finite one, or leave the ledgers out"),
         "data as a ledger": Wrong((*NORTH, *PRIVATE, "--ledger", "north=secret.csv"), "ledger secret.csv must be whole but is damaged or no ledger; put back the file as it was last written, not an older copy that has forgotten charges"),
         "a ledger that all can read": Wrong(("fit", "open=north.csv", *PRIVATE, "--ledgers", ".", "-o", "new"), "ledger open.ledger must be private to its owner but has mode 0644; run `chmod 600 open.ledger`"),
@@ -135,6 +147,8 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a report of nothing": Wrong(("report", "nowhere"), "nowhere must be a folder that `fedpower fit` wrote, got nothing there; check the path"),
         "a report of half a result": Wrong(("report", "torn"), "torn/components.npz must be as `fedpower fit` wrote it, got a damaged or foreign file; fit again or bring back the folder"),
         "an export to an unknown format": Wrong(("export", "model", "--to", "fax", "-o", "out"), "Invalid value for '--to': 'fax' is not one of 'csv', 'parquet', 'plink', 'anndata', 'onnx'; see `fedpower export --help`"),
+        "an export of a damaged record": Wrong(("export", "unsaid", "--to", "parquet", "-o", "out"), "unsaid/run.json must be as `fedpower fit` wrote it, got none or another kind of privacy; fit again or bring back the folder"),
+        "JSON and scores at once": Wrong(("transform", "model", "north.csv", "--json"), "--json must go with -o, got none: the scores themselves are printed then; name a file"),
         "scores without rows": Wrong(("export", "model", "--to", "plink", "-o", "out"), "--rows must go with --to plink and --to anndata, got --to plink without; name the file of the rows"),
         "compared with nothing": Wrong(("compare", "nowhere", "nowhere"), "nowhere must be a folder that `fedpower fit` wrote, got nothing there; check the path"),
         "compared with data": Wrong(("compare", "north.csv", "north.csv"), "north.csv must be a folder that `fedpower fit` wrote, got a file; check the path"),
@@ -143,10 +157,11 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     },
     "Studies": {
         "a study without a name": Wrong(("study", "init", "new.toml"), "Missing option '--name'; see `fedpower study init --help`"),
+        "a study of a nameless column": Wrong(("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "--columns-of", "index.csv", "-k", 1, "--epsilon", 1, "--normalize"), "every column of index.csv must have a name, got none for column 1; name it, or leave it out by listing the others with --columns"),
         "no such study": Wrong(("study", "check", "nowhere.toml"), "the study file must exist, got no file at nowhere.toml; check the path"),
         "a study that is no TOML": Wrong(("study", "check", "bad.toml"), "the study file bad.toml must be TOML, got something else (Invalid value (at end of document)); correct that line"),
         "kits of no study": Wrong(("federation", "init", "nowhere.toml", "-o", "kits"), "the study file must exist, got no file at nowhere.toml; check the path"),
-        "a coordinator without a kit": Wrong(("coordinator", "nowhere"), "...nowhere must be a kit made by `fedpower federation init`, got another folder; give one of the folders it wrote"),
+        "a coordinator without a kit": Wrong(("coordinator", "nowhere"), "...nowhere must be a kit made by `fedpower federation init`, got nothing there; give one of the folders it wrote"),
         "a silo without its file": Wrong(("silo", "nowhere", "nowhere.toml"), "the silo file must exist, got no file at nowhere.toml; check the path"),
         "a run of no study": Wrong(("run", "nowhere.toml"), "the study file must exist, got no file at nowhere.toml; check the path"),
         "a key that is data": Wrong(("identity", "show", "secret.csv"), "identity secret.csv must hold an Ed25519 private key in PEM, got something else; make one with `fedpower identity new`"),
@@ -158,6 +173,8 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a file that may not be read": Wrong(("fit", "sealed.csv", *EXACT, "-o", "new"), "sealed.csv must be readable, got no permission; ask its owner for it", under="no permission"),
         "a folder that may not be written": Wrong(("fit", "north.csv", *EXACT, "-o", "shut/new"), "shut/new must be in a folder that can be written, got none (Permission denied); name another with -o", under="no permission"),
         "scores where none may be written": Wrong(("transform", "model", "north.csv", "-o", "shut/scores.csv"), "shut/scores.csv must be in a folder that can be written, got none (Permission denied); name another with -o", under="no permission"),
+        "a study where none may be written": Wrong(("study", "init", "shut/study.toml", "--name", "heart", "--silos", "a,b", "--columns", "x,y", "-k", 1, "--epsilon", 1, "--normalize"), "shut/study.toml must be in a folder that can be written, got none (Permission denied); give another PATH", under="no permission"),
+        "a report where none may be written": Wrong(("report", "sealed"), "sealed/report.html must be in a folder that can be written, got none (Permission denied); ask its owner for leave to write there", under="no permission"),
         "a ledger where none may be made": Wrong(("budget", "init", "shut/new.ledger", "--epsilon", 1, "--delta", 1e-06), "a ledger must be created in a writable folder but shut/new.ledger cannot be (Permission denied); choose another path", under="no permission"),
         "a full disk for the result": Wrong(("fit", "north.csv", *EXACT, "-o", "new"), "a file must have room on its disk, got none left (File too large); make room and run the command again: nothing half-written was kept, and no charge is made twice", under="full disk"),
         "a full disk for the scores": Wrong(("transform", "model", "north.csv", "-o", "scores.csv"), "a file must have room on its disk, got none left (File too large); make room and run the command again: nothing half-written was kept, and no charge is made twice", under="full disk"),
@@ -174,6 +191,12 @@ TEXTS = {
     "header.csv": "age,bmi,sbp,dbp,hdl\n",
     "ragged.csv": "a,b\n1,2\n3\n",
     "twice.csv": "a,a\n1,2\n3,4\n",
+    "twofold.csv": "age,1\nbmi,1\nage,2\nsbp,1\ndbp,1\nhdl,1\n",
+    "foreign.csv": "age,1\nbmi,1\nsbp,1\ndbp,1\nhdl,1\nshoe,1\n",
+    "zero.csv": "age,1\nbmi,0\nsbp,1\ndbp,1\nhdl,1\n",
+    "missing.csv": "age,1\nbmi,nan\nsbp,1\ndbp,1\nhdl,1\n",
+    "index.csv": ",a,b\n0,1,2\n1,3,5\n",
+    "tabs.csv": "a\tb\n1\t2\n3\t4\n",
     "semicolon.csv": "a;b\n1,5;2\n3;4\n",
     "dates.csv": "a,b\n2020-01-01,2\n2020-01-02,4\n",
     "bad.svm": "1 1:x\n",
@@ -188,6 +211,7 @@ ARRAYS = {
     "objects.npy": np.array([[1, None]], dtype=object),
     "infinite.npy": np.array([[1, np.inf], [1, 2]]),
     "one.npy": np.ones((1, 5)),
+    "large.npy": np.array([[1, 2**53 + 1], [3, 4]]),
     "wide.npy": np.ones((3, 4)),
 }
 
@@ -210,7 +234,7 @@ def prepare(folder: Path) -> None:
         succeed("budget", "init", f"{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
     (folder / "open.ledger").chmod(0o644)
     succeed("fit", "north.csv", *EXACT, "-o", "model")
-    for name in ("torn", "garbled", "later", "bare", "locked"):
+    for name in ("torn", "garbled", "later", "bare", "unsaid", "sealed"):
         shutil.copytree("model", name)
     torn = folder / "torn" / "components.npz"
     torn.write_bytes(torn.read_bytes()[:300])
@@ -218,6 +242,9 @@ def prepare(folder: Path) -> None:
     later = folder / "later" / "run.json"
     later.write_text(later.read_text().replace("fedpower-result/1", "fedpower-result/9"))
     (folder / "bare" / "components.npz").unlink()
+    unsaid = folder / "unsaid" / "run.json"
+    unsaid.write_text(json.dumps({**json.loads(unsaid.read_text()), "privacy": None}))
+    (folder / "sealed").chmod(0o500)
     (folder / "sealed.csv").write_text("a,b\n1,2\n3,4\n")
     (folder / "sealed.csv").chmod(0)
     (folder / "shut").mkdir(mode=0o500)

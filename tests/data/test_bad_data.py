@@ -143,11 +143,43 @@ def test_a_csv_needs_a_line_of_names(tmp_path: Path) -> None:
     assert "the first line" in refused(path)
     path.write_text("0,1\n3,4\n")
     assert open_source(path).columns == ("0", "1")
-    path.write_text("a;b\n3;4\n")
-    assert "separated by commas" in refused(path)
-    path.write_text(",b\n3,4\n")
-    assert "drop=['']" in refused(path)
-    assert open_source(path, drop=[""]).columns == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "sentence"),
+    [
+        (".csv", "a;b\n3;4\n", "by commas, got semicolons; save it with commas between cells"),
+        (
+            ".csv",
+            "a;b\n1,5;2\n3;4\n",
+            "got semicolons; save it with commas between cells and points",
+        ),
+        (".csv", '"a,b";"c"\n1,5;2\n', "by commas, got semicolons"),
+        (".csv", "a\tb\n3\t4\n", "as its ending says, got tabs; let its name end in .tsv"),
+        (".tsv", "a,b\n3,4\n", "as its ending says, got commas; let its name end in .csv"),
+        (".tsv", "a;b\n3,1;4\n", "by tabs, got semicolons; save it with tabs between cells"),
+    ],
+)
+def test_another_separator_is_seen_in_the_heading(
+    ending: str, text: str, sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a{ending}"
+    path.write_text(text)
+    assert sentence in refused(path)
+
+
+def test_a_quoted_heading_may_hold_any_separator(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('"a;b"\n3\n4\n')
+    assert open_source(path).columns == ("a;b",)
+
+
+@pytest.mark.parametrize(
+    "column", [pd.Series([1.0, 2.0]), pa.array([1.0, 2.0]), pa.chunked_array([[1.0, 2.0]])]
+)
+def test_a_single_column_is_no_table(column: Any) -> None:
+    kind = type(column).__name__
+    assert f"must be a 2-d table of rows by columns, got a {kind} of one" in refused(column)
 
 
 def test_duplicate_names_are_refused(tmp_path: Path) -> None:

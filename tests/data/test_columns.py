@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
@@ -61,7 +62,7 @@ def test_unnamed_sources_are_matched_by_width() -> None:
 
 def test_named_and_unnamed_sources_do_not_mix_until_named() -> None:
     one = open_source(np.ones((2, 3)), name="one.npy")
-    with pytest.raises(InputError, match=r"got names in the data frame and none in one.npy; open"):
+    with pytest.raises(InputError, match=r"got names in the data frame and none in one.npy; name"):
         match_columns([open_source(NORTH), one])
     renamed = open_source(one, columns=["c", "b", "a"])
     assert match_columns([open_source(NORTH), renamed])[0] == ("a", "b", "c")
@@ -158,3 +159,23 @@ def test_dropping_keeps_the_columns_that_every_silo_has_whichever_comes_first() 
         assert all(source.columns == columns for source in matched)
     with pytest.raises(InputError, match="must share a column at least"):
         match_columns([open_source(wide[["id"]]), open_source(narrow)], extra="drop")
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+def test_a_nameless_column_is_refused_only_where_it_is_used(kind: str, tmp_path: Path) -> None:
+    table = pa.table({"": [0, 1], "a": [1.0, 2.0], "b": [3.0, 5.0]})
+    path = tmp_path / f"index{kind}"
+    write = pyarrow.csv.write_csv if kind == ".csv" else pyarrow.parquet.write_table
+    write(table, path)
+    with pytest.raises(InputError, match=r"must have a name, got none for column 1; .*drop=\[''\]"):
+        match_columns([open_source(path)])
+    columns, _ = match_columns([open_source(path, drop=[""])])
+    assert columns == ("a", "b")
+    columns, (chosen,) = match_columns([open_source(path, columns=["b", "a"], extra="drop")])
+    assert columns == ("b", "a")
+    assert np.vstack(list(chosen.blocks(7))).tolist() == [[3, 1], [5, 2]]
+
+
+def test_groups_take_the_chosen_columns_in_their_order() -> None:
+    silos = split_by_group(PATIENTS, "site", columns=["y", "x"])
+    assert {source.columns for source in silos.values()} == {("y", "x")}

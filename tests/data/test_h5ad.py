@@ -115,4 +115,4 @@ def test_without_h5py_the_way_to_get_it_is_named(path: Path, monkeypatch: pytest
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "h5py" else found(name)
     )
-    refused(path, r"pip install 'fedpower\[h5ad\]'")
+    refused(path, r"pip install '\.\[h5ad\]'")

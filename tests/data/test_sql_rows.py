@@ -258,7 +258,7 @@ def test_without_its_driver_a_query_says_what_to_install(path: Path) -> None:
         f"open_query({{'query': 'SELECT 1', 'database': 'sqlite:///{path}'}})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'fedpower[sql]'" in done.stderr
+    assert "`pip install '.[sql]'` in a copy" in done.stderr
 
 
 def test_a_mapping_describes_a_query_and_calls_it_by_name(path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_column_that_is_not_numeric_is_refused(
     message = refusal(lambda: read_all(open_source(ask(text))))
     assert "column 'city' of the query must hold numbers, got type" in message
     assert arrow_type in message
-    assert "at row 1; drop the column (drop=['city'])" in message
+    assert "at row 1; drop the column (table.drop(columns='city')" in message
     assert read_all(open_source(ask(text), drop=["city"])).tolist() == [[1]] * 3
 
 

@@ -46,7 +46,7 @@ def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path):
         f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", cwd=tmp_path,
     )  # fmt: skip
     for words, sentence in (
-        (("--local=2",), "a rehearsal must have 3 to 3 silos, got 2"),
+        (("--local=2",), "a rehearsal must have all 3 silos of the study, got 2"),
         (("--local=3", "--data=empty"), "must hold one file for silo 'north', got 0"),
     ):
         refused = fedpower("run", "study.toml", *words, cwd=tmp_path)

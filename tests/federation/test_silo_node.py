@@ -162,7 +162,7 @@ def test_a_silo_that_cannot_pay_says_so_at_enrolment(tmp_path: Path) -> None:
         assert not node.affordable
         told = node.silo.answer(question(study, Enrol())).body
         assert isinstance(told, Refusal)
-        assert "would spend epsilon=0.873 but silo 'north' has 0.499 left" in told.reason
+        assert "would spend epsilon=0.873 but silo 'north' has 0.5 left" in told.reason
         assert node.ledger is not None
         assert node.ledger.spent().n_releases == 0
 
@@ -179,7 +179,7 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
         answers = [silos[asked.silo].silo.answer(asked) for asked in run.coordinator.next()]
         for answer in answers[:-1]:
             run.coordinator.receive(answer)
-        with pytest.raises(FedpowerError, match=r"silo 'east' refused: .* has 0\.499 left"):
+        with pytest.raises(FedpowerError, match=r"silo 'east' refused: .* has 0\.5 left"):
             run.coordinator.receive(answers[-1])
         assert isinstance(north.silo.answer(question(study, Enrol())).body, Enrolment)
         assert all(

@@ -74,9 +74,10 @@ def test_a_moment_of_one_study_can_be_shared_with_one_of_another_rank():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"epsilon": 61.0}, "at most 60, or inf"),
-        ({"epsilon": math.inf}, "at most 60, or inf"),
-        ({"epsilon": 0.0}, "above 0"),
+        ({"epsilon": 61.0}, "from 0.0001 to 60, or inf"),
+        ({"epsilon": 1e-9}, "got 1e-09; a smaller one leaves nothing but noise"),
+        ({"epsilon": math.inf}, "from 0.0001 to 60, or inf"),
+        ({"epsilon": 0.0}, "got 0; a smaller one leaves nothing but noise"),
         ({"epsilon": 59.0, "delta": 1e-12}, "delta must exceed"),
         ({"delta": 0.0}, "delta must be between"),
     ],

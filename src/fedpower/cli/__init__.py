@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import fedpower
-from fedpower.cli.failures import INTERRUPTED, exit_status
+from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 
 COMMANDS = {
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
@@ -63,7 +63,7 @@ class CommandLine(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line and end the process with 0, 1 (our fault), 2 (refused) or 130."""
+        """Run a command line and end the process with 0, 1 (our fault), 2 (refused), 130 or 141."""
         words = list(sys.argv[1:] if args is None else args)
         traceback = TRACEBACK in words or os.environ.get("FEDPOWER_TRACEBACK", "") not in ("", "0")
         words = [word for word in words if word != TRACEBACK]
@@ -72,6 +72,7 @@ class CommandLine(click.Group):
                 words, NAME, complete_var, standalone_mode=False, obj=[NAME, *words], **extra
             ),
             traceback=traceback,
+            command=next(iter(words), ""),
         )
         if not standalone_mode:
             return status
@@ -80,6 +81,15 @@ class CommandLine(click.Group):
         ):  # a second Ctrl-C, while threads end, is to end them without a word
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(status)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader of its output who has gone ends it, and is no error."""
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise PipeClosedError from None
+        return status
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -11,7 +11,11 @@ from fedpower.cli.console import bar, console, print_json, table
 from fedpower.cli.paths import LEDGER, is_ledger, offered
 from fedpower.errors import InputError
 from fedpower.privacy import Ledger, mu_of
-from fedpower.privacy.ledger_account import jsonable
+from fedpower.privacy.ledger_account import jsonable, rounded_down
+
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print the statement as one JSON object."
+)
 
 
 class ShowByDefault(click.Group):
@@ -45,7 +49,8 @@ def budget() -> None:
 @click.option("--epsilon", type=float, required=True, help="Cap on all that may ever be spent.")
 @click.option("--delta", type=float, required=True, help="The δ of that cap; 1e-6 is usual.")
 @click.option("--silo", help="The silo it belongs to; NORTH for a file called NORTH.ledger.")
-def init(ledger: Path, epsilon: float, delta: float, silo: str | None) -> None:
+@JSON
+def init(ledger: Path, epsilon: float, delta: float, silo: str | None, as_json: bool) -> None:
     """Create the file LEDGER with a cap.
 
     An existing ledger is never overwritten.
@@ -57,6 +62,10 @@ def init(ledger: Path, epsilon: float, delta: float, silo: str | None) -> None:
     ledger.parent.mkdir(parents=True, exist_ok=True)
     with Ledger.create(ledger, epsilon=epsilon, delta=delta, silo=owner) as made:
         whose = "a silo" if made.silo is None else f"silo {made.silo!r}"
+        statement = made.statement()
+    if as_json:
+        print_json({"ledger": str(ledger), **statement})
+        return
     click.echo(
         f"{ledger} is the ledger of {whose}: it may spend epsilon={epsilon:g} at delta={delta:g} in "
         "all. Keep this one file safe; a copy put back later has forgotten charges."
@@ -68,7 +77,7 @@ def init(ledger: Path, epsilon: float, delta: float, silo: str | None) -> None:
 @click.option(
     "--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon be allowed?"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the statement as one JSON object.")
+@JSON
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     """Show the cap of LEDGER, every charge, and what is left.
 
@@ -90,7 +99,8 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
 @click.option("--epsilon", type=float, required=True, help="The new cap.")
 @click.option("--delta", type=float, required=True, help="Its δ.")
 @click.option("--reason", required=True, help="Why, for the record.")
-def cap(ledger: Path, epsilon: float, delta: float, reason: str) -> None:
+@JSON
+def cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bool) -> None:
     """Set another cap on LEDGER, on record.
 
     After a rise the promise is that of the higher cap.
@@ -101,9 +111,13 @@ def cap(ledger: Path, epsilon: float, delta: float, reason: str) -> None:
         before = opened.cap_changes()[-1]
         opened.set_cap(epsilon, delta, reason=reason)
         left = opened.left()
+        statement = opened.statement()
+    if as_json:
+        print_json({"ledger": str(ledger), **statement})
+        return
     click.echo(
         f"The cap of {ledger} was epsilon={before.epsilon:g} at delta={before.delta:g} and is "
-        f"epsilon={epsilon:g} at delta={delta:g} now; epsilon={left:.4g} is left."
+        f"epsilon={epsilon:g} at delta={delta:g} now; epsilon={_left(left)} is left."
     )
 
 
@@ -147,18 +161,23 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     out.print(f"{bar(share)} {share:.0%} of the cap is used (squares add up, not epsilons)")
     out.print(
         f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
-        f"{_epsilon(spent['epsilon'])}, left {_epsilon(statement['left'])} for one further fit.",
+        f"{_epsilon(spent['epsilon'])}, left {_left(statement['left'])} for one further fit.",
         soft_wrap=True,
     )
     forecast = statement.get("what_if")
     if forecast is not None:
         fits = (
-            f"would be allowed and leave {_epsilon(forecast['left'])}"
+            f"would be allowed and leave {_left(forecast['left'])}"
             if forecast["fits"]
-            else f"would be refused: at most epsilon={_epsilon(statement['left'])} is left"
+            else f"would be refused: at most epsilon={_left(statement['left'])} is left"
         )
         out.print(f"A fit with epsilon={forecast['epsilon']:g} {fits}.", soft_wrap=True)
 
 
 def _epsilon(value: float | None) -> str:
     return "unbounded" if value is None else f"{value:.4g}"
+
+
+def _left(value: float) -> str:
+    """Return what is left, rounded as the refusal of more is: down."""
+    return rounded_down(value, 4)

@@ -1,6 +1,8 @@
 """What commands print: tables for people, one JSON object for programs."""
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +22,17 @@ MOST_NAMES = 12
 """Items of a list that are told one by one."""
 
 
+class _Console(Console):
+    """Where to print; that its reader has gone is for the command line to tell."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return where to print; text is taken as it is, without markup."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
+    return _Console(
         file=stream,
         markup=False,
         highlight=False,

@@ -58,7 +58,7 @@ def examine(folder: Path | None) -> list[Finding]:
                 name="fedpower",
                 state="broken",
                 told="its metadata is not there, so what it needs is not known",
-                advice="install it with pip, from its folder or by its name",
+                advice="`pip install .` in a copy of the project",
             )
         ]
     findings = [check_python(), check_packages(asked)]
@@ -87,12 +87,10 @@ def _tried(name: str, test: Callable[[], str]) -> Finding:
         return Finding(name=name, state="sound", told=test())
     except Exception as error:  # the doctor reports, whatever it meets
         what = " ".join(str(error).split())
-        told = (
-            what
-            if isinstance(error, selftests.SelfTestError)
-            else f"{type(error).__name__}: {what}"
-        )
-        return Finding(name=name, state="broken", told=told)
+        if isinstance(error, selftests.SelfTestError):
+            return Finding(name=name, state="broken", told=what, advice=error.advice)
+        told = f"{type(error).__name__}: {what}"
+        return Finding(name=name, state="broken", told=told, advice=selftests.ANEW)
 
 
 def _print(findings: list[Finding]) -> None:

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import click
 
-from fedpower.cli.console import note
+from fedpower.cli.console import note, print_json
 from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.transform import scores_of
 from fedpower.errors import InputError
-from fedpower.report import Result, read_result
+from fedpower.report import Result
 from fedpower.report.atomic import new_file
+from fedpower.report.folder import read_whole
 
 FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
 WITH_ROWS = ("plink", "anndata")
@@ -35,6 +36,7 @@ WITH_ROWS = ("plink", "anndata")
     "--id-column", metavar="NAME", help="The samples' ids for plink; numbered without it."
 )
 @click.option("--force", is_flag=True, help="Replace an earlier file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(
     *,
     model: Path,
@@ -43,6 +45,7 @@ def export(
     rows: Path | None,
     id_column: str | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Write the result in the folder MODEL as other tools read it; nothing leaves this machine.
 
@@ -51,7 +54,7 @@ def export(
     variances where scanpy looks for them. onnx: the projection as a graph. For scikit-learn there is
     `fedpower.read_result(MODEL).to_sklearn()`.
     """
-    result = read_result(model)
+    result = read_whole(model)
     if (rows is None) == (kind in WITH_ROWS):
         raise InputError(
             f"--rows must go with --to {' and --to '.join(WITH_ROWS)}, got --to {kind} "
@@ -61,11 +64,14 @@ def export(
         raise InputError(f"--id-column must go with --to plink, got --to {kind}; leave it out")
     if kind == "plink":
         assert rows is not None
-        _plink(result, rows, id_column, output, force=force)
-        return
-    with new_file(output, force=force) as place:
-        told = _write(result, kind, place, rows)
-    click.echo(f"{output}: {told}", err=True)
+        told = _plink(result, rows, id_column, output, force=force)
+    else:
+        with new_file(output, force=force) as place:
+            told = {output: _write(result, kind, place, rows)}
+    if as_json:
+        print_json({"to": kind, "files": {str(path): what for path, what in told.items()}})
+    else:
+        click.echo("; ".join(f"{path}: {what}" for path, what in told.items()), err=True)
 
 
 def _write(result: Result, kind: str, place: Path, rows: Path | None) -> str:
@@ -87,7 +93,10 @@ def _write(result: Result, kind: str, place: Path, rows: Path | None) -> str:
     return f"{result.n_features} features by {result.n_components} components"
 
 
-def _plink(result: Result, rows: Path, id_column: str | None, output: Path, *, force: bool) -> None:
+def _plink(
+    result: Result, rows: Path, id_column: str | None, output: Path, *, force: bool
+) -> dict[Path, str]:
+    """Write both files and return what is in each."""
     from fedpower.report.export.plink import write_plink  # noqa: PLC0415
 
     targets = [output.with_name(f"{output.name}{ending}") for ending in (".eigenvec", ".eigenval")]
@@ -99,4 +108,4 @@ def _plink(result: Result, rows: Path, id_column: str | None, output: Path, *, f
         count = write_plink(result, scores, eigenvec=eigenvec, eigenval=eigenval)
     if id_column is None:
         note("samples are numbered from 1 as no --id-column was given")
-    click.echo(f"{targets[0]}: {count} samples; {targets[1]}: their eigenvalues", err=True)
+    return {targets[0]: f"{count} samples", targets[1]: "their eigenvalues"}

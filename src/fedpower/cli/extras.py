@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 
 
 def needs_flare() -> None:
@@ -10,5 +10,5 @@ def needs_flare() -> None:
     if importlib.util.find_spec("nvflare") is None:
         raise InputError(
             "a federation of separate processes must have NVIDIA FLARE, got none installed; run "
-            "`pip install 'fedpower[flare]'`"
+            + installing("flare")
         )

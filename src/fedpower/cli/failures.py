@@ -1,6 +1,8 @@
 """The one place where errors become a sentence on stderr and an exit status."""
 
 import errno
+import os
+import sys
 import traceback as tracebacks
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,10 +17,17 @@ from fedpower.errors import FedpowerError
 REFUSED = 2
 OUR_FAULT = 1
 INTERRUPTED = 130
+PIPE_CLOSED = 141
+"""What a shell reports of a command that wrote to a reader who had gone: `| head` has enough."""
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def exit_status(run: Callable[[], Any], *, traceback: bool) -> int:
+class PipeClosedError(Exception):
+    """Nobody reads what the command prints any more."""
+
+
+def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -> int:
     """Return the exit status of a command; what it raises is told in one sentence on stderr.
 
     Parameters
@@ -27,23 +36,29 @@ def exit_status(run: Callable[[], Any], *, traceback: bool) -> int:
         The command; an int that it returns is its status.
     traceback
         Whether to show where an error arose, before the sentence.
+    command
+        What it is called, as its options are to be named.
     """
     try:
         with _plain_warnings():
             status = run()
+    except PipeClosedError:
+        # what is still buffered goes nowhere, without a word at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return REFUSED
     except Exception as error:  # this is the last resort of every command
         if traceback:
             click.echo("".join(tracebacks.format_exception(error)), err=True, nl=False)
-        sentence, status = told(error)
+        sentence, status = told(error, command)
         click.echo(f"Error: {' '.join(sentence.split())}", err=True)
     return status if isinstance(status, int) else 0
 
 
-def told(error: Exception) -> tuple[str, int]:
-    """Return the sentence for an error, and the exit status that goes with it."""
+def told(error: Exception, command: str = "") -> tuple[str, int]:
+    """Return the sentence for an error of a command, and the exit status that goes with it."""
     if isinstance(error, click.Abort):
         return str(error) or "interrupted, so no result was written", INTERRUPTED
     if isinstance(error, click.UsageError):
@@ -52,7 +67,7 @@ def told(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), REFUSED
     if isinstance(error, FedpowerError):
-        return in_options(str(error)), REFUSED
+        return in_options(str(error), command), REFUSED
     if isinstance(error, OSError):
         where = "a file" if error.filename is None else f"{error.filename}"
         what = error.strerror or str(error) or type(error).__name__

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedpower.errors import installing
+
 NAME = "fedpower"
 MODULES = {"scikit-learn": "sklearn", "attrs": "attr"}
 """Packages that are not imported by their own name."""
@@ -122,7 +124,7 @@ def check_packages(asked: list[Requirement]) -> Finding:
             name="packages",
             state="broken",
             told="; ".join(wrong) or error,
-            advice=f"pip install --force-reinstall {NAME}",
+            advice="`pip install --force-reinstall .` in a copy of the project",
         )
     return Finding(name="packages", state="sound", told=told)
 
@@ -131,7 +133,7 @@ def check_extra(extra: str, asked: list[Requirement]) -> Finding:
     """Return whether an extra is there, and whether what is there works."""
     wanted = [each for each in asked if each.extra == extra]
     name = f"extra {extra}"
-    install = f"pip install '{NAME}[{extra}]'"
+    install = installing(extra)
     missing = [each.package for each in wanted if each.version is None]
     if missing:
         what = f" ({PURPOSES[extra]})" if extra in PURPOSES else ""

@@ -19,6 +19,7 @@ from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import Plan, plan, spectrum_of_gap
 from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger_account import rounded_down
 from fedpower.report.page.words import human_bytes
 
 
@@ -212,4 +213,4 @@ def _print(
         )
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
-        out.print(f"{path}: epsilon={after['left']:.4g} {verdict}.", soft_wrap=True)
+        out.print(f"{path}: epsilon={rounded_down(after['left'], 4)} {verdict}.", soft_wrap=True)

@@ -3,7 +3,8 @@
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedpower.cli.health import last_words
@@ -25,8 +26,15 @@ except sqlite3.OperationalError:
 """
 
 
+ANEW = "make the environment anew; if that does not help, report it"
+
+
 class SelfTestError(Exception):
-    """A self-test that ended otherwise than it must, in one sentence."""
+    """A self-test that ended otherwise than it must, in one sentence, and what to do about it."""
+
+    def __init__(self, sentence: str, *, advice: str = ANEW) -> None:
+        super().__init__(sentence)
+        self.advice = advice
 
 
 def blas() -> str:
@@ -105,7 +113,7 @@ def ledger(folder: Path | None) -> str:
     """Return that a ledger can be made, locked, charged and read again in a folder."""
     from fedpower.privacy import Ledger  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".fedpower-doctor-") as place:
+    with _scratch(folder) as place:
         path = Path(place) / "test.ledger"
 
         def noised() -> bytes:
@@ -113,7 +121,8 @@ def ledger(folder: Path | None) -> str:
             if last_words(code)[1] != "locked":
                 raise SelfTestError(
                     f"a ledger in {Path(place).parent} must be locked for other processes, got a disk "
-                    "that keeps no locks"
+                    "that keeps no locks",
+                    advice="keep ledgers on a disk of this machine",
                 )
             return b"noised"
 
@@ -128,6 +137,21 @@ def ledger(folder: Path | None) -> str:
                 raise SelfTestError("a ledger must keep what it was charged, got something else")
         where = Path(place).parent
     return f"made, locked, charged and read again in {where} (SQLite {sqlite3.sqlite_version})"
+
+
+@contextmanager
+def _scratch(folder: Path | None) -> Iterator[str]:
+    """Give a folder inside another, which must be there and may be written."""
+    try:
+        made = tempfile.TemporaryDirectory(dir=folder, prefix=".fedpower-doctor-")
+    except OSError as error:
+        place = tempfile.gettempdir() if folder is None else folder
+        raise SelfTestError(
+            f"{place} must be a folder that can be written, got none ({error.strerror})",
+            advice="make it writable, or name another with --folder",
+        ) from None
+    with made as place:
+        yield place
 
 
 def device() -> str:

@@ -66,10 +66,7 @@ def open_silos(
             f"--groups must go with one file, got {len(named)}; give one file, or leave --groups "
             "out and let each file be a silo"
         )
-    parts = split_by_group(next(iter(named.values())), groups, drop=drop)
-    if columns is None:
-        return dict(parts)
-    return {name: part.select(columns, extra="drop") for name, part in parts.items()}
+    return dict(split_by_group(next(iter(named.values())), groups, drop=drop, columns=columns))
 
 
 def find_ledgers(
@@ -126,6 +123,12 @@ def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float
             f"{path} must give a number for every column, got none for {missing[0]!r}; add the "
             f"line {missing[0]},NUMBER"
         )
+    unknown = [name for name in values if name not in columns]
+    if unknown:
+        raise InputError(
+            f"{path} must name columns of the fit and no others, got also {unknown[0]!r}; take that line "
+            "out, or correct the name"
+        )
     return np.array([values[column] for column in columns])
 
 
@@ -137,7 +140,7 @@ def _values_by_name(path: Path) -> dict[str, float]:
                 continue
             try:
                 name, text = row
-                values[name] = float(text)
+                value = float(text)
             except ValueError:
                 if number == 1 and len(row) == 2:  # a heading
                     continue
@@ -145,6 +148,11 @@ def _values_by_name(path: Path) -> dict[str, float]:
                     f"{path} must hold lines of name,value, got something else in line {number}; "
                     "correct it"
                 ) from None
+            if name in values:
+                raise InputError(
+                    f"{path} must name every column once, got {name!r} twice; take one of the lines out"
+                )
+            values[name] = value
     return values
 
 

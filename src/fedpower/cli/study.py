@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import print_facts
+from fedpower.cli.console import print_facts, print_json
 from fedpower.cli.silos import read_vector
 from fedpower.cli.values import named_keys, names, rank
-from fedpower.data import open_source
+from fedpower.data import match_columns, open_source
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 from fedpower.report.atomic import new_file
@@ -79,9 +79,13 @@ def init(path: Path, *, force: bool, **options: Any) -> None:
 
 @study.command()
 @click.argument("path", type=PATH)
-def check(path: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(path: Path, *, as_json: bool) -> None:
     """Look over the study in PATH: what is wrong with it is said in one sentence."""
     read = read_study(path)
+    if as_json:
+        print_json({"study": str(path), "name": read.name, "hash": read.digest})
+        return
     click.echo(f"{path} is in order: study {read.name}, {read.digest}")
 
 
@@ -102,7 +106,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
     if columns is None:
-        columns = open_source(options["columns_of"]).columns
+        columns, _ = match_columns([open_source(options["columns_of"])])
         if columns is None:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"

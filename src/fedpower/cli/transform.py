@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from fedpower.cli.console import note
+from fedpower.cli.console import note, print_json
 from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.data import open_source
+from fedpower.errors import InputError
 from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
 from fedpower.report.scores import Scores, write_csv, writer_for
@@ -28,15 +29,26 @@ from fedpower.report.scores import Scores, write_csv, writer_for
     help="A column of FILE that is no feature, such as patient_id: the first of the scores' columns.",
 )
 @click.option("--force", is_flag=True, help="Replace that file.")
+@click.option("--json", "as_json", is_flag=True, help="With -o: print one JSON object.")
 @quiet_option
 def transform(
-    model: Path, file: Path, output: Path | None, id_column: str | None, force: bool
+    model: Path,
+    file: Path,
+    *,
+    output: Path | None,
+    id_column: str | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
 
     Columns are matched by name, further ones are left out; rows keep their order. A local
     computation: nothing leaves this machine and no budget is spent.
     """
+    if as_json and output is None:
+        raise InputError(
+            "--json must go with -o, got none: the scores themselves are printed then; name a file"
+        )
     result = read_result(model)
     write = None if output is None else writer_for(output, labelled=id_column is not None)
     with scores_of(result, file, id_column) as scores:
@@ -45,7 +57,10 @@ def transform(
             return
         with new_file(output, force=force) as place:
             count = write(place, scores)
-    click.echo(f"{output}: {count} rows of {result.n_components} scores", err=True)
+    if as_json:
+        print_json({"file": str(output), "rows": count, "scores": list(result.score_names)})
+    else:
+        click.echo(f"{output}: {count} rows of {result.n_components} scores", err=True)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """From sources of rows to their moment or product, block by block in bounded memory."""
 
-from fedpower.data.columns import match_columns
+from fedpower.data.columns import columns_of_fit, match_columns
 from fedpower.data.device import Device, open_device
 from fedpower.data.fingerprint import fingerprint
 from fedpower.data.groups import split_by_group
@@ -10,6 +10,7 @@ from fedpower.data.moment import Moments, accumulate_moment
 from fedpower.data.norms import largest_row_norm
 from fedpower.data.opening import open_query, open_source
 from fedpower.data.product import RowProduct
+from fedpower.data.public_vectors import public_vector
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Block, RowSource
 from fedpower.data.sql import SqlQuery
@@ -27,6 +28,7 @@ __all__ = [
     "accumulate_moment",
     "block_rows",
     "choose_kernel",
+    "columns_of_fit",
     "fingerprint",
     "largest_row_norm",
     "local_moment",
@@ -34,6 +36,7 @@ __all__ = [
     "open_device",
     "open_query",
     "open_source",
+    "public_vector",
     "shares_blocks",
     "split_by_group",
 ]

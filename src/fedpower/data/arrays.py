@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.data.checks import require_matrix
+from fedpower.data.checks import is_wide, require_matrix
 from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Block, Matrix, SparseBlock
 
@@ -66,11 +66,19 @@ def array_source(array: NDArray[Any], name: str) -> ArraySource:
     values = array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
     require_matrix(name, values.shape, values.dtype)
     rows, width = values.shape
-    return ArraySource(name=name, width=width, n_rows=rows, array=values)
+    return ArraySource(
+        name=name, width=width, n_rows=rows, array=values, wide=is_wide(values.dtype)
+    )
 
 
 def sparse_source(matrix: Any, name: str) -> SparseSource:
     """Return the source of a sparse matrix's rows; formats other than CSR are converted once."""
     require_matrix(name, tuple(matrix.shape), matrix.dtype)
     rows, width = matrix.shape
-    return SparseSource(name=name, width=width, n_rows=rows, array=sparse.csr_array(matrix))
+    return SparseSource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        array=sparse.csr_array(matrix),
+        wide=is_wide(matrix.dtype),
+    )

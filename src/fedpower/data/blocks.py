@@ -45,7 +45,7 @@ def dense_blocks(
     that a value is missing or infinite, and the second function then finds and refuses it. Other
     sources check their blocks as they read them.
     """
-    if isinstance(source, ArraySource) and source.keep is None:
+    if isinstance(source, ArraySource) and source.keep is None and not source.wide:
         return _watched(source, max_rows, watch), lambda: _look_through(source, max_rows)
     return cast("Iterator[Matrix]", full_blocks(source, max_rows, watch)), lambda: None
 

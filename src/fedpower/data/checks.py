@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from fedpower.data.source import Block, is_sparse
 from fedpower.errors import InputError
 
 MAX_NAMES = 5
+
+LARGEST_EXACT = 2.0**53
+"""Up to here float64 holds every integer; what a larger one was is not known from its float64."""
 
 
 def shown(names: Sequence[str]) -> str:
@@ -33,6 +37,11 @@ def require_shape(name: str, n_rows: int | None, n_features: int) -> None:
 
 def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
     """Refuse anything but a nonempty 2-d array of real numbers."""
+    if dtype.names is not None:
+        raise InputError(
+            f"{name} must be a 2-d array of rows by columns, got a structured array of named fields; "
+            "give a table, for instance pandas.DataFrame(array)"
+        )
     if len(shape) != 2:
         raise InputError(
             f"{name} must be a 2-d array of rows by columns, got {len(shape)}-d with shape "
@@ -64,11 +73,16 @@ def require_distinct(name: str, columns: Sequence[str]) -> None:
         )
 
 
+def without(column: str) -> str:
+    """Return how a column is left out: of a table in memory, and of a file that is streamed."""
+    return f"table.drop(columns='{column}'), or open_source(path, drop=['{column}']) for a file"
+
+
 def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
     """Return the error for a cell or column that is not numeric; `row` counts from 0."""
     return InputError(
         f"column '{column}' of {name} must hold numbers, got {dtype} at row {row + 1}; "
-        f"drop the column (drop=['{column}']) or turn it into numbers"
+        f"drop the column ({without(column)}) or turn it into numbers"
     )
 
 
@@ -87,18 +101,51 @@ def require_finite(
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values)):  # a finite sum has finite terms, and costs no second array
             return
-    if np.isfinite(values).all():  # the sum itself overflowed
+    finite = np.isfinite(values)
+    if finite.all():  # the sum itself overflowed
         return
-    if is_sparse(block):
-        entry = int(np.flatnonzero(~np.isfinite(block.data))[0])
-        row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
-        column, value = int(block.indices[entry]), float(block.data[entry])
-    else:
-        row, column = (int(index) for index in np.argwhere(~np.isfinite(block))[0])
-        value = float(block[row, column])
+    row, column, value = _first(block, ~finite)
     number = rows + row if isinstance(rows, int) else int(rows[row])
     what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
     raise InputError(
         f"{column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
         f"{number + 1}; fill it in or leave that row out"
     )
+
+
+def is_wide(dtype: Any) -> bool:
+    """Return whether a dtype, NumPy's or pandas', is of integers of which float64 does not hold all."""
+    return getattr(dtype, "kind", "") in ("i", "u") and dtype.itemsize > 4
+
+
+def require_exact(
+    block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int | NDArray[np.int64]
+) -> None:
+    """Refuse integers that float64 may have rounded: their small differences would be gone.
+
+    Parameters
+    ----------
+    block : what integers became in float64; NaN where one is missing.
+    name, columns, rows : see `require_finite`.
+    """
+    values = block.data if is_sparse(block) else block
+    large = np.abs(values) >= LARGEST_EXACT
+    if not large.any():
+        return
+    row, column, _ = _first(block, large)
+    number = rows + row if isinstance(rows, int) else int(rows[row])
+    raise InputError(
+        f"{column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
+        f"2^53 in size, got a larger one at row {number + 1}; subtract a public number beforehand, or "
+        "leave the column out"
+    )
+
+
+def _first(block: Block, found: NDArray[np.bool_]) -> tuple[int, int, float]:
+    """Return row, column and value of the first stored entry that was found."""
+    if is_sparse(block):
+        entry = int(np.flatnonzero(found)[0])
+        row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
+        return row, int(block.indices[entry]), float(block.data[entry])
+    row, column = (int(index) for index in np.argwhere(found)[0])
+    return row, column, float(block[row, column])

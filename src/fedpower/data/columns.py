@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedpower.data.checks import require_distinct, shown
+from fedpower.data.checks import require_distinct, shown, without
 from fedpower.data.source import Extra, RowSource
 from fedpower.errors import InputError
 
@@ -35,7 +35,7 @@ def pick_columns(
     if surplus and extra == "refuse":
         raise InputError(
             f"{name} must have only the columns every silo agreed on, got also {shown(surplus)}; "
-            'remove them, or leave them out with extra_columns="drop"'
+            'remove them, or leave them out with extra_columns="drop" (extra="drop" of open_source)'
         )
     return [places[column] for column in want]
 
@@ -60,7 +60,8 @@ def match_columns(
         raise InputError(
             f"either every source or none must have column names, got names in {named[0].name} "
             "and none "
-            f"in {unnamed[0].name}; open {unnamed[0].name} with columns=[...] to name its columns"
+            f"in {unnamed[0].name}; name the columns of {unnamed[0].name} with open_source(data, "
+            "columns=[...])"
         )
     agreed = sources[0].columns if columns is None else tuple(columns)
     if columns is None and extra == "drop" and agreed is not None and not unnamed:
@@ -77,10 +78,41 @@ def match_columns(
         _require_equal_width(unnamed, agreed)
         return agreed, list(unnamed)
     wanted = agreed or ()
+    if "" in wanted:
+        raise InputError(
+            f"every column of {sources[0].name} must have a name, got none for column "
+            f"{wanted.index('') + 1}; name it, or leave it out ({without('')})"
+        )
     return agreed, [
         source if source.columns == agreed else source.select(wanted, extra=extra)
         for source in named
     ]
+
+
+def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features: int) -> RowSource:
+    """Return a source of new rows with the columns of a fit: by name where both have names.
+
+    Parameters
+    ----------
+    source : the new rows; further columns are left out.
+    names : of the fit's columns, in order; None where they have none.
+    n_features : how many there are.
+    """
+    if names is not None and source.columns is not None:
+        missing = [name for name in names if name not in source.columns]
+        if missing:
+            raise InputError(
+                f"{source.name} must have every column of the fit, got none named "
+                f"{missing[0]!r}{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
+                "add it, or fit without it"
+            )
+        return source.select(names, extra="drop")
+    if source.n_features != n_features:
+        raise InputError(
+            f"{source.name} must have the {n_features} columns of the fit, got "
+            f"{source.n_features}; give the same columns in the same order"
+        )
+    return source
 
 
 def _require_equal_width(sources: Sequence[RowSource], agreed: tuple[str, ...] | None) -> None:
@@ -92,5 +124,5 @@ def _require_equal_width(sources: Sequence[RowSource], agreed: tuple[str, ...] |
             raise InputError(
                 f"sources without column names must have equally many columns, got {origin} and "
                 f"{source.n_features} in {source.name}; give every silo the same columns "
-                "(n_features=... for svmlight files)"
+                "(open_source(path, n_features=...) for svmlight files)"
             )

@@ -5,6 +5,7 @@ over the text finds the row to name.
 """
 
 import codecs
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,7 +101,6 @@ class CsvTable:
             raise InputError(
                 f"every row of {self.name} must have {expected} cells like its first line, got "
                 f"{got} at row {row}; repair that row"
-                + (f", or separate cells by {self.delimiter!r}" if expected == 1 else "")
             ) from None
         except (OSError, EOFError, UnicodeDecodeError):
             raise _unreadable(self.name) from None
@@ -152,13 +152,14 @@ def csv_reader(path: Path, name: str, *, delimiter: str = ",") -> CsvTable:
     """Return the reader of a CSV or TSV file, gzipped or not, after a look at its first block."""
     pa = arrow()
     try:
-        longest = _longest_line(path)
+        heading, longest = _first_lines(path)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError):
         raise _unreadable(name) from None
     if longest == 0:
         raise InputError(
             f"{name} must have a line of column names and rows, got an empty file; write it again"
         )
+    _require_separator(name, heading, delimiter)
     size = max(BLOCK_BYTES, 16 * longest)
     probe = CsvTable(name=name, path=path, delimiter=delimiter, block_bytes=size)
     try:
@@ -167,7 +168,7 @@ def csv_reader(path: Path, name: str, *, delimiter: str = ",") -> CsvTable:
             schema.names  # noqa: B018  (decodes them: Arrow does not check that they are UTF-8)
     except (pa.ArrowException, UnicodeDecodeError):
         raise _unreadable(name) from None
-    _require_header(name, schema.names, delimiter)
+    _require_header(name, schema.names)
     if all(pa.types.is_null(kind) for kind in schema.types):
         require_shape(name, _count_first(probe), len(schema.names))
     logical = frozenset(field.name for field in schema if pa.types.is_boolean(field.type))
@@ -187,18 +188,39 @@ def _count_first(table: CsvTable) -> int:
         return next((batch.num_rows for batch in reader), 0)
 
 
-def _longest_line(path: Path) -> int:
-    """Return the length of the longer of the first two lines; what is not UTF-8 raises."""
+def _first_lines(path: Path) -> tuple[str, int]:
+    """Return the first line, and the length of the longer of the first two; what is not UTF-8 raises."""
     with arrow().input_stream(str(path), compression="detect") as text:
         head, lines = b"", 0
         while lines < 2 and (part := text.read(2**16)):
             head += part
             lines = head.count(b"\n")
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # its end may be half a character
-        return max((len(line) for line in head.split(b"\n")[:2]), default=0)
+        # its end may be half a character
+        decoded = codecs.getincrementaldecoder("utf-8")().decode(head)
+        longest = max((len(line) for line in head.split(b"\n")[:2]), default=0)
+        return decoded.partition("\n")[0], longest
 
 
-def _require_header(name: str, columns: list[str], delimiter: str) -> None:
+def _require_separator(name: str, heading: str, delimiter: str) -> None:
+    """Refuse a first line that is separated by something else than its file's ending says."""
+    bare = re.sub(r'"[^"]*"', "", heading)
+    if delimiter in bare:
+        return
+    wanted, other = ("commas", "\t") if delimiter == "," else ("tabs", ",")
+    if ";" in bare:
+        raise InputError(
+            f"cells of {name} must be separated by {wanted}, got semicolons; save it with {wanted} "
+            "between cells and points in numbers"
+        )
+    if other in bare:
+        got, ending = ("tabs", ".tsv") if other == "\t" else ("commas", ".csv")
+        raise InputError(
+            f"cells of {name} must be separated by {wanted} as its ending says, got {got}; let its name "
+            f"end in {ending}"
+        )
+
+
+def _require_header(name: str, columns: list[str]) -> None:
     """Refuse a first line that is a row of numbers (never quoted), or names that cannot be used."""
     try:
         numbers = [float(column) for column in columns]
@@ -207,9 +229,5 @@ def _require_header(name: str, columns: list[str], delimiter: str) -> None:
     if numbers and any(number != numbers[0] + place for place, number in enumerate(numbers)):
         raise InputError(
             f"the first line of {name} must name the columns, got only numbers; add a line of names"
-        )
-    if len(columns) == 1 and delimiter == "," and ";" in columns[0]:
-        raise InputError(
-            f"cells of {name} must be separated by commas, got semicolons; write it with commas"
         )
     require_distinct(name, columns)

@@ -93,7 +93,7 @@ class DaskSource:
         if self.columns is None:
             raise InputError(
                 f"{self.name} must have column names to select by name, got none; "
-                "open it with columns=[...] to name its columns"
+                "name them with open_source(data, columns=[...])"
             )
         pick_columns(self.name, self.columns, columns, extra=extra)
         return replace(self, columns=columns)

@@ -10,12 +10,12 @@ import numpy as np
 
 from fedpower.data.arrays import ArraySource
 from fedpower.data.blocks import full_blocks
-from fedpower.data.checks import require_finite
+from fedpower.data.checks import require_exact, require_finite
 from fedpower.data.kernel import block_rows as cpu_block_rows
 from fedpower.data.source import RowSource
 from fedpower.data.tensors import TensorSource
 from fedpower.data.watch import UNWATCHED, Watch
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 
 BLOCK_BYTES = 512 * 2**20
 """Bytes of a block in float64 on a device: enough to keep it busy while the next launch comes."""
@@ -54,8 +54,8 @@ def open_device(name: str, *, single: bool = False) -> Device:
     """
     if importlib.util.find_spec("torch") is None:
         raise InputError(
-            f"device={name!r} must have PyTorch, got none installed; run "
-            "`pip install 'fedpower[torch]'`, or leave the device out"
+            f"device={name!r} must have PyTorch, got none installed; run {installing('torch')}, or leave "
+            "the device out"
         )
     try:
         made = torch().empty(1, dtype=torch().float64, device=name)
@@ -131,6 +131,9 @@ def device_blocks(
         if check and not bool(torch().isfinite(part.sum())):
             cells = part.double().cpu().numpy()
             require_finite(cells, name=source.name, columns=source.columns, rows=start)
+        if check and isinstance(source, TensorSource) and source.wide:
+            cells = part.cpu().numpy()
+            require_exact(cells, name=source.name, columns=source.columns, rows=start)
         yield part
         start += int(part.shape[0])
 

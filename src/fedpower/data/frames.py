@@ -95,9 +95,21 @@ def arrow_reader(data: Any, name: str) -> ArrowTable:
             f"{name} must be readable more than once, got a stream of record batches; "
             "give a table (reader.read_all()) or a file"
         )
-    table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else pa.table(data)
+    table = _table_of(data, name)
     require_distinct(name, table.column_names)
     return ArrowTable(name=name, columns=feature_names(table.schema), table=table)
+
+
+def _table_of(data: Any, name: str) -> Any:
+    """Return what exports itself as a table as one; a single column is none."""
+    pa = arrow()
+    try:
+        return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError):
+        raise InputError(
+            f"{name} must be a 2-d table of rows by columns, got a {type(data).__name__} of one "
+            "dimension; give a table that holds it, such as df[['a']] in place of df['a']"
+        ) from None
 
 
 def feature_names(schema: Any) -> tuple[str, ...]:

@@ -15,11 +15,16 @@ from fedpower.errors import InputError
 MAX_GROUPS = 10_000
 """More distinct values than this are taken for a measurement, not for the names of silos."""
 
+FEW_GROUPS = 5
+"""Beyond so many, values that mostly occur once are taken for a measurement too."""
+
 KEY_ROWS = 2**16
 """Rows of the key column looked at together."""
 
 
-def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[str, RowSource]:
+def split_by_group(
+    data: Any, column: str, *, drop: Sequence[str] = (), columns: Sequence[str] | None = None
+) -> dict[str, RowSource]:
     """Return one source per distinct value of a column, keyed and sorted by the value as a string.
 
     One pass over that column counts the groups; each source then streams the table and keeps its
@@ -32,6 +37,7 @@ def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[
     column : the column whose values name the silos. In text files and queries its cells are taken as
         they are written.
     drop : further columns that are no features.
+    columns : the features, in this order; all other columns by default.
     """
     reader = open_table(data)
     if reader is None:
@@ -62,7 +68,7 @@ def split_by_group(data: Any, column: str, *, drop: Sequence[str] = ()) -> dict[
             n_rows=count,
             group=Group(column=column, value=value),
         )
-        sources[label] = open_source(source)
+        sources[label] = open_source(source, columns=columns, extra="drop")
     return sources
 
 
@@ -86,6 +92,12 @@ def _count(reader: TableReader, column: str) -> dict[str, tuple[Any, int]]:
         row += batch.num_rows
     if not groups:
         raise InputError(f"{reader.name} must have at least one row, got none; check the file")
+    alone = sum(count == 1 for _, count in groups.values())
+    if len(groups) > FEW_GROUPS and 2 * alone > len(groups):
+        raise InputError(
+            f"column '{column}' of {reader.name} must name silos, got {len(groups)} values for {row} "
+            "rows, most of them once; split by a column that says whose each row is"
+        )
     return groups
 
 

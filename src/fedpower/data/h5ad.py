@@ -17,11 +17,11 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.data.arrays import array_source, sparse_source
-from fedpower.data.checks import require_matrix
+from fedpower.data.checks import is_wide, require_matrix
 from fedpower.data.csr import CsrFileSource, Slices
 from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Block
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 
 SPARSE = {"csr_matrix": sparse.csr_array, "csc_matrix": sparse.csc_array}
 """How ``X`` may be stored besides as a dense array, by the encoding's name."""
@@ -31,8 +31,7 @@ def h5py() -> Any:
     """Return h5py, imported on first use, or refuse to go on without it."""
     if importlib.util.find_spec("h5py") is None:
         raise InputError(
-            "an .h5ad file must be read with h5py, got none installed; run "
-            "`pip install 'fedpower[h5ad]'`"
+            "an .h5ad file must be read with h5py, got none installed; run " + installing("h5ad")
         )
     return import_module("h5py")
 
@@ -107,7 +106,9 @@ def h5ad_source(path: Path, name: str) -> PositionalSource:
         if isinstance(stored, h5py().Dataset):
             require_matrix(name, stored.shape, stored.dtype)
             rows, width = stored.shape
-            found: PositionalSource = H5adSource(name=name, width=width, n_rows=rows, path=path)
+            found: PositionalSource = H5adSource(
+                name=name, width=width, n_rows=rows, path=path, wide=is_wide(stored.dtype)
+            )
         elif kind in SPARSE:
             found = _sparse(stored, path, name)
         else:
@@ -129,7 +130,12 @@ def _sparse(stored: Any, path: Path, name: str) -> PositionalSource:
         raise corrupt_h5ad(name)
     if kind == "csr_matrix":
         return SparseH5adSource(
-            name=name, width=shape[1], n_rows=shape[0], path=path, indptr=indptr
+            name=name,
+            width=shape[1],
+            n_rows=shape[0],
+            path=path,
+            indptr=indptr,
+            wide=is_wide(stored["data"].dtype),
         )
     parts = (stored["data"][:], stored["indices"][:], indptr)
     return sparse_source(SPARSE[kind](parts, shape=shape), name)

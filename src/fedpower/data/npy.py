@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedpower.data.checks import require_matrix
+from fedpower.data.checks import is_wide, require_matrix
 from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Block
 from fedpower.errors import InputError
@@ -91,4 +91,12 @@ def npy_source(path: Path, name: str) -> NpySource:
     if path.stat().st_size < offset + header.n_bytes:
         raise corrupt(name)
     rows, width = header.shape
-    return NpySource(name=name, width=width, n_rows=rows, path=path, offset=offset, header=header)
+    return NpySource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        path=path,
+        offset=offset,
+        header=header,
+        wide=is_wide(header.dtype),
+    )

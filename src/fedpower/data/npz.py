@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.data.arrays import SparseSource, array_source, sparse_source
-from fedpower.data.checks import require_matrix, shown
+from fedpower.data.checks import is_wide, require_matrix, shown
 from fedpower.data.csr import CsrFileSource, Slices
 from fedpower.data.npy import ArrayHeader, corrupt, read_header
 from fedpower.data.positional import PositionalSource
@@ -112,7 +112,9 @@ def npz_source(path: Path, name: str) -> PositionalSource:
     if header.fortran and header.shape[1] > 1:
         return _whole(path, key, name, header)
     rows, width = header.shape
-    return NpzSource(name=name, width=width, n_rows=rows, path=path, key=key)
+    return NpzSource(
+        name=name, width=width, n_rows=rows, path=path, key=key, wide=is_wide(header.dtype)
+    )
 
 
 def _whole(path: Path, key: str, name: str, header: ArrayHeader) -> PositionalSource:
@@ -146,4 +148,11 @@ def _sparse(path: Path, name: str) -> SparseNpzSource | SparseSource:
         require_matrix(name, shape, header.dtype)
     if indptr.size != shape[0] + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise corrupt(name)
-    return SparseNpzSource(name=name, width=shape[1], n_rows=shape[0], path=path, indptr=indptr)
+    return SparseNpzSource(
+        name=name,
+        width=shape[1],
+        n_rows=shape[0],
+        path=path,
+        indptr=indptr,
+        wide=is_wide(header.dtype),
+    )

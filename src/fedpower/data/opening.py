@@ -88,12 +88,6 @@ def open_source(
             f"{source.name} must have n_features={n_features} columns, got {source.n_features}; "
             "correct n_features or the data"
         )
-    if source.columns is not None and "" in source.columns:
-        place = source.columns.index("") + 1
-        raise InputError(
-            f"every column of {source.name} must have a name, got none for column {place}; "
-            "name it, or leave it out with drop=['']"
-        )
     return source
 
 
@@ -194,7 +188,7 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
     if source.columns is None:
         raise InputError(
             f"{source.name} must have column names to drop {shown(unwanted)}, got none; "
-            "name them with columns=[...]"
+            "name them with open_source(data, columns=[...])"
         )
     unknown = [column for column in unwanted if column not in source.columns]
     if unknown:

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedpower.data.checks import require_block_size, require_distinct, require_finite, require_shape
+from fedpower.data.checks import (
+    require_block_size,
+    require_distinct,
+    require_exact,
+    require_finite,
+    require_shape,
+)
 from fedpower.data.columns import pick_columns
 from fedpower.data.source import Block, Extra, is_sparse
 from fedpower.errors import InputError
@@ -23,6 +29,7 @@ class PositionalSource(ABC):
     n_rows : number of rows, None when only a pass can tell.
     columns : names of the columns kept; None when they have none.
     keep : positions of the columns kept, in order; None for all of them.
+    wide : whether values are stored as 64-bit integers, of which float64 does not hold all.
     """
 
     name: str
@@ -30,6 +37,7 @@ class PositionalSource(ABC):
     n_rows: int | None
     columns: tuple[str, ...] | None = None
     keep: tuple[int, ...] | None = None
+    wide: bool = False
 
     def __post_init__(self) -> None:
         require_shape(self.name, self.n_rows, self.n_features)
@@ -54,7 +62,7 @@ class PositionalSource(ABC):
         """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the kept columns of the rows, checked to be finite."""
+        """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""
         require_block_size(max_rows)
         row = 0
         for stored in self.read(max_rows):
@@ -63,6 +71,8 @@ class PositionalSource(ABC):
                 kept = np.array(self.keep)
                 block = stored[:, kept] if is_sparse(stored) else np.take(stored, kept, axis=1)
             require_finite(block, name=self.name, columns=self.columns, rows=row)
+            if self.wide:
+                require_exact(block, name=self.name, columns=self.columns, rows=row)
             size = int(block.shape[0])
             yield block
             row += size
@@ -84,7 +94,7 @@ class PositionalSource(ABC):
         if self.columns is None:
             raise InputError(
                 f"{self.name} must have column names to select by name, got none; "
-                "open it with columns=[...] to name its columns"
+                "name them with open_source(data, columns=[...])"
             )
         places = pick_columns(self.name, self.columns, columns, extra=extra)
         keep = range(self.width) if self.keep is None else self.keep

@@ -3,11 +3,12 @@
 import hashlib
 import struct
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedpower.data.bound import bound_rows, divide_columns
+from fedpower.data.public_vectors import LARGEST, public_vector
 from fedpower.data.source import Block, Vector, is_sparse
 from fedpower.errors import InputError
 
@@ -34,19 +35,12 @@ class RowTreatment:
 
     def __post_init__(self) -> None:
         if self.center is not None:
-            object.__setattr__(self, "center", _vector("center", self.center))
+            object.__setattr__(self, "center", public_vector("center", self.center))
         if self.scale is not None:
-            scale = _vector("scale", self.scale)
-            if not (scale > 0).all():
-                place = int(np.flatnonzero(~(scale > 0))[0]) + 1
-                raise InputError(
-                    "scale must be positive in every column, got a value that is not in column "
-                    f"{place}; "
-                    "give public positive divisors"
-                )
+            scale = public_vector("scale", self.scale, positive=True)
             object.__setattr__(self, "scale", scale)
         if self.row_norm is not None:
-            object.__setattr__(self, "row_norm", _positive("row_norm", self.row_norm))
+            object.__setattr__(self, "row_norm", _row_norm(self.row_norm))
         if self.normalize and self.row_norm is not None:
             raise InputError(
                 "row_norm and normalize must not be given together, got "
@@ -143,29 +137,17 @@ def _values(rows: Block) -> Vector:
     return rows.data if is_sparse(rows) else np.asarray(rows)
 
 
-def _vector(label: str, values: ArrayLike) -> Vector:
-    """Return a read-only float64 copy of a finite vector, its zeros positive."""
-    try:
-        vector = np.array(values, dtype=np.float64) + 0.0
-    except (TypeError, ValueError):
-        vector = np.array(np.nan)
-    if vector.ndim != 1 or vector.size == 0 or not np.isfinite(vector).all():
-        raise InputError(
-            f"{label} must be a vector of finite numbers, got shape {vector.shape}; "
-            "give one number per column"
-        )
-    vector.flags.writeable = False
-    return vector
-
-
-def _positive(label: str, value: object) -> float:
-    """Return a positive finite number as float."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = np.nan
+def _row_norm(value: object) -> float:
+    """Return a bound on the norm of a row as float; its square is a float64 too."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    number = float(value) if real else np.nan  # type: ignore[arg-type]
     if not (np.isfinite(number) and number > 0):
         raise InputError(
-            f"{label} must be a positive finite number, got {value!r}; give a public bound"
+            f"row_norm must be a positive finite number, got {value!r}; give a public bound"
+        )
+    if not 1 / LARGEST <= number <= LARGEST:
+        raise InputError(
+            f"row_norm must lie between {1 / LARGEST:g} and {LARGEST:g}, got {number:g}; give a public "
+            "bound near the rows' length, or the columns in other units"
         )
     return number

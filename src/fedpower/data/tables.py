@@ -13,6 +13,7 @@ from fedpower.data.checks import (
     not_a_number,
     require_block_size,
     require_distinct,
+    require_exact,
     require_finite,
     require_shape,
     shown,
@@ -146,11 +147,15 @@ class TableSource:
         """Return the feature columns of a batch as a matrix, column by column as they are stored."""
         block = np.empty((batch.num_rows, self.n_features), order="F")
         for place, column in enumerate(self.columns):
-            cells = batch.column(place)
+            cells = plain(batch.column(place))
             if not is_numeric(cells.type):
                 first = rows if isinstance(rows, int) else int(rows[0])
                 raise not_a_number(self.name, column, f"type {cells.type}", first)
             block[:, place] = floats(cells)
+            if arrow().types.is_int64(cells.type) or arrow().types.is_uint64(cells.type):
+                require_exact(
+                    block[:, place : place + 1], name=self.name, columns=(column,), rows=rows
+                )
         require_finite(block, name=self.name, columns=self.columns, rows=rows)
         return block
 

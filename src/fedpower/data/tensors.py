@@ -48,4 +48,5 @@ def tensor_source(tensor: Any, name: str) -> TensorSource:
     kind = "c" if tensor.is_complex() else "f"
     require_matrix(name, tuple(tensor.shape), np.dtype(f"{kind}8"))
     rows, width = tensor.shape
-    return TensorSource(name=name, width=width, n_rows=rows, tensor=tensor.detach())
+    wide = not tensor.is_floating_point() and tensor.element_size() > 4
+    return TensorSource(name=name, width=width, n_rows=rows, tensor=tensor.detach(), wide=wide)

@@ -90,6 +90,12 @@ def read_silos(
     return moments
 
 
+def check_ledgers(silos: list[str], budget: Budget, ledgers: LedgerPaths) -> None:
+    """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
+    with ExitStack() as stack:
+        _open_ledgers(silos, budget, ledgers, stack)
+
+
 def federate(
     moments: Mapping[str, LocalMoment],
     *,

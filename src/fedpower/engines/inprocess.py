@@ -76,9 +76,13 @@ def run_in_process(
 
 
 def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
-    """Return how many silos work at once and how many BLAS threads each of them gets."""
+    """Return how many silos work at once and how many BLAS threads each of them gets.
+
+    A negative ``n_jobs`` counts from the number of cores: -1 takes all, -2 all but one.
+    """
     cores = available_cores()
-    busy = max(1, min(n_jobs or cores, n_silos))
+    asked = cores if n_jobs is None else n_jobs if n_jobs > 0 else cores + 1 + n_jobs
+    busy = max(1, min(asked, n_silos))
     return busy, max(1, cores // busy)
 
 

@@ -3,23 +3,33 @@
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from fedpower.data import RowSource, match_columns, open_source
+from fedpower.data import RowSource, block_rows, columns_of_fit, match_columns, open_source
+from fedpower.data.checks import is_wide, require_exact
 from fedpower.engines.embedded import LedgerPaths, OnRows, federate, read_silos
 from fedpower.errors import InputError
+from fedpower.estimator.beforehand import check_beforehand
 from fedpower.estimator.conversion import as_sklearn
 from fedpower.estimator.fitted import column_scale, take
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.secure import IdentityPaths, identities_of
 from fedpower.estimator.silos import named_sources
-from fedpower.estimator.terms import agree, centers, public_rng, public_treatment, treatment_of
+from fedpower.estimator.terms import (
+    agree,
+    centers,
+    public_rng,
+    public_treatment,
+    treatment_of,
+    warn_of_delta,
+)
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.schedule import Schedule
@@ -59,7 +69,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     aggregation : {"plain", "secure"}, default="plain"
         Whether the coordinator reads every silo's noised moment, or their sum alone: silos then share
         the noise of one trusted curator, √m times less than m of them add by themselves. Needs
-        ``fedpower[secure]``, noise ``moment``, and every silo that answers to stay to the end.
+        the extra ``secure``, noise ``moment``, and every silo that answers to stay to the end.
     colluders : int, default=1
         Of a secure sum: how many silos may tell the coordinator all they know; the noise is
         √(m/(m − colluders)) times that of a trusted curator.
@@ -111,7 +121,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Public randomness: start basis and sampling of silos. Never noise. With ``ledgers`` and noised
         steps, None takes it from the terms of the fit, so that the same fit again is not charged again.
     n_jobs : int, default=None
-        Silos that work at once; None takes the number of cores.
+        Silos that work at once; None and -1 take the number of cores, -2 one less, and so on.
     device : str, default=None
         PyTorch device that multiplies the silos' rows, such as ``"cuda"``; None takes NumPy on the CPU.
         Rows given in float32 are multiplied in float32 where nothing is private and in float64 where
@@ -244,6 +254,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         rows = validate_data(
             self, X, accept_sparse="csr", dtype=np.float64, ensure_min_samples=1 + centers(self)
         )
+        columns = getattr(self, "feature_names_in_", None)
+        names = None if columns is None else tuple(str(column) for column in columns)
+        if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
+            require_exact(rows, name="X", columns=names, rows=0)
         if groups is None:
             parts = {"silo-1": rows}
         else:
@@ -255,8 +269,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 )
             parts = {str(label): rows[labels == label] for label in np.unique(labels)}
         sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
-        columns = getattr(self, "feature_names_in_", None)
-        names = None if columns is None else tuple(str(column) for column in columns)
         return self._fit(sources, names)
 
     def fit_silos(
@@ -320,13 +332,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_clipped=on_clipped,
         )
 
-    def transform(self, X: ArrayLike) -> Array:
+    def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-            New rows in the units of the fit.
+        X : array-like or sparse matrix of shape (n_samples, n_features), or the path of a file
+            New rows in the units of the fit. A file is streamed, and its columns are matched by name
+            where both have names.
 
         Returns
         -------
@@ -334,7 +347,20 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             The scores.
         """
         check_is_fitted(self)
+        if isinstance(X, str | PathLike):
+            names = getattr(self, "feature_names_in_", None)
+            source = columns_of_fit(
+                open_source(X),
+                None if names is None else tuple(str(name) for name in names),
+                self.n_features_in_,
+            )
+            rows_at_once = block_rows(source.n_features, density=source.density or 1.0)
+            return np.vstack([self._scores(block) for block in source.blocks(rows_at_once)])
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return self._scores(rows)
+
+    def _scores(self, rows: Any) -> Array:
+        """Return the scores of rows that are float64 and have the columns of the fit."""
         if self.normalize:
             rows, _ = public_treatment(self).apply(rows)
             axes = self.components_.T
@@ -358,7 +384,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Rows; unit rows where the fit normalised them.
         """
         check_is_fitted(self)
-        scores = np.asarray(X, dtype=np.float64)
+        scores = check_array(X, dtype=np.float64, input_name="X")
+        if scores.shape[1] != self.n_components_:
+            raise InputError(
+                f"X must have a score for each of the {self.n_components_} components, got "
+                f"{scores.shape[1]} columns; give what transform returns"
+            )
         rows = scores @ self.components_
         if not self.normalize:
             rows = rows * column_scale(self)
@@ -411,6 +442,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         on_clipped: Callable[[dict[str, tuple[int, int]]], None] | None = None,
     ) -> Self:
         identities = identities_of(self, sources, identity_files)
+        check_beforehand(self, sources, identities=identities, ledgers=ledgers)
         treatment, leak = treatment_of(self, sources.values())
         moments = read_silos(
             sources,
@@ -434,6 +466,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             columns=columns,
             identities={name: each.public for name, each in identities.items()},
         )
+        warn_of_delta(study, (moment.n_rows for moment in moments.values()))
         outcome = federate(
             moments,
             study=study,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data import RowTreatment
-from fedpower.estimator.terms import centers
+from fedpower.estimator.terms import centers, public_treatment
 from fedpower.linalg import fix_signs
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.outcome import Outcome
@@ -92,6 +92,5 @@ def _without_noise(
 
 def column_scale(model: "FedPCA") -> Array:
     """Return the divisors of the columns; ones where none were given."""
-    if model.scale is None:
-        return np.ones(model.n_features_in_)
-    return np.asarray(model.scale, dtype=np.float64)
+    scale = public_treatment(model).scale
+    return np.ones(model.n_features_in_) if scale is None else scale

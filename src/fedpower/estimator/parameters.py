@@ -41,8 +41,16 @@ def check_parameters(model: "FedPCA") -> None:
     _one_of("reference", model.reference, ("first", "active", "broadcast"))
     _one_of("participation", model.participation, ("sampled", "first"))
     _one_of("extra_columns", model.extra_columns, ("refuse", "drop"))
-    for name in ("iteration_rank", "n_steps", "n_participants", "min_silos", "n_jobs"):
+    for name in ("iteration_rank", "n_steps", "n_participants", "min_silos"):
         _whole(name, getattr(model, name), optional=True)
+    if (
+        not isinstance(model.n_jobs, Integral | None)
+        or isinstance(model.n_jobs, bool)
+        or (model.n_jobs == 0)
+    ):
+        raise InputError(
+            f"n_jobs must be a whole number other than 0, got {model.n_jobs!r}; -1 takes all cores"
+        )
     for name in ("local_steps", "max_rounds", "colluders"):
         _whole(name, getattr(model, name))
     if not isinstance(model.epsilon, Real) or not model.epsilon > 0:

@@ -168,7 +168,7 @@ def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) 
     if gap <= 0 or low < 0:
         raise InputError(
             f"an eigengap must lie above 0 and at most at {trace / rank:g} for {rank} components of rows "
-            f"of norm at most 1, got {gap:g}; give a smaller one"
+            f"of norm at most 1, got {gap:g}; give one in between"
         )
     return full_spectrum([low + gap] * rank + ([low] if rank < n_features else []), n_features)
 

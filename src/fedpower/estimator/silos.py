@@ -14,7 +14,7 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
     """Return the silos' sources by name: given names, or a file's, or its number."""
     if isinstance(silos, Mapping):
         items = [(str(name), silo) for name, silo in silos.items()]
-    elif isinstance(silos, str | PathLike) or not isinstance(silos, Iterable):
+    elif _is_path(silos) or _is_table(silos) or not isinstance(silos, Iterable):
         raise InputError(
             f"silos must be a list or a mapping of data, got {type(silos).__name__}; "
             "put a single silo into a list"
@@ -29,10 +29,36 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
             f"silos must have different names, got {twice[0]!r} more than once; "
             "pass a mapping from names to data"
         )
+    _require_own_rows(items)
     return {
         name: open_source(silo, name=None if _names_itself(silo) else f"silo {name!r}")
         for name, silo in items
     }
+
+
+def _require_own_rows(items: list[tuple[str, Any]]) -> None:
+    """Refuse the same rows under two names: each row would count twice."""
+    seen: dict[object, str] = {}
+    for name, silo in items:
+        rows = _identity(silo)
+        if rows in seen:
+            what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
+            raise InputError(
+                f"each silo must have rows of its own, got {what} for both {seen[rows]!r} and {name!r}; "
+                "give the rows of every silo once"
+            )
+        seen[rows] = name
+
+
+def _identity(silo: Any) -> object:
+    """Return what two silos of the same rows have in common: an object, or a file by whatever path."""
+    if not _is_path(silo):
+        return id(silo)
+    path = Path(silo)
+    if not path.exists():  # which is refused when it is opened
+        return str(path)
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _name(silo: Any, place: int) -> str:
@@ -41,6 +67,11 @@ def _name(silo: Any, place: int) -> str:
 
 def _names_itself(silo: Any) -> bool:
     return _is_path(silo) or callable(getattr(silo, "blocks", None))
+
+
+def _is_table(silos: Any) -> bool:
+    """Whether what should be a list of silos is the rows of one: its items would be taken for silos."""
+    return getattr(silos, "ndim", None) == 2 or hasattr(silos, "__arrow_c_stream__")
 
 
 def _is_path(silo: Any) -> bool:

@@ -4,12 +4,12 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from fedpower.data import RowSource, RowTreatment, largest_row_norm
+from fedpower.data import RowSource, RowTreatment, largest_row_norm, public_vector
 from fedpower.errors import InputError
 from fedpower.estimator.parameters import paper_settings, schedule_of
 from fedpower.estimator.secure import secure_terms
@@ -50,10 +50,17 @@ def centers(model: "FedPCA") -> bool:
 
 def public_treatment(model: "FedPCA") -> RowTreatment:
     """Return what the parameters say is done to each row."""
-    public_center = None if isinstance(model.center, bool | np.bool_) else model.center
+    names = getattr(model, "feature_names_in_", None)
+    columns = None if names is None else tuple(str(name) for name in names)
+    center = None
+    if not isinstance(model.center, bool | np.bool_):
+        center = public_vector("center", model.center, columns=columns)
+    scale = None
+    if model.scale is not None:
+        scale = public_vector("scale", model.scale, columns=columns, positive=True)
     return RowTreatment(
-        center=cast("Any", public_center),
-        scale=cast("Any", model.scale),
+        center=center,
+        scale=scale,
         row_norm=model.row_norm,
         normalize=bool(model.normalize),
     )
@@ -83,6 +90,18 @@ def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> tuple[RowTrea
         center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0
     )
     return found, BOUND_READ
+
+
+def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
+    """Warn of a δ at which a mechanism may keep its promise and still give a whole row away."""
+    least = min(sizes)
+    if study.noise != "none" and study.delta * least > 1:
+        warnings.warn(
+            f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
+            "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def rank_of(model: "FedPCA", n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 
 INK = "#000000"
 GREY = "#dddddd"
@@ -52,7 +52,7 @@ def require_matplotlib() -> None:
         import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
     except ImportError:
         raise InputError(
-            "a picture must be drawn by matplotlib, got none; pip install 'fedpower[plot]'"
+            f"a picture must be drawn by matplotlib, got none installed; run {installing('plot')}"
         ) from None
     del mpl
 

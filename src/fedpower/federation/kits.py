@@ -91,7 +91,8 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     """
     if not (kit / "startup" / "rootCA.pem").is_file() or not (kit / STUDY_FILE).is_file():
         raise InputError(
-            f"{kit} must be a kit made by `fedpower federation init`, got another folder; give one "
+            f"{kit} must be a kit made by `fedpower federation init`, got "
+            f"{'something else' if kit.exists() else 'nothing'} there; give one "
             "of the folders it wrote"
         )
     whose = _whose(kit)

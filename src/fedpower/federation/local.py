@@ -112,9 +112,10 @@ def rehearsal_data(
 ) -> dict[str, Path]:
     """Return the data of the first ``n_silos`` silos: files of their names, or rows that are made up."""
     if not study.min_silos <= n_silos <= len(study.silos):
+        most = len(study.silos)
+        wanted = f"{study.min_silos} to {most}" if study.min_silos < most else f"all {most}"
         raise InputError(
-            f"a rehearsal must have {study.min_silos} to {len(study.silos)} silos, got {n_silos}; "
-            "choose a number in between"
+            f"a rehearsal must have {wanted} silos of the study, got {n_silos}; give so many"
         )
     folder.mkdir(parents=True, exist_ok=True)
     found = {}

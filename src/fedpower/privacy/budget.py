@@ -19,6 +19,9 @@ from fedpower.privacy.summary import summary_sensitivity, summary_size
 LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
 
+SMALLEST_EPSILON = 1e-4
+"""A smaller ε leaves nothing but noise, and is within what accounting may be off by."""
+
 FREE_ORDER_ROWS = 2 * 2**16
 PANEL_ROWS = 128
 CENTRING = 10
@@ -67,10 +70,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         # Root finders take milliseconds: found once, not at every release.
-        if not 0 < self.epsilon <= LARGEST_EPSILON:
+        if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
+            what = "larger one promises nothing"
+            if self.epsilon < SMALLEST_EPSILON:
+                what = "smaller one leaves nothing but noise"
             raise InputError(
-                f"epsilon must be above 0 and at most {LARGEST_EPSILON:g}, or inf for no privacy, "
-                f"got {self.epsilon}; a larger one promises nothing"
+                f"epsilon must be from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, or inf for no "
+                f"privacy, got {self.epsilon:g}; a {what}"
             )
         slack = delta_with_distance(0.0, self.epsilon, self.distance)
         left = self.delta - self.n_releases * slack

@@ -129,11 +129,14 @@ class Account:
 def overspending(account: Account, silo: str | None, mu: float, slack: float) -> str:
     """Return the sentence that refuses a release; following its advice is always allowed."""
     left = replace(account, slack=account.slack + slack).left
+    told = rounded_down(left, 3)
+    if left > 0 and not account.charged(mu_of(float(told), account.delta), slack).holds:
+        told = rounded_down(left * (1 - 10 * ROUNDING), 3)
     who, it = ("this silo", "it") if silo is None else (f"silo {silo!r}", repr(silo))
-    advice = f"ask for epsilon<={_round_down(left)}, " if left > 0 else ""
+    advice = f"ask for epsilon<={told}, " if left > 0 else ""
     return (
         f"this release would spend epsilon={_round_up(account.alone(mu))} but {who} has "
-        f"{_round_down(left)} left at delta={account.delta:g}; "
+        f"{told} left at delta={account.delta:g}; "
         f"{advice}leave {it} out or have its operator raise the cap"
     )
 
@@ -186,12 +189,16 @@ def _epsilon(mu: float, delta: float) -> float:
     return epsilon_of(mu, delta) if delta > 0 and mu < 1e6 else math.inf
 
 
-def _round_down(value: float, digits: int = 3) -> str:
-    """Return value to some significant digits, never more than it is: safe to advise."""
+def rounded_down(value: float, digits: int) -> str:
+    """Return value to some significant digits, and not more than it is but by rounding errors.
+
+    So a cap of which nothing is spent shows all of it left.
+    """
     if not 0 < value < math.inf:
         return f"{value:g}"
+    value *= 1 + 4 * ROUNDING
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.floor(value / step * (1 + 1e-12)) * step:.{digits}g}"
+    return f"{math.floor(value / step) * step:.{digits}g}"
 
 
 def _round_up(value: float, digits: int = 3) -> str:

@@ -1,13 +1,13 @@
 """Every cryptographic primitive that a secure sum uses, from the package ``cryptography``.
 
 None is written here. The package is imported when first used: only secure sums need it
-(``pip install 'fedpower[secure]'``).
+(the extra ``secure``).
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.errors import InputError, ProtocolError, installing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -24,7 +24,7 @@ def require_cryptography() -> None:
     except ImportError:
         raise InputError(
             "a secure sum must have the package cryptography, got none installed; run "
-            "pip install 'fedpower[secure]'"
+            + installing("secure")
         ) from None
 
 

@@ -53,7 +53,7 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
         raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
     if path.exists() and not force:
         raise InputError(
-            f"{path} must not exist yet, got a file there; name another with -o or pass --force"
+            f"{path} must not exist yet, got a file there; name another place or pass force=True"
         )
     staging = _beside(path)
     try:
@@ -77,23 +77,23 @@ def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"{folder} must be a folder, got a file there; name another with -o")
+        raise InputError(f"{folder} must be a folder, got a file there; name another place")
     held = sorted(entry.name for entry in folder.iterdir())
     foreign = [name for name in held if name not in known]
     if held and not force:
         raise InputError(
             f"{folder} must be new or empty, got a folder that holds {held[0]!r}; name another "
-            "with -o" + ("" if foreign else ", or pass --force to replace that result")
+            "place" + ("" if foreign else ", or pass force=True to replace that result")
         )
     if foreign:
         raise InputError(
             f"{folder} must hold an earlier result and nothing else to be replaced, got "
-            f"{foreign[0]!r} in it; name another with -o"
+            f"{foreign[0]!r} in it; name another place"
         )
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
         f"{path} must be in a folder that can be written, got none ({error.strerror}); "
-        "name another with -o"
+        "name another place"
     )

@@ -64,11 +64,10 @@ def write_result(
 
 def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[str, Any]:
     """Write the files of a result into an existing folder and return the record."""
-    optional = {
-        "feature_names": _names(model),
-        "scale": model.scale,
-        "center": None if isinstance(model.center, bool | np.bool_) else model.center,
-    }
+    from fedpower.estimator.terms import public_treatment  # noqa: PLC0415 - reading takes none
+
+    rule = public_treatment(model)
+    optional = {"feature_names": _names(model), "scale": rule.scale, "center": rule.center}
     arrays = {
         "format": np.array(FORMAT),
         "components": model.components_,
@@ -110,6 +109,15 @@ def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[st
 def write_report(folder: str | PathLike[str]) -> Path:
     """Write the report of the result in a folder, from that folder alone, and return its path."""
     place = Path(folder)
+    result = read_whole(place)
+    with new_file(place / REPORT, force=True) as made:
+        made.write_text(page(result), encoding="utf-8", newline="\n")
+    return place / REPORT
+
+
+def read_whole(folder: str | PathLike[str]) -> Result:
+    """Return the result that a folder holds, its record looked over too, for what tells of the fit."""
+    place = Path(folder)
     result = read_result(place)
     lacking = lacks(result.run)
     if lacking is not None:
@@ -117,9 +125,7 @@ def write_report(folder: str | PathLike[str]) -> Path:
             f"{place / RUN} must be as `fedpower fit` wrote it, got none or another kind of {lacking}; "
             "fit again or bring back the folder"
         )
-    with new_file(place / REPORT, force=True) as made:
-        made.write_text(page(result), encoding="utf-8", newline="\n")
-    return place / REPORT
+    return result
 
 
 def read_result(folder: str | PathLike[str]) -> Result:

@@ -92,4 +92,6 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else (None if math.isnan(value) else str(value))
     if isinstance(value, Schedule):
         return plain(asdict(value))
+    if hasattr(value, "to_dict"):  # a labelled vector
+        return plain(value.to_dict())
     return value if value is None or isinstance(value, bool | int | str) else repr(value)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import Block, RowSource, RowTreatment, block_rows, open_source
+from fedpower.data import (
+    Block,
+    RowSource,
+    RowTreatment,
+    block_rows,
+    columns_of_fit,
+    open_source,
+)
 from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 
@@ -47,7 +54,7 @@ def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str
     ]  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result:
     """Components and what goes with them, as `read_result` finds them in a folder.
 
@@ -85,6 +92,15 @@ class Result:
     center: Array | None
     spectrum: Array | None
     run: dict[str, Any]
+
+    def __repr__(self) -> str:
+        told = self.run.get("privacy")
+        private = isinstance(told, dict) and told.get("private")
+        promise = f"epsilon={told.get('asked_epsilon')}" if told and private else "not private"
+        return (
+            f"<Result: {self.n_components} components of {self.n_features} columns, "
+            f"{self.run.get('n_samples')} rows, {promise}>"
+        )
 
     @property
     def n_components(self) -> int:
@@ -156,21 +172,7 @@ class Result:
 
     def select(self, source: RowSource) -> RowSource:
         """Return the source with the columns of the fit: by name where both have names."""
-        if self.feature_names is not None and source.columns is not None:
-            missing = [name for name in self.feature_names if name not in source.columns]
-            if missing:
-                raise InputError(
-                    f"{source.name} must have every column of the fit, got none named "
-                    f"{missing[0]!r}{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
-                    "add it, or fit without it"
-                )
-            return source.select(self.feature_names, extra="drop")
-        if source.n_features != self.n_features:
-            raise InputError(
-                f"{source.name} must have the {self.n_features} columns of the fit, got "
-                f"{source.n_features}; give the same columns in the same order"
-            )
-        return source
+        return columns_of_fit(source, self.feature_names, self.n_features)
 
     def score_blocks(self, source: RowSource) -> Iterator[Array]:
         """Yield the scores of a selected source, block by block."""

@@ -13,7 +13,7 @@ from typing import Any
 from fedpower.data.sql.address import PostgresServer, SqliteFile
 from fedpower.data.sql.query import SqlQuery
 from fedpower.data.tables import arrow
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 
 CONNECT_SECONDS = "10"
 """How long a PostgreSQL server may take to accept a connection, unless the user said otherwise."""
@@ -110,8 +110,8 @@ def _driver(kind: str, name: str) -> Any:
         return import_module(f"adbc_driver_{kind}.dbapi")
     except ImportError:
         raise InputError(
-            f"{name} must be read with the driver adbc-driver-{kind}, got none installed; "
-            "pip install 'fedpower[sql]'"
+            f"{name} must be read with the driver adbc-driver-{kind}, got none installed; run "
+            + installing("sql")
         ) from None
 
 

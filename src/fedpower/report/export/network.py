@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 from fedpower.report.export.provenance import provenance
 from fedpower.report.result import Result
 
@@ -24,7 +24,7 @@ def onnx() -> Any:
     if importlib.util.find_spec("onnx") is None:
         raise InputError(
             "a result must be written as ONNX with the onnx package, got none installed; run "
-            "`pip install 'fedpower[onnx]'`"
+            + installing("onnx")
         )
     return import_module("onnx")
 

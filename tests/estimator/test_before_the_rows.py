@@ -1,0 +1,93 @@
+"""What public facts rule out is refused before a single row is read, and nothing is charged."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpower import FedPCA
+from fedpower.data.source import Block
+from fedpower.errors import FedpowerError
+from fedpower.privacy import Ledger
+
+INF = float("inf")
+PRIVATE = {"epsilon": 1.0, "row_norm": 9.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """A source whose rows must not be read; its number of rows is known, or only a pass could tell."""
+
+    name: str = "unread"
+    columns: tuple[str, ...] | None = ("a", "b", "c")
+    n_features: int = 3
+    n_rows: int | None = 40
+    sparse: bool = False
+    density: float | None = 1.0
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        raise AssertionError("a row was read")
+
+    def select(self, columns: tuple[str, ...], *, extra: Any = "refuse") -> "Unread":
+        return replace(self, columns=columns)
+
+
+@pytest.mark.parametrize("n_rows", [40, None])
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"n_components": 4}, "n_components must be a whole number from 1 to min"),
+        ({**PRIVATE, "epsilon": 61.0}, "epsilon must be from 0.0001 to 60, or inf"),
+        ({**PRIVATE, "epsilon": 1e-9}, "epsilon must be from 0.0001 to 60, or inf"),
+        ({**PRIVATE, "epsilon": 30.0, "delta": 1e-30}, "delta must exceed"),
+        ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
+        ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
+        (
+            {**PRIVATE, "aggregation": "secure", "colluders": 2},
+            "more silos than the 2 that may collude",
+        ),
+        ({**PRIVATE, "noise": "step", "n_components": "noise"}, "whose releases do not show"),
+        ({"n_components": "noise"}, "there is no noise to stand above"),
+        ({"iteration_rank": 9}, "iteration_rank must lie between"),
+        ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
+        ({"center": [1.0, 2.0]}, "center must have one value per column"),
+        (
+            {"scale": [1.0, 0.0, 1.0]},
+            "scale must be positive in every column, got 0 for column 'b'",
+        ),
+    ],
+)
+def test_terms_that_cannot_be_are_refused(
+    parameters: dict[str, Any], sentence: str, n_rows: int | None
+) -> None:
+    silos = [Unread(n_rows=n_rows), Unread(n_rows=n_rows)]
+    with pytest.raises(FedpowerError, match=sentence):
+        FedPCA(**{"n_components": 2, "epsilon": INF, **parameters}).fit_silos(silos)
+
+
+def test_a_bound_is_not_read_from_rows_of_a_fit_that_cannot_be() -> None:
+    with pytest.raises(FedpowerError, match="min_silos"):
+        FedPCA(2, epsilon=1.0, min_silos=2).fit_silos([Unread()])
+
+
+def test_another_silo_s_ledger_is_refused(tmp_path: Path) -> None:
+    for name in ("north", "east"):
+        Ledger.create(tmp_path / f"{name}.ledger", epsilon=2, delta=1e-6, silo=name).close()
+    silos = {"north": Unread(), "south": Unread()}
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for south, sentence in (("east", "got that of 'east'"), ("west", "none at")):
+        ledgers = {"north": tmp_path / "north.ledger", "south": tmp_path / f"{south}.ledger"}
+        with pytest.raises(FedpowerError, match=sentence):
+            FedPCA(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)
+    with pytest.raises(FedpowerError, match="got none for 'south'"):
+        FedPCA(2, **PRIVATE).fit_silos(silos, ledgers={"north": tmp_path / "north.ledger"})
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_fewer_rows_than_components_are_known_after_the_pass() -> None:
+    rows = iter(np.split(np.random.default_rng(0).normal(size=(4, 6)), 2))
+    with pytest.raises(FedpowerError, match=r"min\(n_samples, n_features\)=4"):
+        FedPCA(5, epsilon=INF).fit_silos(list(rows))

@@ -1,0 +1,167 @@
+"""What users of pandas and scikit-learn expect: labels, paths, jobs, and sentences where it cannot be."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+import fedpower
+from fedpower import FedPCA
+from fedpower.engines.inprocess import available_cores, share_cores
+from fedpower.errors import InputError
+from fedpower.report import read_result, write_result
+from problems import Array, spiked_rows
+
+INF = float("inf")
+NAMES = list("abcdef")
+
+
+@pytest.fixture
+def rows() -> Array:
+    return spiked_rows(n_rows=90, n_features=6, rank=2, seed=4) + 2.0
+
+
+@pytest.fixture
+def frame(rows: Array) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=NAMES)
+
+
+def test_a_labelled_centre_and_scale_are_matched_by_name(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    center, scale = frame.mean(), frame.std() * np.arange(1, 7)
+    plain = FedPCA(2, epsilon=INF, center=center.to_numpy(), scale=scale.to_numpy())
+    expected = plain.fit_silos([frame])
+    mixed = FedPCA(2, epsilon=INF, center=center[::-1], scale=scale.sample(frac=1, random_state=0))
+    for model in (mixed.fit_silos([frame]), mixed.fit(frame)):
+        np.testing.assert_allclose(model.components_, expected.components_, atol=1e-12)
+        np.testing.assert_allclose(model.mean_, expected.mean_, atol=1e-12)
+        np.testing.assert_allclose(model.transform(frame), expected.transform(frame), atol=1e-10)
+        back = model.inverse_transform(model.transform(frame))
+        np.testing.assert_allclose(
+            back, expected.inverse_transform(expected.transform(frame)), atol=1e-9
+        )
+    write_result(tmp_path / "out", mixed)
+    assert read_result(tmp_path / "out").run["parameters"]["center"] == center.to_dict()
+    result = read_result(tmp_path / "out")
+    np.testing.assert_allclose(result.transform(frame), expected.transform(frame), atol=1e-10)
+
+
+def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame, rows: Array) -> None:
+    odd = frame.std().rename({"c": "z"})
+    with pytest.raises(
+        InputError, match=r"scale must have a value for every column .* got 'c' on one"
+    ):
+        FedPCA(2, epsilon=INF, scale=odd).fit_silos([frame])
+    with pytest.raises(
+        InputError, match="center must come without labels where columns have no names"
+    ):
+        FedPCA(2, epsilon=INF, center=frame.mean()).fit_silos([rows])
+
+
+def test_advice_from_python_can_be_followed_in_python(frame: pd.DataFrame) -> None:
+    told = frame.assign(e="text")
+    with pytest.raises(InputError, match=r"\(table\.drop\(columns='e'\), or open_source"):
+        FedPCA(2, epsilon=INF).fit_silos([told])
+    assert FedPCA(2, epsilon=INF).fit_silos([told.drop(columns="e")]).n_features_in_ == 5
+
+
+def test_a_series_is_no_silo(frame: pd.DataFrame) -> None:
+    with pytest.raises(
+        InputError, match=r"'silo-1' must be a 2-d table .* got a Series .*df\[\['a'\]\]"
+    ):
+        FedPCA(1, epsilon=INF).fit_silos([frame["a"]])
+
+
+def test_the_rows_of_one_silo_are_put_into_a_list(frame: pd.DataFrame, rows: Array) -> None:
+    for silo in (frame, rows, pa.table(frame), sparse.csr_array(rows)):
+        with pytest.raises(
+            InputError, match=f"got {type(silo).__name__}; put a single silo into a list"
+        ):
+            FedPCA(1, epsilon=INF).fit_silos(silo)
+
+
+def test_a_structured_array_is_to_be_a_table(frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match=r"got a structured array .*pandas\.DataFrame\(array\)"):
+        FedPCA(1, epsilon=INF).fit_silos([frame.to_records(index=False)])
+
+
+def test_numeric_categories_are_numbers(frame: pd.DataFrame, tmp_path: Path) -> None:
+    graded = frame.assign(f=np.arange(90) % 4)
+    exact = FedPCA(2, epsilon=INF).fit_silos([graded])
+    kept = graded.astype({"f": "category"})
+    kept.to_parquet(tmp_path / "one.parquet")
+    for silo in (kept, tmp_path / "one.parquet"):
+        model = FedPCA(2, epsilon=INF).fit_silos([silo])
+        np.testing.assert_allclose(model.components_, exact.components_, atol=1e-12)
+    with pytest.raises(InputError, match=r"column 'f' .* must hold numbers, got type .*string"):
+        FedPCA(2, epsilon=INF).fit_silos([graded.assign(f=pd.Categorical(["x"] * 90))])
+
+
+def test_integers_that_float64_does_not_hold_are_refused_by_fit_too(rows: Array) -> None:
+    large = rows.astype(np.int64)
+    large[3, 2] = 2**60
+    with pytest.raises(InputError, match="column 3 of X must hold integers that are exact"):
+        FedPCA(2, epsilon=INF).fit(large)
+    with pytest.raises(InputError, match="column 'c' of X must hold integers that are exact"):
+        FedPCA(2, epsilon=INF).fit(pd.DataFrame(large, columns=NAMES))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_transform_takes_the_path_of_a_file(
+    frame: pd.DataFrame, tmp_path: Path, normalize: bool
+) -> None:
+    model = FedPCA(2, epsilon=INF, normalize=normalize).fit_silos([frame])
+    frame[NAMES[::-1]].assign(id="x").to_csv(tmp_path / "one.csv")
+    scores = model.transform(tmp_path / "one.csv")
+    np.testing.assert_allclose(scores, model.transform(frame), atol=1e-10)
+    assert model.transform(str(tmp_path / "one.csv")).shape == (90, 2)
+    frame.drop(columns="b").to_csv(tmp_path / "two.csv", index=False)
+    with pytest.raises(
+        InputError, match=r"two\.csv must have every column of the fit, got none named 'b'"
+    ):
+        model.transform(tmp_path / "two.csv")
+
+
+def test_scores_of_another_width_are_refused(rows: Array) -> None:
+    model = FedPCA(2, epsilon=INF).fit(rows)
+    with pytest.raises(InputError, match="a score for each of the 2 components, got 3 columns"):
+        model.inverse_transform(np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("n_jobs", [-1, -2, -100, 1, 3])
+def test_jobs_count_from_the_cores_as_joblib_s_do(rows: Array, n_jobs: int) -> None:
+    busy, _ = share_cores(1000, n_jobs)
+    cores = available_cores()
+    assert busy == (n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs))
+    assert FedPCA(2, epsilon=INF, n_jobs=n_jobs).fit_silos(np.split(rows, 3)).n_samples_ == 90
+
+
+@pytest.mark.parametrize("n_jobs", [0, 1.5, True, "all"])
+def test_no_jobs_are_refused(rows: Array, n_jobs: object) -> None:
+    with pytest.raises(InputError, match="n_jobs must be a whole number other than 0"):
+        FedPCA(2, epsilon=INF, n_jobs=n_jobs).fit(rows)
+
+
+def test_the_same_rows_are_not_two_silos(rows: Array, frame: pd.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="got the same ndarray for both 'silo-1' and 'silo-3'"):
+        FedPCA(2, epsilon=INF).fit_silos([rows, rows.copy(), rows])
+    frame.to_csv(tmp_path / "one.csv", index=False)
+    (tmp_path / "two.csv").symlink_to(tmp_path / "one.csv")
+    with pytest.raises(InputError, match=r"got .*two\.csv for both 'one' and 'two'"):
+        FedPCA(2, epsilon=INF).fit_silos([tmp_path / "one.csv", tmp_path / "two.csv"])
+
+
+def test_the_report_is_reached_from_the_package() -> None:
+    assert fedpower.report.read_result is fedpower.read_result
+
+
+def test_a_result_shows_itself_in_a_line(rows: Array, tmp_path: Path) -> None:
+    write_result(tmp_path / "exact", FedPCA(2, epsilon=INF).fit(rows))
+    told = repr(read_result(tmp_path / "exact"))
+    assert told == "<Result: 2 components of 6 columns, 90 rows, not private>"
+    write_result(tmp_path / "private", FedPCA(2, epsilon=0.5, row_norm=9.0).fit(rows))
+    assert "90 rows, epsilon=0.5>" in str(read_result(tmp_path / "private"))
