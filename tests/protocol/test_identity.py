@@ -81,5 +81,5 @@ def test_without_the_package_the_extra_to_install_is_named(monkeypatch):
     for name in [each for each in sys.modules if each.split(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without_cryptography)
-    with pytest.raises(InputError, match=r"pip install 'fedpower\[secure\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[secure\]'"):
         Identity.new()
