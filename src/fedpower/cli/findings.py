@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import console, table
+from fedpower.report.page.words import above_the_noise
 from fedpower.report.result import standings
 
 MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)"}
@@ -55,11 +56,7 @@ def print_findings(
         )
     if n_above is not None:
         without = f"; without the noise these explain about {explained:.0%}" if explained else ""
-        out.print(
-            f"Above the noise: {n_above} of {n_features} components, with a chance of at most 1% that it "
-            f"is too many{without}.",
-            soft_wrap=True,
-        )
+        out.print(f"{above_the_noise(n_above, n_features)}{without}.", soft_wrap=True)
 
 
 def _shares(ratios: Sequence[float]) -> list[str]:

@@ -152,7 +152,7 @@ class TableSource:
                 first = rows if isinstance(rows, int) else int(rows[0])
                 raise not_a_number(self.name, column, f"type {cells.type}", first)
             block[:, place] = floats(cells)
-            if arrow().types.is_int64(cells.type) or arrow().types.is_uint64(cells.type):
+            if is_wide_integer(cells.type):
                 require_exact(
                     block[:, place : place + 1], name=self.name, columns=(column,), rows=rows
                 )
@@ -165,6 +165,14 @@ class TableSource:
         return replace(self, columns=columns)
 
 
+@functools.cache
+def is_wide_integer(kind: Any) -> bool:
+    """Return whether an Arrow type is of integers of which float64 does not hold all."""
+    types = arrow().types
+    return bool(types.is_int64(kind) or types.is_uint64(kind))
+
+
+@functools.cache
 def is_numeric(kind: Any) -> bool:
     """Return whether an Arrow type holds numbers; booleans do, and so does a column of nulls."""
     types = arrow().types

@@ -14,7 +14,7 @@ from fedpower.report.page.tables import (
     section,
     table,
 )
-from fedpower.report.page.words import column, count, listed, number, percent
+from fedpower.report.page.words import above_the_noise, column, count, listed, number, percent
 from fedpower.report.result import Result
 
 MOST_DRAWN = 60
@@ -65,10 +65,7 @@ def above_noise(result: Result) -> list[str]:
     known = result.run.get("n_above_noise")
     if known is None:
         return []
-    return [
-        f"Above the noise: {known:,} of {count(result.n_features, 'component')}, with a chance of at "
-        "most 1% that it is too many."
-    ]
+    return [f"{above_the_noise(known, result.n_features)}."]
 
 
 def mixed(result: Result) -> list[list[str]]:

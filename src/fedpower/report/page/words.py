@@ -66,6 +66,14 @@ def signed(text: str) -> str:
     return text.replace("-", "−")
 
 
+def above_the_noise(n_above: int, n_features: int) -> str:
+    """Return how many components stand above the privacy noise and how sure that is, without a stop."""
+    return (
+        f"Above the noise: {n_above:,} of {count(n_features, 'component')}, with a chance of at most 1% "
+        "that it is too many"
+    )
+
+
 def count(many: int, thing: str) -> str:
     """Return so many things: 1 row, 60,000 rows."""
     return f"{many:,} {thing}{'' if many == 1 else 's'}"
