@@ -25,6 +25,7 @@ from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
     agree,
     centers,
+    column_names,
     public_rng,
     public_treatment,
     treatment_of,
@@ -254,8 +255,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         rows = validate_data(
             self, X, accept_sparse="csr", dtype=np.float64, ensure_min_samples=1 + centers(self)
         )
-        columns = getattr(self, "feature_names_in_", None)
-        names = None if columns is None else tuple(str(column) for column in columns)
+        names = column_names(self)
         if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
             require_exact(rows, name="X", columns=names, rows=0)
         if groups is None:
@@ -348,12 +348,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if isinstance(X, str | PathLike):
-            names = getattr(self, "feature_names_in_", None)
-            source = columns_of_fit(
-                open_source(X),
-                None if names is None else tuple(str(name) for name in names),
-                self.n_features_in_,
-            )
+            source = columns_of_fit(open_source(X), column_names(self), self.n_features_in_)
             rows_at_once = block_rows(source.n_features, density=source.density or 1.0)
             return np.vstack([self._scores(block) for block in source.blocks(rows_at_once)])
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
@@ -406,7 +401,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
         """
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None)
         return as_sklearn(
             components=self.components_,
             mean=self.mean_,
@@ -414,7 +408,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             explained_variance_ratio=self.explained_variance_ratio_,
             singular_values=self.singular_values_,
             n_samples=self.n_samples_,
-            feature_names=None if names is None else tuple(str(name) for name in names),
+            feature_names=column_names(self),
             scale=None if self.scale is None else column_scale(self),
             normalize=bool(self.normalize),
             center=public_treatment(self).center,

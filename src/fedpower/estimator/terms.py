@@ -48,10 +48,15 @@ def centers(model: "FedPCA") -> bool:
     return isinstance(model.center, bool | np.bool_) and bool(model.center)
 
 
+def column_names(model: "FedPCA") -> tuple[str, ...] | None:
+    """Return the names of the columns that an estimator was fitted to, in order; None without names."""
+    names = getattr(model, "feature_names_in_", None)
+    return None if names is None else tuple(str(name) for name in names)
+
+
 def public_treatment(model: "FedPCA") -> RowTreatment:
     """Return what the parameters say is done to each row."""
-    names = getattr(model, "feature_names_in_", None)
-    columns = None if names is None else tuple(str(name) for name in names)
+    columns = column_names(model)
     center = None
     if not isinstance(model.center, bool | np.bool_):
         center = public_vector("center", model.center, columns=columns)

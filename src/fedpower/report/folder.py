@@ -64,10 +64,13 @@ def write_result(
 
 def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[str, Any]:
     """Write the files of a result into an existing folder and return the record."""
-    from fedpower.estimator.terms import public_treatment  # noqa: PLC0415 - reading takes none
+    from fedpower.estimator.terms import (  # noqa: PLC0415 - reading takes none
+        column_names,
+        public_treatment,
+    )
 
-    rule = public_treatment(model)
-    optional = {"feature_names": _names(model), "scale": rule.scale, "center": rule.center}
+    rule, names = public_treatment(model), column_names(model)
+    optional = {"feature_names": names, "scale": rule.scale, "center": rule.center}
     arrays = {
         "format": np.array(FORMAT),
         "components": model.components_,
@@ -80,7 +83,7 @@ def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[st
         **{key: np.asarray(value) for key, value in optional.items() if value is not None},
     }
     np.savez(place / ARRAYS, **arrays)  # strings and numbers only, so nothing is pickled
-    features = _names(model) or [f"x{place}" for place in range(model.n_features_in_)]
+    features = names or [f"x{place}" for place in range(model.n_features_in_)]
     places = range(1, model.n_components_ + 1)
     _write_csv(
         place / COMPONENTS,
@@ -206,11 +209,6 @@ def _fits_together(result: Result) -> bool:
 
 def _is_spectrum(values: Any) -> bool:
     return values.ndim == 1 and bool(np.isfinite(values).all())
-
-
-def _names(model: "FedPCA") -> list[str] | None:
-    names = getattr(model, "feature_names_in_", None)
-    return None if names is None else [str(name) for name in names]
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
