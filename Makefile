@@ -40,7 +40,7 @@ lint: setup  ## ruff: format and rules
 	$(BIN)/ruff check .
 
 types: setup  ## mypy, strict
-	$(BIN)/mypy -p fedpower
+	$(BIN)/mypy -p fedpower -p paper
 
 contracts: setup  ## arrows between modules point down only
 	$(BIN)/lint-imports --no-cache
@@ -111,7 +111,7 @@ docs-report: setup  ## docs/report.png, a picture of a report
 	$(BIN)/python -m benchmarks.report_picture
 
 reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
-	$(BIN)/fedpower reproduce -o reproduction
+	$(BIN)/python -m paper -o reproduction
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench

@@ -47,7 +47,7 @@ Every target does its own set-up.
 |---|---|
 | `make bench-accuracy` | real data, peers, LocalPower's protocol: JSON, pictures and this page |
 | `make bench` | the tables of `benchmarks/README.md`, a9a in full among them |
-| `fedpower reproduce` | the paper's figures and claims |
+| `make reproduce` | the paper's figures and claims |
 | `make docs-results` | this page, from the files that are there |"""
 
 
@@ -115,7 +115,7 @@ def _told_by_claims(claims: dict[str, Any] | None) -> list[str]:
 
 def _claims_section(claims: dict[str, Any] | None) -> str:
     if claims is None:
-        return "## Claims\n\nThe paper's figures and claims: `fedpower reproduce` makes them."
+        return "## Claims\n\nThe paper's figures and claims: `make reproduce` makes them."
     rows = [
         [
             claim["id"],

@@ -35,10 +35,6 @@ COMMANDS = {
     "budget": ("fedpower.cli.budget:budget", "What a silo has spent on what, and what is left."),
     "identity": ("fedpower.cli.identity:identity", "A silo's signing key, for secure sums."),
     "audit": ("fedpower.cli.audit:audit", "Measure the privacy that is really delivered."),
-    "reproduce": (
-        "fedpower.cli.reproduce:reproduce",
-        "The paper's figures, its sentences tested, and what is better.",
-    ),
     "attack": ("fedpower.cli.attack:attack", "Rebuild a silo's moment from its messages."),
     "doctor": (
         "fedpower.cli.doctor:doctor",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.experiments.reproduction.runs import Run
+from paper.runs import Run
 
 Array = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""``fedpower reproduce``: the same files whatever happens on the way, and sentences where it stops."""
+"""``python -m paper``: the same files whatever happens on the way, and sentences where it stops."""
 
 import json
 import os
@@ -10,20 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from fedpower.cli import main
-from fedpower.cli.reproduce import FIGURES
-from fedpower.experiments.reproduction.outputs import verdicts_on
-from fedpower.experiments.reproduction.settings import FIGURES as KNOWN
-from fedpower.experiments.reproduction.settings import Settings
-from fedpower.experiments.reproduction.table import COLUMNS, read_table
+from paper.__main__ import main
+from paper.outputs import verdicts_on
+from paper.settings import FIGURES as KNOWN
+from paper.settings import Settings
+from paper.table import COLUMNS, read_table
 
 SHORT = ["--quick", "--only", "silos"]
-COMMAND = [sys.executable, "-c", "from fedpower.cli import main; main()", "reproduce"]
+COMMAND = [sys.executable, "-m", "paper"]
 
 
 def run(*words: object) -> int:
-    status: int = main.main(["reproduce", *map(str, words)], standalone_mode=False)
-    return status
+    return main(*map(str, words))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -93,7 +91,7 @@ def test_a_finished_folder_is_not_run_again(short: Path, monkeypatch: pytest.Mon
     def never(*_: object, **__: object) -> None:
         raise AssertionError("nothing must be run again")
 
-    monkeypatch.setattr("fedpower.experiments.reproduction.work.run_repetition", never)
+    monkeypatch.setattr("paper.store.run_repetition", never)
     assert run(*SHORT, "-o", short) == 0
     assert contents(short) == before
 
@@ -162,10 +160,6 @@ def test_json_is_the_claims_file_and_nothing_else(
 ) -> None:
     assert run(*SHORT, "-o", short, "--json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads((short / "claims.json").read_text())
-
-
-def test_the_command_knows_the_figures_there_are() -> None:
-    assert tuple(KNOWN) == FIGURES
 
 
 def test_pictures_hold_no_date(short: Path) -> None:

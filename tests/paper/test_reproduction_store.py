@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.experiments.reproduction import store as module
-from fedpower.experiments.reproduction.curves import Curve, curves_of
-from fedpower.experiments.reproduction.runs import Point, Run
-from fedpower.experiments.reproduction.settings import Settings
-from fedpower.experiments.reproduction.store import Store, write_whole
+from paper import store as module
+from paper.curves import Curve, curves_of
+from paper.runs import Point, Run
+from paper.settings import Settings
+from paper.store import Store, write_whole
 
 SETTINGS = Settings(quick=True, repetitions=2, figures=("silos",))
 CURVES = curves_of(SETTINGS)

@@ -1,16 +1,29 @@
-"""``fedpower reproduce``: the paper's section 5, made anew and put to the test."""
+"""``python -m paper``: the paper's section 5, made anew and put to the test."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fedpower.cli.console import console, note, print_json, table
+from fedpower.cli.failures import exit_status
 from fedpower.cli.progress import bars, quiet_option
+from fedpower.experiments.look import require_matplotlib
+from paper.outputs import claims_record, verdicts_on, write_outputs
+from paper.settings import FIGURES, Settings
+from paper.store import Store
+from paper.store import reproduce as run
 
-FIGURES = ("3", "4", "schedules", "alignment", "silos", "rows")
 USUAL, QUICK = 20, 3
 """Repetitions unless told otherwise."""
 
@@ -21,12 +34,12 @@ USUAL, QUICK = 20, 3
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder for table, claims and pictures; one that was interrupted is gone on with.",
+    help="Folder for table, claims and pictures; an interrupted run in it is resumed.",
 )
 @click.option(
     "--only",
     "figures",
-    type=click.Choice(FIGURES),
+    type=click.Choice(list(FIGURES)),
     multiple=True,
     help="Only this figure; may be given several times.",
 )
@@ -52,19 +65,9 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments at its size, test what its text says, and draw the figures.
 
-    About a quarter of an hour on two cores. An interrupted run goes on where it was when the same
-    command is given again. The same seed gives the same files, byte for byte.
+    About a quarter of an hour on two cores. An interrupted run resumes when the same command is given
+    again. The same seed gives the same files, byte for byte.
     """
-    from fedpower.experiments.look import require_matplotlib  # noqa: PLC0415
-    from fedpower.experiments.reproduction.outputs import (  # noqa: PLC0415
-        claims_record,
-        verdicts_on,
-        write_outputs,
-    )
-    from fedpower.experiments.reproduction.settings import Settings  # noqa: PLC0415
-    from fedpower.experiments.reproduction.store import Store  # noqa: PLC0415
-    from fedpower.experiments.reproduction.work import reproduce as run  # noqa: PLC0415
-
     require_matplotlib()
     settings = Settings(
         seed=seed,
@@ -111,14 +114,6 @@ def _print(verdicts: list[Any]) -> None:
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
     """Give a progress callback; shown on stderr where that is a terminal."""
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     columns = (
         TextColumn("runs"),
         BarColumn(),
@@ -141,3 +136,15 @@ def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
                 progress.update(task, completed=done, total=total)
 
         yield show
+
+
+def main(*words: str) -> int:
+    """Return the exit status of the command; whatever stops it is one sentence on stderr."""
+    return exit_status(
+        lambda: reproduce.main(list(words), "python -m paper", standalone_mode=False),
+        traceback=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

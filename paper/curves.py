@@ -1,11 +1,20 @@
-"""The curves of every figure: what is run, and in which panels it is shown."""
+"""Every curve of every figure, and the study and solver settings that it stands for."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from fedpower.experiments.reproduction.settings import (
+from fedpower.estimator.fedpca import FedPCA
+from fedpower.estimator.terms import agree
+from fedpower.experiments.kept import TREATMENT
+from fedpower.linalg.alignment import Alignment
+from fedpower.protocol.outcome import with_noise
+from fedpower.protocol.schedule import decaying, every
+from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
+from fedpower.protocol.study import NoiseMode, Study
+from paper.settings import (
+    DELTA,
     EPSILON,
     EPSILONS_SHOWN,
     FIGURES,
@@ -15,9 +24,8 @@ from fedpower.experiments.reproduction.settings import (
     PARTICIPATIONS_SHOWN,
     ModelName,
     Settings,
+    Size,
 )
-from fedpower.linalg.alignment import Alignment
-from fedpower.protocol.study import NoiseMode
 
 SolverName = Literal["fedpower", "krylov", "moment", "default"]
 MODES: tuple[NoiseMode, ...] = ("paper", "step", "moment")
@@ -247,3 +255,76 @@ def _name(curve: Curve) -> str:
     if curve.copies != 1:
         parts.append(f"rows x {curve.copies}")
     return ", ".join(parts)
+
+
+def terms_of(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, SolverSettings]:
+    """Return the study of a curve and how the coordinator iterates.
+
+    FedPower is set up as [FP §5] says, the rest as an estimator with these parameters would. Nothing is
+    centred: the paper's A is about the origin.
+
+    Parameters
+    ----------
+    curve
+        What is run.
+    size
+        The model's.
+    sizes
+        Rows by silo.
+    """
+    if curve.solver == "fedpower":
+        study, settings = _fedpower(curve, size, len(sizes))
+    else:
+        study, settings = _ours(curve, size, sizes)
+    return study, with_noise(settings, study, run="reproduction")
+
+
+def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSettings]:
+    every_step = curve.noise in ("step", "paper")
+    rank = curve.iteration_rank or size.iteration_rank
+    study = Study(
+        columns=None,
+        n_features=size.n_features,
+        iteration_rank=rank,
+        treatment=TREATMENT.digest(),
+        noise=curve.noise,
+        epsilon=curve.epsilon,
+        delta=0.0 if curve.noise == "none" else DELTA,
+        n_steps=curve.n_steps if every_step else None,
+    )
+    schedule = decaying if curve.schedule == "decaying" else every
+    return study, PowerSettings(
+        n_features=size.n_features,
+        rank=size.rank,
+        iteration_rank=rank,
+        schedule=schedule(curve.local_steps),
+        n_steps=curve.n_steps,
+        alignment=curve.alignment,
+        n_participants=_participants(curve, n_silos),
+    )
+
+
+def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, SolverSettings]:
+    chosen = curve.solver == "default"
+    model = FedPCA(
+        size.rank,
+        epsilon=curve.epsilon,
+        delta=DELTA,
+        row_norm=1.0,
+        center=False,
+        solver="auto" if curve.solver == "default" else curve.solver,
+        noise="auto" if chosen else curve.noise,  # type: ignore[arg-type]  # never none here
+        iteration_rank=None if chosen else size.iteration_rank,
+        n_participants=_participants(curve, len(sizes)),
+    )
+    study, settings, _ = agree(
+        model, n_rows=sum(sizes.values()), n_features=size.n_features, treatment=TREATMENT
+    )
+    if isinstance(settings, KrylovSettings):
+        settings = replace(settings, max_rounds=N_STEPS)
+    return study, settings
+
+
+def _participants(curve: Curve, n_silos: int) -> int | None:
+    """Return K; None where every silo takes part."""
+    return None if curve.participation == 1 else round(curve.participation * n_silos)

@@ -5,18 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.experiments.reproduction.claims import Claim, Part
-from fedpower.experiments.reproduction.paper_claims import FIGURE_OF, fedpower
-from fedpower.experiments.reproduction.settings import EPSILON, EPSILONS_SHOWN, ModelName, Settings
-from fedpower.experiments.reproduction.statistics import (
-    CHANCE,
-    Bound,
-    Query,
-    Sample,
-    ratio,
-    rows_to,
-)
-from fedpower.experiments.reproduction.table import Table
+from paper.claims import CHANCE, Bound, Claim, Part, Query, Sample, ratio, rows_to
+from paper.paper_claims import FIGURE_OF, fedpower
+from paper.settings import EPSILON, EPSILONS_SHOWN, ModelName, Settings
+from paper.table import Table
 
 HALF = 0.5
 """sin θ_k = 1/2: half of the way from nothing learnt."""

@@ -11,29 +11,16 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from fedpower.engines.inprocess import Answers, available_cores, blas_threads
-from fedpower.experiments.driven import (
-    Ledgers,
-    RememberingSilo,
-    drive,
-    ledgers_for,
-    silos_of,
-)
+from fedpower.experiments.driven import Ledgers, RememberingSilo, drive, ledgers_for, silos_of
 from fedpower.experiments.kept import KeptMoment, keep, pooled_moment
-from fedpower.experiments.reproduction.curves import Curve
-from fedpower.experiments.reproduction.methods import terms_of
-from fedpower.experiments.reproduction.settings import (
-    DELTA,
-    N_STEPS,
-    ModelName,
-    Settings,
-    derived_seed,
-)
 from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import KrylovSettings, SolverSettings, start
 from fedpower.protocol.study import Study
+from paper.curves import Curve, terms_of
+from paper.settings import DELTA, N_STEPS, ModelName, Settings, derived_seed
 
 Array = NDArray[np.float64]
 

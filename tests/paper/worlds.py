@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedpower.experiments.reproduction.curves import Curve, curves_of
-from fedpower.experiments.reproduction.runs import Point, Run
-from fedpower.experiments.reproduction.settings import Settings
-from fedpower.experiments.reproduction.table import Table, table_of
 from fedpower.protocol import decaying, every
+from paper.curves import Curve, curves_of
+from paper.runs import Point, Run
+from paper.settings import Settings
+from paper.table import Table, table_of
 
 SETTINGS = Settings(quick=True, repetitions=6)
 SHRINKS = 0.3

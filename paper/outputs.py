@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpower.experiments.reproduction.captions import captions
-from fedpower.experiments.reproduction.claims import Verdict, judge_all
-from fedpower.experiments.reproduction.own_claims import own_claims
-from fedpower.experiments.reproduction.paper_claims import paper_claims
-from fedpower.experiments.reproduction.pictures import draw_all
-from fedpower.experiments.reproduction.settings import Settings
-from fedpower.experiments.reproduction.store import versions, write_whole
-from fedpower.experiments.reproduction.table import Table
+from paper.claims import Verdict, judge_all
+from paper.figures import captions, draw_all
+from paper.own_claims import own_claims
+from paper.paper_claims import paper_claims
+from paper.settings import Settings
+from paper.store import versions, write_whole
+from paper.table import Table
 
 RUNS, CLAIMS, CAPTIONS = "runs.csv", "claims.json", "captions.json"
 

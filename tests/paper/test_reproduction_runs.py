@@ -8,12 +8,11 @@ import pytest
 
 from fedpower.errors import InputError
 from fedpower.experiments.kept import keep, pooled_moment
-from fedpower.experiments.reproduction.curves import Curve, curves_of
-from fedpower.experiments.reproduction.methods import terms_of
-from fedpower.experiments.reproduction.runs import Run, run_repetition
-from fedpower.experiments.reproduction.settings import FIGURES, PAPER, Settings, derived_seed
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
+from paper.curves import Curve, curves_of, terms_of
+from paper.runs import Run, run_repetition
+from paper.settings import FIGURES, PAPER, Settings, derived_seed
 
 QUICK = Settings(quick=True, repetitions=2)
 PLAIN = Curve(figure="3", panels=("a",), model="I")

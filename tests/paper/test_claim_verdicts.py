@@ -8,20 +8,23 @@ import numpy as np
 import pytest
 from worlds import FALSE, SETTINGS, TRUE, scaled, twist_of, world
 
-from fedpower.experiments.reproduction.claims import Claim, Part, judge, judge_all
-from fedpower.experiments.reproduction.curves import Curve
-from fedpower.experiments.reproduction.own_claims import own_claims
-from fedpower.experiments.reproduction.paper_claims import LESS, fedpower, paper_claims
-from fedpower.experiments.reproduction.statistics import (
+from paper.claims import (
     Bound,
+    Claim,
+    Part,
     Sample,
     estimate,
+    judge,
+    judge_all,
     ratio,
     rounds_to,
     rows_to,
     slope,
 )
-from fedpower.experiments.reproduction.table import Table, read_table
+from paper.curves import Curve
+from paper.own_claims import own_claims
+from paper.paper_claims import LESS, fedpower, paper_claims
+from paper.table import Table, read_table
 
 CLAIMS = {claim.name: claim for claim in [*paper_claims(SETTINGS), *own_claims(SETTINGS)]}
 
