@@ -7,7 +7,7 @@ DEVICES := $(VENV)/.devices
 DOCS   := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation test-pages test-browser bench bench-modes bench-data \
+.PHONY: help setup demo test lint types contracts unit test-federation test-pages test-browser golden bench bench-modes bench-data \
 	bench-rounds bench-secure bench-federation bench-accuracy bench-all docs docs-results docs-report reproduce clean
 
 help:  ## show this list
@@ -58,6 +58,9 @@ test-pages: setup  ## blocks of the documentation that need coordinator and silo
 test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
 	scripts/install-chromium
 	$(BIN)/python -m pytest -m browser tests/browser
+
+golden: setup  ## pin hashes, message bytes, results, amounts and options as they are now; then read the diff
+	PYTHONPATH=tests $(BIN)/python tests/golden/pins.py
 
 bench: setup $(DEVICES)  ## speed and scale beside other libraries, tables made anew (under half an hour, quiet machine)
 	$(BIN)/python -m benchmarks.speed
