@@ -16,7 +16,7 @@ from fedpower.cli import COMMANDS, main
 from fedpower.cli.failures import exit_status, told
 
 PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
-HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas", "dp_accounting")
+HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
 
 
 def test_help_imports_nothing_heavy():
