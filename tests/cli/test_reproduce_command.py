@@ -17,6 +17,8 @@ from fedpower.experiments.reproduction.settings import FIGURES as KNOWN
 from fedpower.experiments.reproduction.settings import Settings
 from fedpower.experiments.reproduction.table import COLUMNS, read_table
 
+pytestmark = pytest.mark.reproduce
+
 SHORT = ["--quick", "--only", "silos"]
 COMMAND = [sys.executable, "-c", "from fedpower.cli import main; main()", "reproduce"]
 
@@ -42,7 +44,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_a_quick_run_makes_every_file_and_says_it_is_not_the_paper_s_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

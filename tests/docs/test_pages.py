@@ -28,6 +28,7 @@ LONGEST_S = 120.0
 RUNNABLE = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_every_block_runs_and_gives_what_is_shown(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

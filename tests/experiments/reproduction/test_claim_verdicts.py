@@ -23,6 +23,8 @@ from fedpower.experiments.reproduction.statistics import (
 )
 from fedpower.experiments.reproduction.table import Table, read_table
 
+pytestmark = pytest.mark.reproduce
+
 CLAIMS = {claim.name: claim for claim in [*paper_claims(SETTINGS), *own_claims(SETTINGS)]}
 
 

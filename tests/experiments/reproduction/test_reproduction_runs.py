@@ -15,6 +15,8 @@ from fedpower.experiments.reproduction.settings import FIGURES, PAPER, Settings,
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
 
+pytestmark = pytest.mark.reproduce
+
 QUICK = Settings(quick=True, repetitions=2)
 PLAIN = Curve(figure="3", panels=("a",), model="I")
 MOMENT = replace(PLAIN, noise="moment", epsilon=0.5)
