@@ -8,5 +8,8 @@ TIERS = (
 
 FAST = " and ".join(f"not {tier}" for tier in TIERS)
 
+NAMED = "not federation"
+"""What runs of files that somebody names: all but servers."""
+
 IMPORT_TORCH = ("test_device_moment.py", "test_fused.py")
 """Files of tests that take PyTorch with them; others import it where they need it."""
