@@ -5,9 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEVICES := $(VENV)/.devices
 DOCS   := $(VENV)/.docs
+# Two workers with a BLAS of one thread each: on two cores more threads only get in each other's way.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
+TWO    := -n 2 --dist worksteal
+TIERS  := test-slow test-programs test-audits test-memory test-reproduce test-benchmarks test-pages test-devices \
+	test-browser test-federation
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit test-federation test-pages test-browser bench bench-modes bench-data \
+.PHONY: help setup demo test test-all lint types contracts unit $(TIERS) durations coverage golden bench bench-modes bench-data \
 	bench-rounds bench-secure bench-federation bench-accuracy bench-all docs docs-results docs-report reproduce clean
 
 help:  ## show this list
@@ -33,7 +38,9 @@ $(DOCS): $(STAMP)
 demo: setup  ## four organisations, one eigenspace: about half a minute
 	@$(BIN)/python examples/demo.py
 
-test: setup lint types contracts unit  ## lint, types, import contract and tests
+test: setup lint types contracts unit  ## what to run after every change: lint, types, import contract, fast tests (three minutes)
+
+test-all: test $(TIERS) docs  ## everything CI runs: that, every other tier and the documentation (half an hour)
 
 lint: setup  ## ruff: format and rules
 	$(BIN)/ruff format --check .
@@ -45,19 +52,53 @@ types: setup  ## mypy, strict
 contracts: setup  ## arrows between modules point down only
 	$(BIN)/lint-imports --no-cache
 
-unit: setup $(DEVICES)  ## the test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+unit: setup  ## the fast tests: those that no other tier has
+	$(PYTEST) $(TWO)
 
-test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none
-	scripts/install-postgres
-	$(BIN)/python -m pytest -m federation tests/federation --ignore tests/federation/test_federation_blocks.py
+test-slow: setup  ## tests that compute for seconds
+	$(PYTEST) $(TWO) -m slow
 
-test-pages: setup  ## blocks of the documentation that need coordinator and silos
-	$(BIN)/python -m pytest -m federation tests/federation/test_federation_blocks.py
+test-programs: setup  ## tests that start fedpower as a program: doctor, completion, progress, interrupts
+	$(PYTEST) $(TWO) -m programs
+
+test-audits: setup  ## games against the noise, attacks, tails of its law
+	$(PYTEST) $(TWO) -m audits
+
+test-memory: setup  ## passes over large files in little memory
+	$(PYTEST) $(TWO) -m memory
+
+test-reproduce: setup  ## the paper's experiments in the small
+	$(PYTEST) $(TWO) -m reproduce
+
+test-benchmarks: setup  ## every benchmark in the small
+	$(PYTEST) $(TWO) -m benchmarks
+
+test-devices: $(DEVICES)  ## tensors, devices and the fused kernel: installs PyTorch
+	$(PYTEST) $(TWO) -m devices
+
+test-pages: $(DEVICES)  ## every block of the documentation, with servers where it needs them, and the notebooks
+	$(PYTEST) $(TWO) -m "pages and not federation"
+	$(PYTEST) -m "pages and federation"
 
 test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
 	scripts/install-chromium
-	$(BIN)/python -m pytest -m browser tests/browser
+	$(PYTEST) -m browser
+
+test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none
+	scripts/install-postgres
+	$(PYTEST) -m "federation and not pages"
+
+durations: setup  ## the fast tests, and which of them take longest
+	$(PYTEST) $(TWO) --durations=40
+
+coverage: setup  ## lines and branches that the fast tests reach, in build/coverage
+	@mkdir -p build
+	COVERAGE_FILE=build/.coverage OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest
+	COVERAGE_FILE=build/.coverage $(BIN)/python -m coverage html -d build/coverage
+	COVERAGE_FILE=build/.coverage $(BIN)/python -m coverage report --skip-covered --sort=cover
+
+golden: setup  ## pin hashes, message bytes, results, amounts and options as they are now; then read the diff
+	PYTHONPATH=tests $(BIN)/python tests/golden/pins.py
 
 bench: setup $(DEVICES)  ## speed and scale beside other libraries, tables made anew (under half an hour, quiet machine)
 	$(BIN)/python -m benchmarks.speed

@@ -18,7 +18,7 @@ from paper.table import Table, rounded, table_of
 
 SETTINGS = "settings.json"
 FINISHED = "finished"
-PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "dp-accounting", "matplotlib")
+PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "matplotlib")
 
 
 def versions() -> dict[str, str]:

@@ -25,7 +25,7 @@ def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it(
     assert "sklearn" in loaded
     assert not loaded & {"nvflare", "torch", "dask", "matplotlib", "click", "rich"}
     own = loaded - modules_after("import sklearn.base, scipy.linalg")  # scikit-learn has its own
-    assert not own & {"dp_accounting", "pandas", "pyarrow", "cryptography"}
+    assert not own & {"pandas", "pyarrow", "cryptography"}
 
 
 def test_the_version_is_told_once() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import benchmarks
 
+pytestmark = pytest.mark.benchmarks
+
 ROOT = Path(__file__).parents[2]
 
 OF_ANOTHER_ENVIRONMENT = "benchmarks.peers."

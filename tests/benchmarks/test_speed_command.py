@@ -13,7 +13,7 @@ from benchmarks.speed.sizes import QUICK
 from benchmarks.speed.targets import TARGETS
 from fedpower.experiments.look import drawing, saved
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.benchmarks
 
 
 @pytest.fixture(scope="module")

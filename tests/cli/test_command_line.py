@@ -16,7 +16,7 @@ from fedpower.cli import COMMANDS, main
 from fedpower.cli.failures import exit_status, told
 
 PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
-HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas", "dp_accounting")
+HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
 
 
 def test_help_imports_nothing_heavy():
@@ -48,6 +48,7 @@ def test_a_typing_error_is_guessed():
     assert "did you mean 'transform'" in run("tranform").stderr
 
 
+@pytest.mark.programs
 def test_a_process_ends_with_the_status_and_no_traceback(here: Path):
     done = subprocess.run(
         [*PROGRAM, "fit", "holes.csv", *EXACT, "-o", "new"],
@@ -79,6 +80,7 @@ def test_a_closed_pipe_is_quiet(here: Path):
         assert process.stderr.read() == b""
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_an_interrupt_ends_with_130_and_leaves_nothing(here: Path):
     before = sorted(here.iterdir())

@@ -50,8 +50,8 @@ def offered(place: Path, *words: str) -> list[str]:
     return sorted(filter(None, done.stdout.splitlines()))
 
 
+@pytest.mark.programs
 @needs_bash
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -43,7 +43,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "NOT_FOR_USERS", (*health.NOT_FOR_USERS, *extras))
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 def test_this_installation_is_sound(here: Path):
     before = sorted(here.iterdir())
     told = json.loads(succeed("doctor", "--json", "--folder", ".").stdout)
@@ -56,6 +56,7 @@ def test_this_installation_is_sound(here: Path):
     assert sorted(here.iterdir()) == before
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("without_extras")
 def test_a_table_tells_the_findings():
     said = succeed("doctor")
@@ -85,7 +86,9 @@ def test_versions_are_compared_by_their_numbers(version: str, bounds: str, kept:
 
 def test_every_requirement_of_the_package_is_understood():
     asked = health.requirements()
-    assert {"numpy", "attrs", "scikit-learn"} <= {each.package for each in asked if not each.extra}
+    core = {each.package for each in asked if not each.extra}
+    assert {"numpy", "pyarrow", "scikit-learn"} <= core
+    assert not core & {"attrs", "dp-accounting"}  # an oracle of the tests alone
     assert {"flare", "sql", "torch"} <= set(health.extras_of(asked))
     assert "dev" not in health.extras_of(asked)
     by_name = {each.package: each for each in asked}
@@ -94,6 +97,7 @@ def test_every_requirement_of_the_package_is_understood():
     assert by_name["attrs"].bounds == "<24"
 
 
+@pytest.mark.programs
 def test_a_package_that_is_too_old_or_not_there_is_broken():
     assert check_packages(ASKED).state == "sound"
     old = Requirement(package="numpy", bounds=">=999", extra=None)
@@ -136,12 +140,14 @@ def test_an_extra_of_another_version_is_broken_and_one_that_prints_is_sound(site
     assert check_extra("own", [loud]).state == "sound"
 
 
+@pytest.mark.programs
 def test_an_import_that_hangs_is_broken(site: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health, "TIMEOUT_S", 1)
     asked = module(site, "endless", "import time; time.sleep(60)")
     assert "no answer within 1 seconds" in check_extra("own", [asked]).told
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("without_extras")
 def test_what_is_broken_is_told_in_one_line_and_gives_status_1(monkeypatch: pytest.MonkeyPatch):
     def fail() -> str:
@@ -177,6 +183,7 @@ def test_noise_that_is_constant_or_too_small_is_noticed(monkeypatch: pytest.Monk
         selftests.noise()
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("without_extras")
 def test_a_folder_that_keeps_no_ledger_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert str(tmp_path) in selftests.ledger(tmp_path)
@@ -189,7 +196,7 @@ def test_a_folder_that_keeps_no_ledger_is_broken(tmp_path: Path, monkeypatch: py
         selftests.ledger(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 @pytest.mark.parametrize("gone", ["rich", "numpy"])
 def test_without_a_package_that_is_needed_the_doctor_still_speaks(gone: str):
     code = (
@@ -209,6 +216,7 @@ def test_a_folder_that_is_none_is_a_finding_with_advice(here: Path):
     assert raised.value.advice == "make it writable, or name another with --folder"
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("without_extras")
 def test_whatever_is_broken_has_something_to_do_beside_it(here: Path):
     findings = examine(here / "north.csv")

@@ -186,8 +186,8 @@ def test_a_warning_is_one_line(here: Path):
     assert "--max-rounds" in line
 
 
+@pytest.mark.devices
 def test_a_device_changes_nothing_but_where_it_is_computed(here: Path):
-    pytest.importorskip("torch")
     succeed("fit", *FILES, *EXACT, "-o", "plain")
     succeed("fit", *FILES, *EXACT, "--device", "cpu", "-o", "device")
     one, other = read_result("plain"), read_result("device")

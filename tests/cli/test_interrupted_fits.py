@@ -14,6 +14,8 @@ if os.name != "posix":
 
 from terminals import Terminal
 
+pytestmark = pytest.mark.programs
+
 STEPS = 120
 NOISED = ("-k", "1", "--epsilon", "1", "--delta", "1e-6", "--row-norm", "1")
 

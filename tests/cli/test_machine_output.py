@@ -72,6 +72,7 @@ def test_a_refusal_is_a_sentence_on_stderr_all_the_same(here: Path, words: tuple
     assert said.stderr.startswith("Error: ")
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("words", [("transform", "out", "many.csv"), ("budget", "many.ledger")])
 def test_a_reader_who_has_enough_ends_the_command_quietly(here: Path, words: tuple[str, ...]):
     """The pipe is closed before a word is written: nothing depends on who is faster."""

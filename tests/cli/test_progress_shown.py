@@ -15,6 +15,8 @@ if os.name != "posix":
 
 from terminals import PROGRAM, Terminal
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -58,7 +58,13 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.programs] if use.under else [])
+        for name, use in USES.items()
+    ],
+)
 def test_a_wrong_use_is_told_in_its_sentence_and_leaves_no_trace(place: Path, name: str):
     use = USES[name]
     before = contents(place)

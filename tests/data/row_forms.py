@@ -1,9 +1,8 @@
 """The same rows in every form that a source can take."""
 
 import gzip
-import importlib.util
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
+import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -178,6 +178,12 @@ def write_h5ad(x: Any, path: Path, names: tuple[str, ...] = NAMES) -> Path:
     return path
 
 
+def _tensor(rows: NDArray[np.float64]) -> Any:
+    import torch
+
+    return torch.tensor(rows)
+
+
 FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "array": lambda rows, folder: rows,
     "fortran array": lambda rows, folder: np.asfortranarray(rows),
@@ -219,13 +225,17 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "backed anndata": lambda rows, folder: anndata.read_h5ad(
         write_h5ad(rows, folder / "r.h5ad"), backed="r"
     ),
+    "tensor": lambda rows, folder: _tensor(rows),
+    "transposed tensor": lambda rows, folder: _tensor(rows.T.copy()).T,
     "source": lambda rows, folder: open_source(rows),
 }
-if importlib.util.find_spec("torch") is not None:
-    import torch
+TENSORS = ("tensor", "transposed tensor")
 
-    FORMS["tensor"] = lambda rows, folder: torch.tensor(rows)
-    FORMS["transposed tensor"] = lambda rows, folder: torch.tensor(rows.T.copy()).T
+
+def forms(names: Iterable[str]) -> list[Any]:
+    """Return the names as parameters of a test; those that take PyTorch are of its tier."""
+    devices = pytest.mark.devices
+    return [pytest.param(name, marks=[devices] if name in TENSORS else []) for name in names]
 
 
 def read_all(source: RowSource, max_rows: int = 10_000) -> NDArray[np.float64]:

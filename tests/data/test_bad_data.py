@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pytest
-from row_forms import FORMS, read_all, sample_rows
+from row_forms import FORMS, forms, read_all, sample_rows
 from scipy import sparse
 
 from fedpower.data import open_source
@@ -41,7 +41,7 @@ FLOAT_FORMS = [form for form in FORMS if form not in ("pandas of many dtypes", "
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("form", FLOAT_FORMS)
+@pytest.mark.parametrize("form", forms(FLOAT_FORMS))
 def test_a_missing_or_infinite_value_is_refused_with_its_column_and_row(
     form: str, value: float, tmp_path: Path
 ) -> None:

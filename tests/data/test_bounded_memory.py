@@ -11,6 +11,8 @@ import pyarrow.parquet
 import pytest
 from row_forms import write_h5ad
 
+pytestmark = pytest.mark.memory
+
 N_FEATURES = 16
 BLOCK = 50_000
 N_BLOCKS = 32  # 200 MB
@@ -67,7 +69,6 @@ def write_cells(path: Path) -> None:
 WRITERS = {".npy": write_npy, ".parquet": write_parquet, ".h5ad": write_cells}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.parametrize("ending", WRITERS)
 def test_a_pass_over_200_mb_takes_less_than_90_mb(ending: str, tmp_path: Path) -> None:

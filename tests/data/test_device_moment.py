@@ -12,6 +12,8 @@ from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.terms import agree, public_rng
 
+pytestmark = pytest.mark.devices
+
 torch = pytest.importorskip("torch")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -10,6 +10,8 @@ from fedpower.data import RowTreatment, fused, local_moment, open_device, open_s
 from fedpower.data.fused import WIDEST, fused_rows
 from fedpower.data.row_factors import factored_rows
 
+pytestmark = pytest.mark.devices
+
 torch = pytest.importorskip("torch")
 
 ON_GPU = torch.cuda.is_available()

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, read_all, sample_rows, write_sqlite
+from row_forms import (
+    FORMS,
+    N_FEATURES,
+    N_ROWS,
+    NAMES,
+    forms,
+    read_all,
+    sample_rows,
+    write_sqlite,
+)
 from scipy import sparse
 
 from fedpower.data import (
@@ -27,7 +36,7 @@ from fedpower.errors import InputError
 ROWS = sample_rows()
 
 
-@pytest.fixture(params=FORMS)
+@pytest.fixture(params=forms(FORMS))
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> RowSource:
     return open_source(FORMS[request.param](ROWS, tmp_path))
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-import torch
 from numpy.typing import NDArray
-from row_forms import read_all
+from row_forms import forms, read_all
 from scipy import sparse
 
 from fedpower.data import RowTreatment, local_moment, open_device, open_source
@@ -36,6 +35,12 @@ def sparse_npz(rows: NDArray[Any], folder: Path) -> Path:
     return folder / "sparse.npz"
 
 
+def tensor(rows: NDArray[Any]) -> Any:
+    import torch
+
+    return torch.from_numpy(rows.astype(np.int64))
+
+
 def table(rows: NDArray[Any]) -> pa.Table:
     return pa.table(dict(zip(NAMES, rows.T, strict=True)))
 
@@ -52,7 +57,7 @@ FORMS: dict[str, Callable[[NDArray[Any], Path], Any]] = {
     "npz": npz,
     "sparse": lambda rows, _: sparse.csc_array(rows),
     "sparse npz": sparse_npz,
-    "tensor": lambda rows, _: torch.from_numpy(rows.astype(np.int64)),
+    "tensor": lambda rows, _: tensor(rows),
     "frame": lambda rows, _: pd.DataFrame(rows, columns=list(NAMES)),
     "table": lambda rows, _: table(rows),
     "parquet": parquet,
@@ -65,7 +70,7 @@ def rows_with(value: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
     return rows
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", forms(FORMS))
 @pytest.mark.parametrize("kind", [np.int64, np.uint64])
 def test_a_large_integer_is_refused_with_its_column_and_row(
     form: str, kind: type[np.integer[Any]], tmp_path: Path
@@ -77,13 +82,13 @@ def test_a_large_integer_is_refused_with_its_column_and_row(
         read_all(open_source(found), 4)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", forms(FORMS))
 def test_the_largest_exact_integer_is_read_as_it_is(form: str, tmp_path: Path) -> None:
     found = FORMS[form](rows_with(2**53 - 1, np.int64), tmp_path)
     assert read_all(open_source(found), 4)[6, 1] == 2**53 - 1
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", forms(FORMS))
 def test_an_identifier_that_is_dropped_may_be_large(form: str, tmp_path: Path) -> None:
     found = FORMS[form](rows_with(2**60, np.int64), tmp_path)
     named = open_source(found).columns is None
@@ -91,8 +96,8 @@ def test_an_identifier_that_is_dropped_may_be_large(form: str, tmp_path: Path) -
     assert read_all(source, 4).shape == (10, 1)
 
 
-@pytest.mark.parametrize("data", ["array", "tensor"])
-@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("data", forms(["array", "tensor"]))
+@pytest.mark.parametrize("device", [None, pytest.param("cpu", marks=pytest.mark.devices)])
 def test_kernels_refuse_it_too(data: str, device: str | None, tmp_path: Path) -> None:
     source = open_source(FORMS[data](rows_with(-(2**53) - 2, np.int64), tmp_path))
     place = None if device is None else open_device(device, single=False)

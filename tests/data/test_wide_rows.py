@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+pytestmark = pytest.mark.memory
+
 N_FEATURES = 20_000  # a d×d array would take 3 GB
 
 CODE = """
@@ -46,7 +48,6 @@ def write_sparse(path: Path, n_rows: int) -> None:
     sparse.save_npz(path, rows, compressed=False)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.parametrize(
     ("write", "n_rows", "most"),

@@ -18,7 +18,7 @@ def test_a_notebook_is_kept_without_outputs(path: Path) -> None:
             assert cell.execution_count is None
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)

@@ -24,10 +24,12 @@ NOT_RUN = {
 """By allowed reason for a block that runs nowhere: a word that such a block holds."""
 SHOWN = {"", OUTPUT, "toml", "{toctree}", "{include}"}
 """Languages of blocks that nobody runs."""
-LONGEST_S = 120.0
+LONGEST_S = 600.0
+"""Seconds after which a command counts as hanging, however busy the machine."""
 RUNNABLE = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("page", RUNNABLE)
 def test_every_block_runs_and_gives_what_is_shown(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

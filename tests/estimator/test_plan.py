@@ -31,6 +31,7 @@ def _parameters(way: Way) -> dict[str, str]:
     return {"solver": way.solver, "noise": way.noise, "aggregation": way.aggregation}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
     """The median of 9 private fits is within 1.5 times of the prediction, for every way.

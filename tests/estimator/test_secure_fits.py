@@ -60,6 +60,7 @@ def seeded(seed, parts, **terms):
     return outcome.solution.vectors[:, :2]
 
 
+@pytest.mark.slow
 def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
     """Mean sin θ over 40 seeds of each, 12 silos: about √(12/11) of the curator's, and far from √12.
 

@@ -14,6 +14,8 @@ from fedpower.experiments.attack_messages import AttackSetting, overhear, silo_r
 from fedpower.experiments.attack_picture import draw_attack
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 
+pytestmark = pytest.mark.audits
+
 SMALL = AttackSetting(n_rows=300, n_features=10, iteration_rank=3, n_steps=6)
 SEEDS = range(4)
 

@@ -20,6 +20,8 @@ from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import Study
 
+pytestmark = pytest.mark.audits
+
 SURE = 1 - 1e-6
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_steps": 2, "confidence": SURE}
 CASES = [("moment", False), ("moment", True), ("step", False), ("step", True), ("paper", False)]

@@ -14,6 +14,8 @@ from fedpower.experiments.audit_worlds import budget_for
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.study import Study
 
+pytestmark = pytest.mark.audits
+
 TERMS = {"delta": 1e-5, "confidence": 1 - 1e-6}
 centred = pytest.mark.parametrize("center", [False, True])
 
@@ -44,7 +46,6 @@ def test_shared_noise_is_not_accused(center):
     assert report.epsilon_lower <= report.exact_epsilon <= report.claimed_epsilon
 
 
-@pytest.mark.slow
 def test_shares_too_small_by_the_root_of_two_are_caught():
     report = audit_mode(
         "secure",

@@ -97,6 +97,7 @@ def _parties(folder: Path) -> Iterator[Parties]:
             parties.stop(kit)
 
 
+@pytest.mark.pages
 @pytest.mark.federation
 @pytest.mark.parametrize("page", SERVED)
 def test_blocks_that_need_servers_give_what_is_shown(

@@ -26,6 +26,8 @@ from paper.own_claims import own_claims
 from paper.paper_claims import LESS, fedpower, paper_claims
 from paper.table import Table, read_table
 
+pytestmark = pytest.mark.reproduce
+
 CLAIMS = {claim.name: claim for claim in [*paper_claims(SETTINGS), *own_claims(SETTINGS)]}
 
 

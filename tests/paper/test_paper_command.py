@@ -16,6 +16,8 @@ from paper.settings import FIGURES as KNOWN
 from paper.settings import Settings
 from paper.table import COLUMNS, read_table
 
+pytestmark = pytest.mark.reproduce
+
 SHORT = ["--quick", "--only", "silos"]
 COMMAND = [sys.executable, "-m", "paper"]
 
@@ -40,7 +42,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_a_quick_run_makes_every_file_and_says_it_is_not_the_paper_s_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

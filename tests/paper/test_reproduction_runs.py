@@ -14,6 +14,8 @@ from paper.curves import Curve, curves_of, terms_of
 from paper.runs import Run, run_repetition
 from paper.settings import FIGURES, PAPER, Settings, derived_seed
 
+pytestmark = pytest.mark.reproduce
+
 QUICK = Settings(quick=True, repetitions=2)
 PLAIN = Curve(figure="3", panels=("a",), model="I")
 MOMENT = replace(PLAIN, noise="moment", epsilon=0.5)

@@ -70,6 +70,7 @@ def test_the_law_is_symmetric():
     assert stats.ks_2samp(K[K > 0], -K[K < 0]).pvalue > 1e-7
 
 
+@pytest.mark.audits
 def test_the_tail_beyond_five_is_there_at_its_rate():
     """Counts beyond 3, 4 and 5 within Poisson limits: failure probability 3e-7.
 

@@ -110,6 +110,7 @@ def test_sixteen_steps_between_silos_that_differ_much_do_not_diverge() -> None:
         assert sin_theta(found.basis, truth) < 1e-2
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=12)
 @given(
     seed=st.integers(0, 10_000),

@@ -143,6 +143,7 @@ def odd_bytes(rng, study):
     return bytes(content) + (hashlib.sha256(content).digest() if right else raw[-32:])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
 def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(

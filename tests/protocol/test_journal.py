@@ -63,6 +63,7 @@ def test_a_journal_of_no_round_is_one() -> None:
     assert held.sound == len(journal.opening(STUDY, RUN))
 
 
+@pytest.mark.slow
 def test_cut_short_at_any_byte_the_whole_records_before_it_stand() -> None:
     rounds = finished("fedpower, moment")
     content = as_bytes(rounds)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from fedpower.errors import installing
 
 NAME = "fedpower"
-MODULES = {"scikit-learn": "sklearn", "attrs": "attr"}
+MODULES = {"scikit-learn": "sklearn"}
 """Packages that are not imported by their own name."""
 
 PURPOSES = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # reading a result takes no estimator with it
     from fedpower.estimator import FedPCA
 
 FORMAT = "fedpower-result/1"
-PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "dp-accounting", "pyarrow")
+PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "pyarrow")
 
 
 def run_record(

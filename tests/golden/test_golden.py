@@ -1,0 +1,30 @@
+"""Hashes, message bytes, result folders, amounts and options are what they were."""
+
+import difflib
+
+import pytest
+
+from fedpower.protocol.messages import BODIES
+from golden.pins import HERE, PINS, as_text, pinned
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_nothing_pinned_has_changed(name: str) -> None:
+    was = pinned(name)
+    differences = difflib.unified_diff(
+        as_text(was).splitlines(), PINS[name].text(was).splitlines(), "pinned", "now", lineterm=""
+    )
+    told = "\n".join(differences)
+    assert not told, f"{told}\n\nif this is meant: `make golden`, and commit {name}.json"
+
+
+def test_every_kind_of_message_is_pinned() -> None:
+    assert {name.split(",")[0] for name in pinned("messages")} == set(BODIES)
+
+
+def test_every_study_has_terms_of_its_own() -> None:
+    """Else a term that no longer counts in the hash would not be noticed."""
+    hashes = pinned("studies")
+    assert set(hashes) == {path.stem for path in (HERE / "studies").glob("*.toml")}
+    for kind in ("agreement", "terms"):
+        assert len({each[kind] for each in hashes.values()}) == len(hashes)

@@ -1,0 +1,45 @@
+"""The tiers of the tests: every mark has a target, and PyTorch is imported in its own tier alone."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tiers import FAST, IMPORT_TORCH, TIERS
+
+ROOT = Path(__file__).parents[1]
+DEVICES = {"torch", "triton"}
+
+
+def test_every_tier_has_a_mark_and_a_target_that_test_all_runs(pytestconfig: pytest.Config) -> None:
+    marks = {line.split(":")[0] for line in pytestconfig.getini("markers")}
+    assert set(TIERS) <= marks
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (run,) = re.findall(r"^TIERS\s*:= (.*)$", makefile, flags=re.MULTILINE)
+    assert sorted(run.split()) == sorted(f"test-{tier}" for tier in TIERS)
+    for tier in TIERS:
+        (recipe,) = re.findall(rf"^test-{tier}:.*##.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE)
+        assert re.search(rf"-m \"?{tier}\b", recipe), tier
+        assert f"not {tier}" in FAST
+
+
+def test_pytorch_is_imported_at_the_top_of_its_own_tests_alone() -> None:
+    """So the fast tests need none, and do not wait for it."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name not in IMPORT_TORCH:
+            assert not _imported(ast.parse(path.read_text(encoding="utf-8"))) & DEVICES, path
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Return the packages that a file imports wherever it is imported, skipped or not."""
+    found = set()
+    for node in tree.body:
+        for each in ast.walk(node) if not isinstance(node, ast.FunctionDef | ast.ClassDef) else ():
+            if isinstance(each, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in each.names}
+            elif isinstance(each, ast.ImportFrom):
+                found.add((each.module or "").split(".")[0])
+            elif isinstance(each, ast.Call) and ast.unparse(each.func).endswith("importorskip"):
+                found |= {str(word.value) for word in each.args if isinstance(word, ast.Constant)}
+    return found
