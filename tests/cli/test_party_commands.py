@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 from consortium import kit_for, silo_file, write_study
 from hospitals import run, succeed
 
+from fedpower.federation import environment, processes
+from fedpower.federation.silo_file import read_silo
+from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import read_study
 
 
@@ -54,6 +58,37 @@ def test_a_dry_run_of_an_exact_study_says_that_nothing_is_private(place: Path) -
     kit.write_text(kit.read_text().replace("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf"))
     facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
     assert facts["leaves"] == "exact numbers: this study is NOT private"
+
+
+def test_a_dry_run_advises_an_operator_whose_rows_are_mostly_clipped(place: Path) -> None:
+    words = ("silo", "kits/north", "north.toml", "--dry-run", "--json")
+    assert "advice" not in json.loads(succeed(*words).stdout)
+    kit = Path("kits/north/study.toml")
+    kit.write_text(re.sub(r"row_norm = .*", "row_norm = 0.1", kit.read_text()))
+    facts = json.loads(succeed(*words).stdout)
+    assert facts["rows_clipped_by_the_bound"] == facts["rows"]
+    assert facts["advice"].startswith(f"{facts['rows']} of {facts['rows']} rows are longer")
+
+
+def test_a_silo_tells_its_jobs_which_rows_were_checked_before_it_connects(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would start is looked at in place of being started."""
+    started: list[dict[str, str]] = []
+
+    def supervise(command: list[str], told: dict[str, str], **_: Any) -> int:
+        started.append(told)
+        return 0
+
+    monkeypatch.setattr(processes, "supervise", supervise)
+    assert run("silo", "kits/north", "north.toml").exit_code == 0
+    silo = read_silo(Path("north.toml"))
+    with open_silo(read_study(Path("kits/north/study.toml")), silo) as node:
+        assert started[0][environment.ROWS] == node.fingerprint != ""
+    Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
+    said = run("silo", "kits/north", "north.toml")
+    assert said.exit_code == 2
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize("noise", ["step", "paper"])

@@ -41,7 +41,6 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "epsilon too small": Wrong((*NORTH, "-k", 2, "--epsilon", 1e-9, "--normalize"), "epsilon must be from 0.0001 to 60, or inf for no privacy, got 1e-09; a smaller one leaves nothing but noise"),
         "no bound on rows": Wrong((*NORTH, "-k", 2, "--epsilon", 1), "a fit with epsilon=1 must know a public bound on the norm of a row, got none; give --row-norm B, or --normalize to scale every row to norm 1"),
         "two bounds on rows": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 1, "--normalize"), "--row-norm and --normalize must not be given together, got --row-norm=1.0 and --normalize; choose one"),
-        "a bound that all rows exceed": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 0.1), "--row-norm must suit the rows, got 0.1, which all 60 rows exceed; give public centres and scales with --center-file and --scale-file, a larger bound, or --normalize to keep the rows' directions alone (nothing was charged)"),
         "a negative bound": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm=-1"), "--row-norm must be a positive finite number, got -1.0; give a public bound"),
         "a bound beyond all measure": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 1e308), "--row-norm must lie between 1e-150 and 1e+150, got 1e+308; give a public bound near the rows' length, or the columns in other units"),
         "delta of one": Wrong((*NORTH, *PRIVATE, "--delta", 1), "delta must lie between 0 and 1, got 1.0; 1e-6 is usual"),

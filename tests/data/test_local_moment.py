@@ -238,6 +238,8 @@ def test_slivers_are_joined_into_blocks_worth_computing_on(sizes: list[int], mos
     rows = np.arange(float(sum(sizes)))[:, None]
 
     class Slivers:
+        name, n_rows = "slivers", sum(sizes)
+
         def blocks(self, max_rows: int) -> Any:
             start = 0
             for size in sizes:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from studies import COLUMNS, silo_rows, write_rows, write_silo, write_study
 
-from fedpower.errors import FedpowerError
+from fedpower.errors import FedpowerError, InputError
+from fedpower.federation import environment
+from fedpower.federation.apps import StudySilo
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
@@ -186,3 +188,33 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
             node.ledger is not None and node.ledger.spent().n_releases == 0
             for node in silos.values()
         )
+
+
+def test_a_job_answers_for_the_rows_that_were_checked_when_the_silo_started_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is another process, which reads the rows again: it is told their fingerprint."""
+    study, silo = write_study(tmp_path), write_silo(tmp_path)
+    with open_silo(study, silo) as node:
+        checked = node.fingerprint
+    monkeypatch.setenv(environment.STUDY, str(tmp_path / "study.toml"))
+    monkeypatch.setenv(environment.SILO, str(silo.path))
+    monkeypatch.setenv(environment.ROWS, checked)
+    with StudySilo()._opened() as answers:
+        assert isinstance(answers.answer(question(study, AskMoment())).body, PackedMoment)
+    before = Ledger.open(tmp_path / "north.ledger").spent()
+    rows = silo_rows("north").copy()
+    rows[3, 1] += 1e-9
+    write_rows(tmp_path / "north.csv", rows)
+    with (
+        pytest.raises(InputError, match="must be the rows that were there when it started"),
+        StudySilo()._opened(),
+    ):
+        pytest.fail("the silo was opened")
+    assert Ledger.open(tmp_path / "north.ledger").spent() == before
+
+
+def test_an_exact_study_s_rows_have_no_fingerprint(tmp_path: Path) -> None:
+    study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
+    with open_silo(study, write_silo(tmp_path)) as node:
+        assert node.fingerprint == ""

@@ -1,4 +1,7 @@
-"""Rules 4 and 6 of docs/privacy.md from the outside: no seed reaches the noise, no diagnostics get out.
+"""Rules 4 and 6 to 8 of docs/privacy.md from the outside.
+
+No seed reaches the noise, no diagnostics get out, noise is made for the rows that were summed, and no
+number in a row decides whether there is a result.
 
 `docs/privacy.md` names the test of each rule; the others are in `tests/protocol`.
 """
@@ -7,15 +10,21 @@ import inspect
 import json
 import random
 import re
+import warnings
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
+from scipy import sparse
 
 from fedpower import FedPCA
 from fedpower.cli import main
 from fedpower.engines import embedded
-from fedpower.errors import InputError
+from fedpower.errors import FedpowerError, InputError
+from fedpower.estimator.terms import ClippingWarning
 from fedpower.privacy import noise
+from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import open_releases
 
@@ -143,3 +152,127 @@ def test_nothing_of_the_rows_diagnostics_is_in_a_run_s_folder(tmp_path, capsys):
         if file.suffix in (".json", ".csv", ".html", ".txt"):
             assert "n_clipped" not in file.read_text()
             assert "were clipped" not in file.read_text()
+
+
+def write_wide(path, rows):
+    """Write rows so wide that they are read at every step and no moment is made of them."""
+    heading = ",".join(f"c{place}" for place in range(rows.shape[1]))
+    np.savetxt(path, rows, delimiter=",", header=heading, comments="", fmt="%.17g")
+
+
+@pytest.mark.parametrize("left", [2, 40])
+def test_a_file_overwritten_during_a_fit_gets_no_noise_made_for_other_rows(tmp_path, caplog, left):
+    """Rule 7: no release and no charge after it, whether rows are fewer or only others."""
+    rng = np.random.default_rng(0)
+    path, book = tmp_path / "north.csv", tmp_path / "north.ledger"
+    write_wide(path, rng.normal(size=(40, 600)) / 30)
+    Ledger.create(book, epsilon=2.0, delta=1e-5, silo="north").close()
+    spent = []
+
+    def overwrite(closed):
+        if not spent and closed.kind != "enrol":
+            write_wide(path, rng.normal(size=(left, 600)) / 30)
+            with Ledger.open(book) as ledger:
+                spent.append(ledger.spent())
+
+    terms = {"noise": "step", "n_steps": 3, "row_norm": 1.0, "center": False, "random_state": 0}
+    model = FedPCA(2, epsilon=1.0, **terms)
+    with pytest.raises(FedpowerError, match="operator's log says why") as refused:
+        model.fit_silos({"north": path}, ledgers={"north": book}, on_round=overwrite)
+    assert str(path) not in str(refused.value)
+    assert f"{path} must hold the same rows" in caplog.text
+    with Ledger.open(book) as ledger:
+        assert [ledger.spent()] == spent
+        assert ledger.spent().n_releases > 0
+
+
+EXTREMES = [1.2e308, -1.7e308, 5e-324, 1e-200, 1e154, 2.0**53 + 2, 0.0]
+TREATMENTS = {
+    "a small bound": {"row_norm": 0.25},
+    "a large bound": {"row_norm": 1e120},
+    "unit rows": {"normalize": True},
+    "scales": {"row_norm": 3.0, "scale": np.full(5, 1e-3)},
+    "a far centre": {"row_norm": 3.0, "center": np.full(5, -1.7e308)},
+    "both, unit rows": {
+        "normalize": True,
+        "center": np.full(5, -1e308),
+        "scale": np.full(5, 1e-140),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ["array", "sparse", "csv"])
+@pytest.mark.parametrize("treatment", TREATMENTS)
+@pytest.mark.parametrize("mode", ["moment", "step"])
+def test_no_number_in_a_row_decides_whether_there_is_a_result(tmp_path, kind, treatment, mode):
+    """Rule 8: what is finite counts, with norm 1 at most, however large or small it is."""
+    for place, extreme in enumerate(EXTREMES):
+        rows = silos(20)["a"]
+        rows[3, 1] = rows[4] = extreme
+        source = rows
+        if kind == "sparse":
+            source = sparse.csr_array(rows)
+        elif kind == "csv":
+            source = tmp_path / f"{place}.csv"
+            write_wide(source, rows)
+        terms = TREATMENTS[treatment]
+        if "center" not in terms:
+            terms = {**terms, "center": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = FedPCA(2, epsilon=1.0, noise=mode, iteration_rank=2, random_state=0, **terms)
+            model.fit_silos([source])
+        assert np.isfinite(noised_numbers(model)).all()
+
+
+def test_rows_that_are_all_longer_than_the_bound_give_a_result_and_a_word_to_the_operator(
+    tmp_path, capsys
+):
+    """Rule 8: with one row more within the bound there was a result before, too."""
+    rows = silos(30)["a"]
+    rows *= 9 / np.linalg.norm(rows, axis=1, keepdims=True)
+    outcomes = {}
+    for name, first in {"all": 9.0, "all but one": 0.1}.items():
+        rows[0] *= first / np.linalg.norm(rows[0])
+        np.save(tmp_path / "rows.npy", rows)
+        out = tmp_path / name
+        words = ["fit", str(tmp_path / "rows.npy"), "-k", "2", "--epsilon", "1", "--row-norm", "1"]
+        status = main([*words, "-o", str(out)], standalone_mode=False)
+        outcomes[name] = (status, sorted(file.name for file in out.iterdir()))
+        said = capsys.readouterr()
+        assert "clipped" in said.err
+        assert "clipped" not in said.out
+    assert outcomes["all"] == outcomes["all but one"]
+    with pytest.warns(ClippingWarning, match="every row is longer than row_norm"):
+        FedPCA(2, epsilon=1.0, row_norm=0.01).fit_silos([rows])
+
+
+BAD = {
+    "missing": [np.nan],
+    "infinite": [np.inf],
+    "beyond 2^53": [2**53 + 1],
+    "text": ["twelve"],
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_a_number_is_refused_before_anything_is_charged(tmp_path, what):
+    """Rule 8: when rows are read for the first time, before a question can be asked."""
+    path, book = tmp_path / "north.parquet", tmp_path / "north.ledger"
+    columns = {"a": list(range(50)), "b": [*range(49), *BAD[what]]}
+    if what == "text":
+        path = tmp_path / "north.csv"
+        path.write_text(
+            "a,b\n" + "".join(f"{x},{y}\n" for x, y in zip(*columns.values(), strict=True))
+        )
+    else:
+        parquet.write_table(pa.table(columns), path)
+    Ledger.create(book, epsilon=2.0, delta=1e-5, silo="north").close()
+    asked = []
+    with pytest.raises(InputError, match=r"column 'b' of .* row 50"):
+        FedPCA(1, epsilon=1.0, row_norm=9.0).fit_silos(
+            {"north": path}, ledgers={"north": book}, on_round=asked.append
+        )
+    assert not asked
+    with Ledger.open(book) as ledger:
+        assert ledger.spent().n_releases == 0

@@ -164,18 +164,18 @@ def _budget(path: Path) -> dict[str, Any]:
 
 
 def _tell_clipped(row_norm: float, counts: dict[str, tuple[int, int]]) -> None:
-    """Tell the operator what the bound did to the rows; it goes into no result.
+    """Tell the operator what the bound did to the rows.
 
-    A bound that every row exceeds is refused before it costs anything: directions alone would be left, in
-    units that the bound was not meant for.
+    It goes into no result, nor into whether there is one.
     """
-    n_rows = sum(rows for _, rows in counts.values())
     if all(count == rows for count, rows in counts.values()):
-        raise InputError(
-            f"--row-norm must suit the rows, got {row_norm:g}, which all {n_rows} rows exceed; give "
-            "public centres and scales with --center-file and --scale-file, a larger bound, or "
-            "--normalize to keep the rows' directions alone (nothing was charged)"
+        note(
+            f"all {sum(rows for _, rows in counts.values())} rows are longer than --row-norm "
+            f"{row_norm:g} and were clipped, so that their directions alone count (for your eyes, kept "
+            "nowhere); give public centres and scales with --center-file and --scale-file, or a larger "
+            "bound"
         )
+        return
     clipped = {name: count for name, (count, _) in counts.items() if count}
     if clipped:
         listed = ", ".join(f"{count} in {name}" for name, count in clipped.items())

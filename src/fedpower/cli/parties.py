@@ -7,6 +7,7 @@ import click
 
 from fedpower.cli.console import print_facts
 from fedpower.cli.extras import needs_flare
+from fedpower.federation.environment import ROWS
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
@@ -59,9 +60,24 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
         return
     with open_silo(study, own) as node:
         _say(f"{node.moment.n_rows} rows of {node.study.n_features} columns are readable")
+        if advice := _advice(node):
+            _say(advice)
+        checked = node.fingerprint
     command, told = silo_command(kit, silo_file)
+    told = {**told, ROWS: checked}
     _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
     raise SystemExit(supervise(command, told, say=_say, cwd=kit))
+
+
+def _advice(node: SiloNode) -> str | None:
+    """Return what an operator should think of before taking part; it goes no further."""
+    clipped, rows = node.moment.n_clipped, node.moment.n_rows
+    if node.moment.treatment.row_norm is None or 2 * clipped <= rows:
+        return None
+    return (
+        f"{clipped} of {rows} rows are longer than the study's row_norm and clipped (for your eyes "
+        "only): propose public centres and scales, or a larger bound, for the next study"
+    )
 
 
 def _say(sentence: str) -> None:
@@ -84,6 +100,8 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         "columns": terms.n_features,
         "rows_clipped_by_the_bound": node.moment.n_clipped,
     }
+    if advice := _advice(node):
+        facts["advice"] = advice
     if budget is None:
         return {
             **facts,

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.data.arrays import ArraySource
+from fedpower.data.checks import require_count
 from fedpower.data.source import Block, Matrix, RowSource, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 
@@ -16,13 +17,15 @@ def full_blocks(source: RowSource, max_rows: int, watch: Watch = UNWATCHED) -> I
 
     Files with many small row groups, and groups scattered over a file, come in slivers: joined, they cost
     less time, and no row's contribution passes through more additions than the accounting of rounding
-    errors supposes (`privacy.budget.longest_sum`). The ``watch`` is told of every block as it is read.
+    errors supposes (`privacy.budget.longest_sum`). The ``watch`` is told of every block as it is read. A
+    pass over another number of rows than is known of the source is refused at its end.
     """
     held: list[Block] = []
-    count = 0
+    count = total = 0
     for block in source.blocks(max_rows):
         size = int(block.shape[0])
         watch.saw(size)
+        total += size
         if held and count + size > max_rows:
             yield _joined(held)
             held, count = [], 0
@@ -32,6 +35,7 @@ def full_blocks(source: RowSource, max_rows: int, watch: Watch = UNWATCHED) -> I
             held.append(block)
             count += size
         del block  # or two blocks are held while the next one is read
+    require_count(source.name, source.n_rows, total)
     if held:
         yield _joined(held)
 
@@ -51,9 +55,12 @@ def dense_blocks(
 
 
 def _watched(source: ArraySource, max_rows: int, watch: Watch) -> Iterator[Matrix]:
+    total = 0
     for block in source.read(max_rows):
         watch.saw(int(block.shape[0]))
+        total += int(block.shape[0])
         yield block
+    require_count(source.name, source.n_rows, total)
 
 
 def _look_through(source: ArraySource, max_rows: int) -> None:

@@ -56,6 +56,20 @@ def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic
     require_shape(name, *shape)
 
 
+def other_rows(name: str) -> InputError:
+    """Return the error for a pass over other rows than those before, or than were counted."""
+    return InputError(
+        f"{name} must hold the same rows whenever it is read, got others than before; nothing was "
+        "released or charged for them: leave the data alone while it is in use, then start again"
+    )
+
+
+def require_count(name: str, known: int | None, found: int) -> None:
+    """Refuse a pass over another number of rows than is known: noise is made for that number."""
+    if known not in (None, found):
+        raise other_rows(name)
+
+
 def require_block_size(max_rows: int) -> None:
     """Refuse a block size below one row."""
     if max_rows < 1:

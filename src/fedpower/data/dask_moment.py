@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedpower.data.dask_source import DaskSource, PartitionOpener, dask
+from fedpower.data.kernel import block_rows
 from fedpower.data.moment import Moments, accumulate_moment, require_center
+from fedpower.data.passes import Enrolment, Seen, seen_in
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
-from fedpower.data.source import Matrix, Vector
+from fedpower.data.source import Matrix, RowSource, Vector
 from fedpower.errors import InputError
 
 Part = TypeVar("Part")
@@ -58,11 +60,15 @@ class DaskProduct:
     Parameters
     ----------
     source, treatment : the rows and what is done to them.
+    enrolment : what every pass is held against; by default the first one, by their number of rows.
     """
 
-    def __init__(self, source: DaskSource, treatment: RowTreatment) -> None:
+    def __init__(
+        self, source: DaskSource, treatment: RowTreatment, enrolment: Enrolment | None = None
+    ) -> None:
         treatment.check_width(source.n_features)
         self._source = source
+        self._enrolment = enrolment or Enrolment(source, contents=False)
         self._treatment = treatment
         self._summary: RowSummary | None = None
 
@@ -107,15 +113,18 @@ class DaskProduct:
 
     def _reduce(
         self,
-        summed: Callable[..., Part | None],
+        summed: Callable[..., Part],
         merged: Callable[[Part, Part], Part],
         *shared: Any,
     ) -> Part:
-        """Return the merged sums of all partitions that have rows."""
+        """Return the merged sums of all partitions that have rows, once they are those enrolled."""
         delayed = dask().delayed
         constants = delayed((self._treatment, *shared), pure=False)
+        key = delayed(self._enrolment.key, pure=False)
         parts = [
-            delayed(summed, pure=False)(partition, self._source.opener(place), constants)
+            delayed(_summed, pure=False)(
+                partition, self._source.opener(place), summed, constants, key
+            )
             for place, partition in enumerate(self._source.partitions)
         ]
         while len(parts) > 1:
@@ -124,28 +133,47 @@ class DaskProduct:
                 delayed(_merged, pure=False)(merged, *pair) if len(pair) == 2 else pair[0]
                 for pair in pairs
             ]
-        found: Part | None = parts[0].compute()
+        found: tuple[Seen, Part] | None = parts[0].compute()
         if found is None:
             raise InputError(
                 f"{self._source.name} must have at least one row, got none; leave this silo out"
             )
-        return found
+        seen, total = found
+        self._enrolment.hold(seen)
+        return total
 
 
-def _merged(merge: Callable[[Part, Part], Part], one: Part | None, two: Part | None) -> Part | None:
-    """Return both parts merged; a partition without rows has none."""
-    if one is None or two is None:
-        return two if one is None else one
-    return merge(one, two)
-
-
-def _partition_moment(
-    partition: Any, opener: PartitionOpener, constants: tuple[RowTreatment]
-) -> Scatter | None:
-    """Return the partial sums of one partition."""
+def _summed(
+    partition: Any,
+    opener: PartitionOpener,
+    summed: Callable[..., Part],
+    constants: tuple[Any, ...],
+    key: Any,
+) -> tuple[Seen, Part] | None:
+    """Return what a partition holds and its sums; None where it has no rows."""
     source = opener(partition)
     if source is None:
         return None
+    n_rows = len(partition)
+    seen = Seen(n_rows=0)
+    for block in source.blocks(block_rows(source.n_features)) if key is not None else ():
+        seen += seen_in(block, key)
+    return seen if key is not None else Seen(n_rows=n_rows), summed(source, n_rows, constants)
+
+
+def _merged(
+    merge: Callable[[Part, Part], Part],
+    one: tuple[Seen, Part] | None,
+    two: tuple[Seen, Part] | None,
+) -> tuple[Seen, Part] | None:
+    """Return both parts merged; a partition without rows has none."""
+    if one is None or two is None:
+        return two if one is None else one
+    return one[0] + two[0], merge(one[1], two[1])
+
+
+def _partition_moment(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> Scatter:
+    """Return the partial sums of one partition."""
     found = accumulate_moment(source, constants[0])
     return Scatter(
         n_rows=found.n_rows,
@@ -156,13 +184,8 @@ def _partition_moment(
     )
 
 
-def _partition_summary(
-    partition: Any, opener: PartitionOpener, constants: tuple[RowTreatment]
-) -> Scatter | None:
+def _partition_summary(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> Scatter:
     """Return the partial sums of one partition without a d×d array."""
-    source = opener(partition)
-    if source is None:
-        return None
     found = RowProduct(source, constants[0]).summary()
     return Scatter(
         n_rows=found.n_rows,
@@ -174,14 +197,10 @@ def _partition_summary(
 
 
 def _partition_product(
-    partition: Any, opener: PartitionOpener, constants: tuple[RowTreatment, Matrix, Vector | None]
-) -> tuple[int, Matrix] | None:
+    source: RowSource, n_rows: int, constants: tuple[RowTreatment, Matrix, Vector | None]
+) -> tuple[int, Matrix]:
     """Return the number of rows of one partition and its sum of products."""
-    source = opener(partition)
-    if source is None:
-        return None
     treatment, basis, center = constants
-    n_rows = len(partition)
     return n_rows, RowProduct(source, treatment).product(basis, center) * n_rows
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpower.data.arrays import ArraySource
 from fedpower.data.blocks import full_blocks
-from fedpower.data.checks import require_exact, require_finite
+from fedpower.data.checks import require_count, require_exact, require_finite
 from fedpower.data.kernel import block_rows as cpu_block_rows
 from fedpower.data.source import RowSource
 from fedpower.data.tensors import TensorSource
@@ -136,6 +136,7 @@ def device_blocks(
             require_exact(cells, name=source.name, columns=source.columns, rows=start)
         yield part
         start += int(part.shape[0])
+    require_count(source.name, source.n_rows, start)
 
 
 def _stored(source: RowSource, rows: int) -> Iterator[Any]:

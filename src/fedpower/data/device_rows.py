@@ -24,7 +24,10 @@ def treat(treatment: RowTreatment, rows: Any) -> tuple[Any, int]:
         treated = treated / like(divisors, rows)
     # A finite sum has finite terms, and takes one pass instead of three.
     suspect = treated is not rows and not bool(torch().isfinite(treated.sum()))
-    if suspect and not bool(torch().isfinite(treated).all()):
+    if suspect and treatment.bounded:
+        # As in `RowTreatment.apply`: a refusal would tell that there is such a row.
+        treated = torch().nan_to_num(treated)
+    elif suspect and not bool(torch().isfinite(treated).all()):
         raise InputError(
             "rows must stay finite when centred and scaled, got values beyond the range of their "
             "precision; give the columns in other units"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from scipy import sparse
@@ -9,7 +10,6 @@ from scipy import sparse
 from fedpower.data.arrays import canonical
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, RowSource, SparseBlock, is_sparse
-from fedpower.data.sql import QuerySource
 from fedpower.data.watch import UNWATCHED, Watch
 
 MAX_DENSE_FEATURES = 4096
@@ -26,25 +26,54 @@ def fingerprint(source: RowSource, watch: Watch = UNWATCHED) -> str:
     and an encoding of their own (`RowTally`): the same rows from a file are another question.
 
     The digest of rows tells whoever can guess them whether the guess is right: it is for the silo's
-    own files. The ``watch`` is told of every block; a query's own pass is not watched.
+    own files. The ``watch`` is told of every block; the own pass of a query, or of rows that are enrolled
+    (`passes`), is not watched.
     """
-    if isinstance(source, QuerySource):
+    if isinstance(source, _Fingerprinted):
         return source.fingerprint()
-    width = source.n_features
-    head = json.dumps(["fedpower.rows/1", width, source.columns], ensure_ascii=False)
-    streams = [hashlib.sha256() for _ in range(3 if width > MAX_DENSE_FEATURES else 1)]
-    total = 0
-    for block in source.blocks(block_rows(width)):
+    hashed = RowHash(source)
+    for block in source.blocks(block_rows(source.n_features)):
         watch.saw(int(block.shape[0]))
-        total += int(block.shape[0])
-        parts = _entries(block) if len(streams) == 3 else (_dense(block),)
-        for stream, part in zip(streams, parts, strict=True):
+        hashed.add(block)
+    return hashed.digest()
+
+
+@runtime_checkable
+class _Fingerprinted(Protocol):
+    """A source that makes its fingerprint in a pass of its own: a query, and enrolled rows."""
+
+    def fingerprint(self) -> str:
+        """Return it."""
+
+
+class RowHash:
+    """The fingerprint of a source's rows, from the blocks of a pass in their order.
+
+    Parameters
+    ----------
+    source : for its columns and its width; the caller reads it.
+    """
+
+    def __init__(self, source: RowSource) -> None:
+        width = source.n_features
+        self._head = json.dumps(["fedpower.rows/1", width, source.columns], ensure_ascii=False)
+        self._streams = [hashlib.sha256() for _ in range(3 if width > MAX_DENSE_FEATURES else 1)]
+        self._total = 0
+
+    def add(self, block: Block) -> None:
+        """Take in the next block."""
+        self._total += int(block.shape[0])
+        parts = _entries(block) if len(self._streams) == 3 else (_dense(block),)
+        for stream, part in zip(self._streams, parts, strict=True):
             stream.update(part)
-    state = hashlib.sha256(head.encode())
-    state.update(total.to_bytes(8, "little"))
-    for stream in streams:
-        state.update(stream.digest())
-    return state.hexdigest()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of columns, number of rows and rows."""
+        state = hashlib.sha256(self._head.encode())
+        state.update(self._total.to_bytes(8, "little"))
+        for stream in self._streams:
+            state.update(stream.digest())
+        return state.hexdigest()
 
 
 def _dense(block: Block) -> bytes:

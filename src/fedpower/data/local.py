@@ -12,6 +12,7 @@ from fedpower.data.device import Device
 from fedpower.data.device_moment import DeviceProduct
 from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, choose_kernel, moment_bytes
 from fedpower.data.moment import Moments, accumulate_moment
+from fedpower.data.passes import EnrolledRows, enrolled
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector
@@ -50,6 +51,7 @@ class LocalMoment:
     device : where rows are multiplied; the CPU, by NumPy, without one.
     watch : is told of every block that is read here, and may stop it; Dask's workers are not watched.
     workers : threads that blocks of rows are shared out to while the moment is made.
+    fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     """
 
     def __init__(
@@ -62,9 +64,15 @@ class LocalMoment:
         device: Device | None = None,
         watch: Watch | None = None,
         workers: int = 1,
+        fingerprinted: bool = False,
     ) -> None:
         treatment.check_width(source.n_features)
-        self.source = source
+        # A moment is made in one pass, and there is none to tell from it; a fingerprint of rows that
+        # lie at Dask's workers takes a second.
+        rereads = choice.kind == "product" or (fingerprinted and isinstance(source, DaskSource))
+        self.source = enrolled(
+            source, contents=treatment.bounded and rereads, fingerprinted=fingerprinted
+        )
         self.treatment = treatment
         self.choice = choice
         self.device = device
@@ -74,16 +82,17 @@ class LocalMoment:
         self._rows: Products
         self._accumulate: Callable[[], Moments]
         if isinstance(source, DaskSource):
-            on_workers = DaskProduct(source, treatment)
+            assert isinstance(self.source, EnrolledRows), "Dask's rows are not in this memory"
+            on_workers = DaskProduct(source, treatment, self.source.enrolment)
             self._rows, self._accumulate = on_workers, on_workers.moments
         elif device is not None:
-            on_device = DeviceProduct(source, treatment, device, watch)
+            on_device = DeviceProduct(self.source, treatment, device, watch)
             self._rows, self._accumulate = on_device, on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
         else:
-            self._rows = RowProduct(source, treatment, watch)
+            self._rows = RowProduct(self.source, treatment, watch)
             self._accumulate = lambda: accumulate_moment(
-                source, treatment, watch=watch, workers=workers
+                self.source, treatment, watch=watch, workers=workers
             )
 
     def prepare(self) -> None:
@@ -158,6 +167,7 @@ def local_moment(
     device: Device | None = None,
     watch: Watch | None = None,
     workers: int = 1,
+    fingerprinted: bool = False,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -172,6 +182,7 @@ def local_moment(
         its workers.
     watch : is told of every block that is read, and may stop it.
     workers : threads that blocks of rows are shared out to while the moment is made.
+    fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     """
     treatment = RowTreatment() if treatment is None else treatment
     choice = choose_kernel(
@@ -190,4 +201,5 @@ def local_moment(
         device=device,
         watch=watch,
         workers=workers,
+        fingerprinted=fingerprinted,
     )

@@ -7,7 +7,7 @@ from numbers import Real
 
 import numpy as np
 
-from fedpower.data.bound import bound_rows, divide_columns
+from fedpower.data.bound import bound_rows, divide_columns, with_data
 from fedpower.data.public_vectors import LARGEST, public_vector
 from fedpower.data.source import Block, Vector, is_sparse
 from fedpower.errors import InputError
@@ -87,10 +87,12 @@ class RowTreatment:
             if divisors is not None:
                 rows = divide_columns(rows, divisors)
         if rows is not block and not np.isfinite(_values(rows)).all():
-            raise InputError(
-                "rows must stay finite when centred and scaled, got values beyond float64's range; "
-                "give the columns in other units"
-            )
+            if not self.bounded:
+                raise InputError(
+                    "rows must stay finite when centred and scaled, got values beyond float64's range; "
+                    "give the columns in other units"
+                )
+            rows = _within_range(rows)
         n_clipped = 0
         if self.bounded:
             rows, n_clipped = bound_rows(rows, normalize=self.normalize)
@@ -135,6 +137,15 @@ class RowTreatment:
 def _values(rows: Block) -> Vector:
     """Return the stored values of a block."""
     return rows.data if is_sparse(rows) else np.asarray(rows)
+
+
+def _within_range(rows: Block) -> Block:
+    """Return rows in which a value beyond float64's range is its largest number: the bound clips them.
+
+    A refusal would tell others that there is such a row; as a rule for each row this is like any other.
+    """
+    values = np.nan_to_num(_values(rows))
+    return with_data(rows, values) if is_sparse(rows) else values
 
 
 def _row_norm(value: object) -> float:

@@ -51,6 +51,7 @@ def read_silos(
     public_facts_only: bool = False,
     device: str | None = None,
     on_rows: OnRows | None = None,
+    fingerprinted: bool = False,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
@@ -58,7 +59,8 @@ def read_silos(
     ``public_facts_only`` the kernel and its reason, which go into results, are chosen without a look at
     how sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
-    ``on_rows`` is told of every block, now and in later passes. Where one silo's data are refused, or on
+    ``on_rows`` is told of every block, now and in later passes. With ``fingerprinted`` the fingerprints
+    that ledgers ask for are made from the same pass. Where one silo's data are refused, or on
     Ctrl-C, the reading of the others ends too.
     """
     place = None if device is None else open_device(device, single=not public_facts_only)
@@ -75,6 +77,7 @@ def read_silos(
             device=place,
             watch=_watch(name, source, on_rows),
             workers=threads if by_blocks else 1,
+            fingerprinted=fingerprinted,
         )
         for name, source in sources.items()
     }
@@ -145,7 +148,7 @@ def federate(
                 ledger=opened.get(name),
                 identity=(identities or {}).get(name),
                 source=noise,
-                # A ledger in memory lives as long as this fit, whose rows do not change.
+                # A ledger in memory lives as long as this fit, whose rows are held to be the same.
                 fingerprint=fingerprint(moment.source, moment.watch)
                 if name in (ledgers or {})
                 else "",

@@ -29,6 +29,7 @@ from fedpower.estimator.terms import (
     public_rng,
     public_treatment,
     treatment_of,
+    warn_of_clipping,
     warn_of_delta,
 )
 from fedpower.linalg.alignment import Alignment
@@ -447,11 +448,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             public_facts_only=not np.isinf(self.epsilon),
             device=self.device,
             on_rows=on_rows,
+            fingerprinted=bool(ledgers),
         )
-        if on_clipped is not None and treatment.row_norm is not None:
-            on_clipped(
-                {name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()}
-            )
+        if treatment.row_norm is not None:
+            tell = warn_of_clipping if on_clipped is None else on_clipped
+            tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
         study, settings, choice = agree(
             self,
             n_rows=sum(moment.n_rows for moment in moments.values()),

@@ -109,6 +109,27 @@ def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
         )
 
 
+class ClippingWarning(UserWarning):
+    """Every row is longer than its bound: told to whoever holds the rows, and kept nowhere."""
+
+
+def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
+    """Warn whoever holds the rows of a bound that every one exceeds; there is a result all the same.
+
+    Parameters
+    ----------
+    counts
+        By silo: how many rows were clipped, and how many there are.
+    """
+    if all(count == rows for count, rows in counts.values()):
+        warnings.warn(
+            "every row is longer than row_norm, so that their directions alone count; give public "
+            "centres and scales, or a larger bound",
+            ClippingWarning,
+            stacklevel=4,
+        )
+
+
 def rank_of(model: "FedPCA", n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
     """Return k, a fraction of variance or "noise", as asked for; refuse what ``noise`` cannot tell."""
     asked = model.n_components

@@ -138,7 +138,9 @@ class StudySilo(SiloExecutor):
 
     @contextmanager
     def _opened(self) -> Iterator[Answers]:
-        with open_silo(self._study(), read_silo(Path(os.environ[environment.SILO]))) as node:
+        own = read_silo(Path(os.environ[environment.SILO]))
+        checked = os.environ.get(environment.ROWS, "")
+        with open_silo(self._study(), own, checked=checked) as node:
             yield node.silo
 
     def _study(self) -> StudyFile:

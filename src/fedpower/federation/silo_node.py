@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedpower.data import LocalMoment, fingerprint
 from fedpower.engines.embedded import read_silos
-from fedpower.errors import BudgetError
+from fedpower.errors import BudgetError, InputError
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.budget import Budget
@@ -33,6 +33,8 @@ class SiloNode:
         The rows.
     ledger
         Where releases are charged; None where nothing is private.
+    fingerprint
+        Identifies the rows, to this silo's own processes only; empty where nothing is private.
     """
 
     silo: Silo
@@ -41,6 +43,7 @@ class SiloNode:
     budget: Budget | None
     moment: LocalMoment
     ledger: Ledger | None
+    fingerprint: str
 
     @property
     def price(self) -> float:
@@ -64,6 +67,7 @@ def open_silo(
     *,
     noise: NoiseSource | None = None,
     make_ledger: bool = True,
+    checked: str = "",
 ) -> Iterator[SiloNode]:
     """Give a silo that is ready to answer, its rows read; refuse before anything is charged.
 
@@ -75,6 +79,8 @@ def open_silo(
         Where noise comes from; the operating system unless an experiment injects its own.
     make_ledger
         Whether a ledger that does not exist yet is made; else one in memory stands for it.
+    checked
+        The fingerprint of the rows that were checked before the silo connected; others are refused.
     """
     silo_file.check_agreed(study_file)
     study, _, _ = study_file.terms()
@@ -86,8 +92,15 @@ def open_silo(
         rank=study.iteration_rank,
         steps=study.n_steps or 20,
         public_facts_only=private,
+        fingerprinted=private,
     )
     moment = moments[name]
+    found = fingerprint(moment.source) if private else ""
+    if checked not in ("", found):
+        raise InputError(
+            f"the data of silo {name!r} must be the rows that were there when it started, got others; "
+            "stop the silo and start it again with these"
+        )
     ledger = silo_file.open_ledger(make=make_ledger) if private else None
     try:
         releases = open_releases(
@@ -97,7 +110,7 @@ def open_silo(
             ledger=ledger,
             identity=silo_file.identity() if study.aggregation == "secure" else None,
             source=noise,
-            fingerprint=fingerprint(moment.source) if private else "",
+            fingerprint=found,
         )
         yield SiloNode(
             silo=Silo(name, study, releases),
@@ -106,6 +119,7 @@ def open_silo(
             budget=budget_of(study),
             moment=moment,
             ledger=ledger,
+            fingerprint=found,
         )
     finally:
         if ledger is not None:

@@ -74,20 +74,15 @@ def lattice_for_std(std: float, *, sensitivity: float, n_coordinates: int) -> La
 
 
 def quantise(values: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
-    """Return round(values/spacing), exact because `spacing` is a power of two.
+    """Return round(values/spacing), exact because `spacing` is a power of two, within ±2⁶¹.
 
-    The refusal says nothing about the values; rows of norm ≤ 1 meet it only where the noise is
-    below 2⁻³⁰, a matter of public numbers.
+    What lies beyond is brought back to it, which moves no two values farther apart: rows of norm ≤ 1 come
+    there only where the noise is below 2⁻³⁰, and a refusal would tell that they did.
     """
     if not np.all(np.isfinite(values)):
         raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
     steps = values / spacing
-    if np.any(np.abs(steps) > _LARGEST_INTEGER):
-        raise InputError(
-            "a release must stay within 2**61 lattice steps, got more; "
-            "scale the rows to norm 1 or ask for a smaller epsilon"
-        )
-    return np.rint(steps).astype(np.int64)
+    return np.rint(np.clip(steps, -_LARGEST_INTEGER, _LARGEST_INTEGER)).astype(np.int64)
 
 
 def _spacing(std: float) -> float:

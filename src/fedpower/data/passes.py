@@ -1,0 +1,228 @@
+"""Passes over rows: each is counted and digested as it streams, and held against the first one.
+
+Noise is made for a number of rows that was counted earlier, and charged under a name that earlier rows
+were given. A file can be overwritten in between. So a silo's kernels read through `EnrolledRows`, which
+refuses at the end of a pass, before anything is made of it, if it was over other rows than the first
+complete pass or over another number of them than was known.
+"""
+
+import mmap
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.arrays import ArraySource, SparseSource
+from fedpower.data.checks import other_rows, require_count
+from fedpower.data.fingerprint import RowHash
+from fedpower.data.kernel import block_rows
+from fedpower.data.source import Block, Extra, RowSource, is_sparse
+from fedpower.data.sql import QuerySource
+from fedpower.data.tensors import TensorSource
+
+Words = NDArray[np.uint64]
+
+CHUNK = 2**15
+"""Numbers that are mixed together: they stay in a core's own cache."""
+
+ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a pass, or a part of one, was over: the number of rows and, where asked for, their digest."""
+
+    n_rows: int
+    digest: int = 0
+
+    def __add__(self, other: "Seen") -> "Seen":
+        total = (self.digest + other.digest) % 2**64
+        return Seen(n_rows=self.n_rows + other.n_rows, digest=total)
+
+
+def digest_key(n_features: int) -> Words:
+    """Return a secret multiplier for each column, drawn anew, so that nobody can aim at a digest."""
+    words = np.random.default_rng(secrets.randbits(128))
+    return words.integers(2**64, size=n_features, dtype=np.uint64)
+
+
+def seen_in(block: Block, key: Words | None) -> Seen:
+    """Return the number of a block's rows and, with a key, their digest.
+
+    A row's digest is Σ_j k_j·m(x_j) modulo 2⁶⁴, over the bits of its numbers with the upper half mixed
+    into the lower one (small integers have no bits there); the rows' digests are mixed once more and
+    added up. All of it is integer arithmetic: the digest depends neither on the order of rows nor on how
+    they are cut into blocks, stored or shared out to workers. Rows that differ have the same digest with
+    a chance of some 2⁻⁴⁰ over the key; it is for telling that a file was replaced, and leaves no process.
+    """
+    count = int(block.shape[0])
+    if key is None:
+        return Seen(n_rows=count)
+    if is_sparse(block):
+        words = _mixed(np.ascontiguousarray(block.data).view(np.uint64))
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words * key[block.indices])])
+        rows = sums[block.indptr[1:]] - sums[block.indptr[:-1]]
+    else:
+        rows = _dense_digests(np.asarray(block), key)
+    rows ^= rows >> np.uint64(32)
+    rows *= ODD
+    rows ^= rows >> np.uint64(29)
+    return Seen(n_rows=count, digest=int(rows.sum(dtype=np.uint64)))
+
+
+def _dense_digests(block: NDArray[np.float64], key: Words) -> Words:
+    """Return each row's digest, in one pass over the block as it lies in memory."""
+    count, width = block.shape
+    if block.flags.f_contiguous and not block.flags.c_contiguous:
+        rows = np.zeros(count, np.uint64)
+        columns = block.T.view(np.uint64)
+        for start in range(0, count, CHUNK):
+            total = rows[start : start + CHUNK]
+            for place in range(width):
+                total += _mixed(columns[place, start : start + CHUNK]) * key[place]
+        return rows
+    rows = np.empty(count, np.uint64)
+    words = np.ascontiguousarray(block).view(np.uint64)
+    step = max(1, CHUNK // width)
+    for start in range(0, count, step):
+        mixed = _mixed(words[start : start + step])
+        np.einsum("ij,j->i", mixed, key, out=rows[start : start + step])
+    return rows
+
+
+def _mixed(words: Words) -> Words:
+    mixed = words >> np.uint64(32)
+    mixed ^= words
+    return mixed
+
+
+class Enrolment:
+    """What the first complete pass over a source saw; every later one must see the same.
+
+    Parameters
+    ----------
+    source : the rows.
+    contents : whether passes are held against each other by what they read, too, and not only by count.
+    """
+
+    def __init__(self, source: RowSource, *, contents: bool) -> None:
+        self._name, self._known = source.name, source.n_rows
+        self._first: Seen | None = None
+        self.key = digest_key(source.n_features) if contents else None
+
+    def hold(self, seen: Seen) -> None:
+        """Take note of the first complete pass; refuse one over other rows than were enrolled."""
+        first = seen if self._first is None else self._first
+        require_count(self._name, self._known, seen.n_rows)
+        if seen != first:
+            raise other_rows(self._name)
+        self._first = first
+
+
+class EnrolledRows:
+    """A source whose every pass is over the rows of the first one, or refused at its end.
+
+    Parameters
+    ----------
+    source : the rows.
+    contents : whether passes are compared by what they read, not only by their number of rows.
+    fingerprinted : whether the first pass makes the fingerprint too, so that it is of the rows summed.
+    """
+
+    def __init__(self, source: RowSource, *, contents: bool, fingerprinted: bool = False) -> None:
+        self.rows = source
+        self.enrolment = Enrolment(source, contents=contents)
+        self._options = {"contents": contents, "fingerprinted": fingerprinted}
+        self._fingerprinted = fingerprinted
+        self._fingerprint: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What error sentences call it."""
+        return self.rows.name
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns."""
+        return self.rows.columns
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.rows.n_features
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows, where known without a pass."""
+        return self.rows.n_rows
+
+    @property
+    def sparse(self) -> bool:
+        """Whether blocks are sparse."""
+        return self.rows.sparse
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries, where known."""
+        return self.rows.density
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows; after the last block the pass is held against the first one."""
+        hashed = RowHash(self.rows) if self._fingerprinted and self._fingerprint is None else None
+        seen = Seen(n_rows=0)
+        for block in self.rows.blocks(max_rows):
+            seen += seen_in(block, self.enrolment.key)
+            if hashed is not None:
+                hashed.add(block)
+            yield block
+            del block  # or two blocks are held while the next one is read
+        self.enrolment.hold(seen)
+        if hashed is not None:
+            self._fingerprint = hashed.digest()
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "EnrolledRows":
+        """Return the source with exactly these columns, to be enrolled anew."""
+        return EnrolledRows(self.rows.select(columns, extra=extra), **self._options)
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the enrolled rows, from a pass unless one has made it."""
+        if self._fingerprint is None:
+            self._fingerprinted = True
+            for _ in self.blocks(block_rows(self.n_features)):
+                pass
+        assert self._fingerprint is not None, "a complete pass makes it"
+        return self._fingerprint
+
+
+def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) -> RowSource:
+    """Return a source whose passes are held to be over the same rows.
+
+    Rows that lie in this process's memory are given back as they are, and so is a query, which holds its
+    own passes to be over the same rows (`QuerySource`).
+
+    Parameters
+    ----------
+    source, contents, fingerprinted : see `EnrolledRows`.
+    """
+    if isinstance(source, QuerySource | TensorSource) or _in_memory(source):
+        return source
+    return EnrolledRows(source, contents=contents, fingerprinted=fingerprinted)
+
+
+def _in_memory(source: RowSource) -> bool:
+    """Whether nobody else can change the rows: an array that is not a file's mapping."""
+    if isinstance(source, SparseSource):
+        return not _is_mapped(source.array.data)
+    return isinstance(source, ArraySource) and not _is_mapped(source.array)
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array, or what it is a view of, is mapped from a file."""
+    while array is not None:
+        if isinstance(array, np.memmap | mmap.mmap):
+            return True
+        array = getattr(array, "base", None)
+    return False

@@ -1,0 +1,229 @@
+"""Every pass over rows that feeds a release is over the rows that were enrolled, or refused."""
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from row_forms import write_h5ad
+from scipy import sparse
+
+from fedpower.data import (
+    KernelChoice,
+    LocalMoment,
+    RowTreatment,
+    fingerprint,
+    open_source,
+    split_by_group,
+)
+from fedpower.data.passes import EnrolledRows, Seen, digest_key, seen_in
+from fedpower.errors import InputError
+
+D = 4
+NAMES = [f"c{place}" for place in range(D)]
+OTHERS = "must hold the same rows whenever it is read"
+
+
+def rows_of(n_rows, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_rows, D))
+
+
+def frame(rows):
+    return pd.DataFrame(rows, columns=NAMES)
+
+
+def write_npz(path, rows):
+    np.savez(path, X=rows)
+
+
+def write_sparse(path, rows):
+    sparse.save_npz(path, sparse.csr_array(rows))
+
+
+def write_svm(path, rows):
+    lines = (
+        "0 " + " ".join(f"{place}:{value!r}" for place, value in enumerate(row.tolist(), 1))
+        for row in rows
+    )
+    path.write_text("\n".join(lines) + "\n")
+
+
+WRITERS = {
+    "rows.csv": lambda path, rows: frame(rows).to_csv(path, index=False),
+    "rows.csv.gz": lambda path, rows: frame(rows).to_csv(path, index=False),
+    "rows.parquet": lambda path, rows: frame(rows).to_parquet(path),
+    "rows.feather": lambda path, rows: frame(rows).to_feather(path),
+    "rows.npy": np.save,
+    "rows.npz": write_npz,
+    "sparse.npz": write_sparse,
+    "rows.svm": write_svm,
+    "rows.h5ad": lambda path, rows: write_h5ad(rows, path, tuple(NAMES)),
+}
+FILES = pytest.mark.parametrize("name", list(WRITERS))
+BASIS = np.eye(D)[:, :2]
+
+
+def written(folder, name, rows):
+    path = folder / name
+    WRITERS[name](path, rows)
+    return path
+
+
+def moment_of(source, kind="product", **options):
+    choice = KernelChoice(kind=kind, reason="as the test says")
+    return LocalMoment(source, RowTreatment(row_norm=3.0), choice=choice, **options)
+
+
+@FILES
+def test_a_file_overwritten_between_two_passes_is_refused(tmp_path, name):
+    """Another number of rows, and as many others; the products before were over the first rows."""
+    for other in (rows_of(2, seed=1), rows_of(50, seed=1)):
+        path = written(tmp_path, name, rows_of(50))
+        moment = moment_of(open_source(path))
+        moment.prepare()
+        first = moment.product(BASIS)
+        assert np.array_equal(moment.product(BASIS), first)
+        path.unlink()
+        written(tmp_path, name, other)
+        with pytest.raises(InputError):
+            moment.product(BASIS)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.npy", "sparse.npz"])
+def test_one_cell_moved_by_a_trillionth_is_refused(tmp_path, name):
+    rows = rows_of(50)
+    path = written(tmp_path, name, rows)
+    moment = moment_of(open_source(path))
+    moment.prepare()
+    rows[17, 2] += 1e-12
+    written(tmp_path, name, rows)
+    with pytest.raises(InputError, match=OTHERS):
+        moment.product(BASIS)
+
+
+@pytest.mark.parametrize("kind", ["moment", "product"])
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.feather", "rows.h5ad", "rows.svm"])
+def test_a_file_replaced_between_opening_and_reading_is_refused(tmp_path, name, kind):
+    """Its number of rows was read from the metadata at opening: noise would be made for that."""
+    source = open_source(written(tmp_path, name, rows_of(1000)))
+    written(tmp_path, name, rows_of(50))
+    assert source.n_rows == 1000
+    with pytest.raises(InputError, match=OTHERS):
+        moment_of(source, kind).prepare()
+
+
+@pytest.mark.parametrize("kind", ["moment", "product"])
+def test_groups_of_a_file_replaced_after_they_were_counted_are_refused(tmp_path, kind):
+    path = tmp_path / "all.parquet"
+    frame(rows_of(1000)).assign(where=["a", "b"] * 500).to_parquet(path)
+    sources = split_by_group(path, "where")
+    frame(rows_of(1000)).assign(where=["a"] * 50 + ["b"] * 950).to_parquet(path)
+    for source in sources.values():
+        with pytest.raises(InputError, match=OTHERS):
+            moment_of(source, kind).prepare()
+
+
+def test_an_array_in_memory_that_lost_rows_is_refused():
+    rows = rows_of(100).copy()
+    moment = moment_of(open_source(rows))
+    moment.prepare()
+    rows.resize((2, D), refcheck=False)
+    with pytest.raises(InputError, match=OTHERS):
+        moment.product(BASIS)
+
+
+def test_a_mapped_array_that_was_written_to_is_refused(tmp_path):
+    np.save(tmp_path / "rows.npy", rows_of(100))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    moment = moment_of(open_source(mapped[10:]))
+    moment.prepare()
+    mapped[50, 1] = 3.0
+    with pytest.raises(InputError, match=OTHERS):
+        moment.product(BASIS)
+
+
+@pytest.mark.parametrize("kind", ["moment", "product"])
+def test_dask_rows_that_change_between_passes_are_refused(tmp_path, kind):
+    """With a moment the second pass is the fingerprint's."""
+    np.save(tmp_path / "rows.npy", rows_of(100))
+    lazy = da.map_blocks(
+        lambda block: np.load(tmp_path / "rows.npy")[: block.shape[0]],
+        da.zeros((100, D), chunks=(100, D)),
+        dtype=float,
+    )
+    moment = moment_of(open_source(lazy), kind, fingerprinted=True)
+    moment.prepare()
+    assert fingerprint(moment.source) == fingerprint(open_source(rows_of(100)))
+    moment = moment_of(open_source(lazy), kind, fingerprinted=True)
+    moment.prepare()
+    np.save(tmp_path / "rows.npy", rows_of(100, seed=1))
+    with pytest.raises(InputError, match=OTHERS):
+        fingerprint(moment.source)
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.npy", "sparse.npz"])
+@pytest.mark.parametrize("kind", ["moment", "product"])
+def test_the_fingerprint_is_of_the_very_pass_that_was_summed(tmp_path, name, kind):
+    """It needs no pass of its own, so a file replaced afterwards is not what it names."""
+    rows = rows_of(200)
+    path = written(tmp_path, name, rows)
+    alone = fingerprint(open_source(path))
+    moment = moment_of(open_source(path), kind, fingerprinted=True)
+    moment.prepare()
+    path.unlink()
+    assert fingerprint(moment.source) == alone
+
+
+def test_a_pass_for_the_fingerprint_alone_is_held_against_the_one_that_was_summed(tmp_path):
+    path = written(tmp_path, "rows.csv", rows_of(50))
+    moment = moment_of(open_source(path))
+    moment.prepare()
+    written(tmp_path, "rows.csv", rows_of(50, seed=1))
+    with pytest.raises(InputError, match=OTHERS):
+        fingerprint(moment.source)
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-5, 5).map(float)
+
+
+@given(
+    rows=arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(1, 5)), elements=NUMBERS),
+    cuts=st.sets(st.integers(1, 11)),
+    seed=st.integers(0, 9),
+)
+def test_a_digest_depends_on_the_rows_alone(rows, cuts, seed):
+    """Not on blocks, on how they lie in memory, on storage or on their order."""
+    rows = rows + 0.0  # a sparse matrix has no −0
+    key = digest_key(rows.shape[1])
+    whole = seen_in(rows, key)
+    parts = np.split(rows, sorted(cut for cut in cuts if cut < len(rows)))
+    assert sum((seen_in(part, key) for part in parts), Seen(n_rows=0)) == whole
+    assert seen_in(np.asfortranarray(rows), key) == whole
+    assert seen_in(sparse.csr_array(rows), key) == whole
+    assert seen_in(np.random.default_rng(seed).permutation(rows), key) == whole
+
+
+@given(
+    rows=arrays(np.float64, (6, 3), elements=NUMBERS),
+    place=st.tuples(st.integers(0, 5), st.integers(0, 2)),
+    other=st.tuples(st.integers(0, 5), st.integers(0, 2)),
+    value=NUMBERS,
+)
+def test_a_digest_tells_rows_with_another_cell_or_two_cells_swapped_apart(
+    rows, place, other, value
+):
+    """Up to a chance of 2⁻⁴⁰ or so in each example."""
+    key = digest_key(3)
+    changed, swapped = rows.copy(), rows.copy()
+    changed[place] = value
+    swapped[place], swapped[other] = rows[other], rows[place]
+    for altered in (changed, swapped):
+        same = sorted(map(bytes, altered)) == sorted(map(bytes, rows))
+        assert (seen_in(altered, key) == seen_in(rows, key)) == same
+
+
+def test_exact_rows_that_lie_in_memory_cost_no_digest():
+    moment = moment_of(open_source(rows_of(10)))
+    assert not isinstance(moment.source, EnrolledRows)

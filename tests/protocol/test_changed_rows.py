@@ -1,0 +1,128 @@
+"""Noise is made for the rows that were summed: where they are not those enrolled, nothing leaves."""
+
+import numpy as np
+import pytest
+from private_silos import (
+    DELTA,
+    EPSILON,
+    MOMENT,
+    PAPER,
+    STEP,
+    D,
+    ask,
+    bounded_rows,
+    private_silo,
+    steps,
+)
+
+from fedpower.data import KernelChoice, LocalMoment, RowTreatment, open_source
+from fedpower.errors import InputError
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import SystemNoise
+from fedpower.privacy.shares import shared_noise
+from fedpower.protocol.messages import AskMean, AskMoment, LocalSteps, Refusal
+from fedpower.protocol.secure_releases import share_of_sum
+
+NOT_YOURS = Refusal(reason="the silo could not answer; its operator's log says why")
+HEADING = ",".join(f"c{place}" for place in range(D))
+
+
+def write(path, rows):
+    np.savetxt(path, rows, delimiter=",", header=HEADING, comments="", fmt="%.17g")
+
+
+def rows_in(path, kind="product"):
+    choice = KernelChoice(kind=kind, reason="as the test says")
+    return LocalMoment(open_source(path), RowTreatment(row_norm=1.0), choice=choice)
+
+
+def few():
+    return np.full((2, D), 0.4)
+
+
+def one_cell_moved():
+    rows = bounded_rows()
+    rows[7, 3] += 1e-12
+    return rows
+
+
+@pytest.mark.parametrize("study", [STEP, PAPER])
+@pytest.mark.parametrize("others", [few, one_cell_moved])
+def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(
+    tmp_path, caplog, study, others
+):
+    """Two rows left of 300 would have gone out with the noise of 300."""
+    path = tmp_path / "north.csv"
+    write(path, bounded_rows())
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(study, ledger, moment=rows_in(path))
+        first = ask(silo, steps(0))
+        assert isinstance(first, LocalSteps)
+        spent = ledger.spent()
+        write(path, others())
+        assert ask(silo, steps(1)) == NOT_YOURS
+        assert ledger.spent() == spent
+        assert "must hold the same rows" in caplog.text
+        again = ask(silo, steps(0))  # what was released already is given again
+        assert np.array_equal(again.product, first.product)
+
+
+def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path):
+    """The first of three products was over the enrolled rows; its noise is thrown away."""
+    path = tmp_path / "north.csv"
+    write(path, bounded_rows())
+    moment = rows_in(path)
+    product, asked = moment.product, []
+
+    def overwriting(basis, center=None):
+        if asked:
+            write(path, few())
+        asked.append(basis)
+        return product(basis, center)
+
+    moment.product = overwriting
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        moment.prepare()
+        assert (
+            ask(private_silo(STEP, ledger, moment=moment), steps(0, n_local_steps=3)) == NOT_YOURS
+        )
+        assert ledger.spent().n_releases == 0
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("body", [AskMoment(), AskMean(), steps(0)], ids=lambda body: body.kind)
+def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tmp_path, body):
+    """The number of rows of a Parquet file is known from its metadata, before a row is read."""
+    pd = pytest.importorskip("pandas")
+    path = tmp_path / "north.parquet"
+    names = HEADING.split(",")
+    pd.DataFrame(bounded_rows(), columns=names).to_parquet(path)
+    moment = rows_in(path, "moment")
+    assert moment.n_rows == 300
+    pd.DataFrame(few(), columns=names).to_parquet(path)
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        answer = ask(private_silo(MOMENT, ledger, moment=moment), body)
+        assert isinstance(answer, Refusal)
+        assert ledger.spent().n_releases == 0
+
+
+def test_a_share_of_a_secure_sum_is_of_the_enrolled_rows(tmp_path):
+    path = tmp_path / "north.csv"
+    write(path, bounded_rows())
+    moment = rows_in(path)
+    moment.prepare()
+    write(path, few())
+    budget = Budget(
+        mode="moment",
+        epsilon=EPSILON,
+        delta=DELTA,
+        n_features=D,
+        iteration_rank=2,
+        n_steps=1,
+        center=False,
+        n_sharing=2,
+    )
+    noise = shared_noise(budget, [300, 300])
+    with pytest.raises(InputError, match="must hold the same rows"):
+        share_of_sum(moment, noise, weight=0.5, with_mean=False, source=SystemNoise())
