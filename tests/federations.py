@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Silo, Study, every
@@ -112,7 +113,9 @@ class Party:
             self.study,
             ledger=self.ledger,
             source=self.noise,
-            fingerprint=self.name,
+            data=DataVersion(
+                silo=self.name, version="1", columns="all columns", fingerprint=self.name
+            ),
         )
         self.silo = Silo(self.name, self.study, releases)
 

@@ -63,6 +63,16 @@ def another_s_ledger(folder: Path) -> None:
     Ledger.create(folder / "north.ledger", epsilon=2.0, delta=1e-5, silo="south").close()
 
 
+def no_ledger(folder: Path) -> None:
+    (folder / "north.ledger").unlink()
+
+
+def another_data_set_s_ledger(folder: Path) -> None:
+    no_ledger(folder)
+    path = folder / "north.ledger"
+    Ledger.create(path, epsilon=2.0, delta=1e-5, silo="north", data_set="lungs").close()
+
+
 def another_cap(folder: Path) -> None:
     write_silo(folder, cap=9.0)
 
@@ -84,39 +94,32 @@ def damaged_ledger(folder: Path) -> None:
         other_columns,
         more_columns,
         another_s_ledger,
+        no_ledger,
+        another_data_set_s_ledger,
         another_cap,
         damaged_ledger,
     ],
 )
-@pytest.mark.parametrize("dry", [False, True])
 def test_what_is_refused_is_refused_before_anything_is_charged(
-    spoil: Callable[[Path], None], dry: bool, tmp_path: Path
+    spoil: Callable[[Path], None], tmp_path: Path
 ) -> None:
     study = write_study(tmp_path)
-    write_silo(tmp_path).open_ledger().close()
+    write_silo(tmp_path)
     spoil(tmp_path)
     before = files_of(tmp_path)
     with (
         pytest.raises(FedpowerError) as refused,
-        open_silo(study, read_silo(tmp_path / "north.toml"), make_ledger=not dry),
+        open_silo(study, read_silo(tmp_path / "north.toml")),
     ):
         pytest.fail("the silo was opened")
     assert "\n" not in str(refused.value)
     assert files_of(tmp_path) == before
 
 
-def test_what_is_refused_makes_no_ledger_either(tmp_path: Path) -> None:
-    study, silo = write_study(tmp_path), write_silo(tmp_path)
-    no_rows(tmp_path)
-    with pytest.raises(FedpowerError), open_silo(study, silo):
-        pytest.fail("the silo was opened")
-    assert not (tmp_path / "north.ledger").exists()
-
-
-def test_a_dry_run_makes_no_ledger(tmp_path: Path) -> None:
+def test_a_look_at_a_silo_changes_no_file(tmp_path: Path) -> None:
     study, silo = write_study(tmp_path), write_silo(tmp_path)
     before = files_of(tmp_path)
-    with open_silo(study, silo, make_ledger=False) as node:
+    with open_silo(study, silo) as node:
         assert node.affordable
         assert node.price > 0
         assert node.moment.n_rows == 60
@@ -128,7 +131,7 @@ def test_a_dry_run_changes_no_byte_of_a_ledger_in_use(tmp_path: Path) -> None:
     with open_silo(study, silo) as node:
         assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
     before = files_of(tmp_path)
-    with open_silo(study, silo, make_ledger=False) as node:
+    with open_silo(study, silo) as node:
         assert node.ledger is not None
         assert node.ledger.spent().n_releases == 1
         assert node.affordable
@@ -148,12 +151,11 @@ def test_opening_charges_nothing_and_answering_charges_once(tmp_path: Path) -> N
     np.testing.assert_array_equal(sent[0].triangle, sent[1].triangle)
 
 
-def test_an_exact_study_needs_no_ledger_and_makes_none(tmp_path: Path) -> None:
+def test_an_exact_study_needs_no_ledger(tmp_path: Path) -> None:
     study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
-    with open_silo(study, write_silo(tmp_path)) as node:
+    with open_silo(study, write_silo(tmp_path, cap=None)) as node:
         assert (node.ledger, node.price, node.affordable) == (None, 0.0, True)
         assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
-    assert not (tmp_path / "north.ledger").exists()
 
 
 def test_a_silo_that_cannot_pay_says_so_at_enrolment(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ class SiloNode:
         The rows.
     ledger
         Where releases are charged; None where nothing is private.
+    data_version
+        What the rows are called there, and told to the others; None where nothing is private.
     """
 
     silo: Silo
@@ -41,6 +43,7 @@ class SiloNode:
     budget: Budget | None
     moment: LocalMoment
     ledger: Ledger | None
+    data_version: str | None = None
 
     @property
     def price(self) -> float:
@@ -63,7 +66,6 @@ def open_silo(
     silo_file: SiloFile,
     *,
     noise: NoiseSource | None = None,
-    make_ledger: bool = True,
 ) -> Iterator[SiloNode]:
     """Give a silo that is ready to answer, its rows read; refuse before anything is charged.
 
@@ -73,8 +75,6 @@ def open_silo(
         What the consortium agreed on, and what this organisation decides by itself.
     noise
         Where noise comes from; the operating system unless an experiment injects its own.
-    make_ledger
-        Whether a ledger that does not exist yet is made; else one in memory stands for it.
     """
     silo_file.check_agreed(study_file)
     study, _, _ = study_file.terms()
@@ -88,8 +88,9 @@ def open_silo(
         public_facts_only=private,
     )
     moment = moments[name]
-    ledger = silo_file.open_ledger(make=make_ledger) if private else None
+    ledger = silo_file.open_ledger() if private else None
     try:
+        data = silo_file.data_version(study_file, fingerprint(moment.source)) if private else None
         releases = open_releases(
             name,
             moment,
@@ -97,15 +98,16 @@ def open_silo(
             ledger=ledger,
             identity=silo_file.identity() if study.aggregation == "secure" else None,
             source=noise,
-            fingerprint=fingerprint(moment.source) if private else "",
+            data=data,
         )
         yield SiloNode(
-            silo=Silo(name, study, releases),
+            silo=Silo(name, study, releases, data_version="" if data is None else data.version),
             releases=releases,
             study=study,
             budget=budget_of(study),
             moment=moment,
             ledger=ledger,
+            data_version=None if data is None else data.version,
         )
     finally:
         if ledger is not None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fedpower.errors import InputError
+from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.identity import Identity
@@ -23,7 +24,7 @@ def open_releases(
     ledger: Ledger | None,
     identity: Identity | None = None,
     source: NoiseSource | None = None,
-    fingerprint: str = "",
+    data: DataVersion | None = None,
 ) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private.
 
@@ -39,8 +40,8 @@ def open_releases(
         The key with which the silo signs; a secure sum needs one.
     source
         Where noise comes from; the operating system unless an experiment injects its own.
-    fingerprint
-        Identifies the rows to the ledger.
+    data
+        Which rows these are, as their operator declares them; None where the ledger lives no longer.
     """
     budget = budget_of(study)
     if budget is None:
@@ -53,7 +54,7 @@ def open_releases(
     means: dict[str, Any] = {
         "ledger": ledger,
         "source": source or SystemNoise(),
-        "fingerprint": fingerprint,
+        "data": data,
     }
     if study.aggregation == "secure":
         if identity is None:
