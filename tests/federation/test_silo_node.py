@@ -1,6 +1,7 @@
 """A silo put together from its files: refuses before it charges, and looks without touching."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,21 @@ import numpy as np
 import pytest
 from studies import COLUMNS, silo_rows, write_rows, write_silo, write_study
 
-from fedpower.errors import FedpowerError
+from fedpower.errors import FedpowerError, LedgerError
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import AskMoment, Enrol, Enrolment, Message, PackedMoment, Refusal
+from fedpower.protocol.coordinator import Receipt
+from fedpower.protocol.messages import (
+    AskMean,
+    AskMoment,
+    Enrol,
+    Enrolment,
+    Message,
+    PackedMoment,
+    Refusal,
+)
 
 RUN = "0123456789abcdef"
 
@@ -188,3 +198,58 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
             node.ledger is not None and node.ledger.spent().n_releases == 0
             for node in silos.values()
         )
+
+
+def moved_cell(folder: Path) -> None:
+    rows = silo_rows("north").copy()
+    rows[5, 1] += 1e-12
+    write_rows(folder / "north.csv", rows)
+
+
+def declare(folder: Path, version: str) -> None:
+    path = folder / "north.toml"
+    path.write_text(path.read_text().replace("[data]", f'[data]\nversion = "{version}"'))
+
+
+@pytest.mark.parametrize("noise", ["moment", "step"])
+def test_rows_that_changed_stop_the_silo_before_it_connects(noise: str, tmp_path: Path) -> None:
+    study = write_study(tmp_path, privacy={"noise": noise})
+    body: Any = AskMoment() if noise == "moment" else AskMean()
+    with open_silo(study, write_silo(tmp_path)) as node:
+        assert not isinstance(node.silo.answer(question(study, body)).body, Refusal)
+    moved_cell(tmp_path)
+    before = files_of(tmp_path)
+    with (
+        pytest.raises(
+            LedgerError, match=r"got others; declare a new version with version in \[data"
+        ),
+        open_silo(study, read_silo(tmp_path / "north.toml")),
+    ):
+        pytest.fail("the silo was opened")
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("change", [moved_cell, lambda folder: None], ids=["moved", "the same"])
+def test_a_new_version_is_told_to_all_and_charged_whether_or_not_rows_changed(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    study = write_study(tmp_path)
+    with open_silo(study, write_silo(tmp_path)) as node:
+        node.silo.answer(question(study, AskMoment()))
+    change(tmp_path)
+    declare(tmp_path, "2026-03")
+    with open_silo(study, read_silo(tmp_path / "north.toml")) as node:
+        told = node.silo.answer(question(study, Enrol())).body
+        assert told == Enrolment(n_rows=60, n_features=5, data_version="2026-03")
+        assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
+        assert node.ledger is not None
+        assert node.ledger.spent().n_releases == 2
+
+
+def test_a_version_that_could_not_be_shown_is_not_taken_from_a_silo(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    run = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+    asked = run.coordinator.next()[0]
+    for version, receipt in (("\x1b[2J", Receipt.MALFORMED), ("2026-03", Receipt.ACCEPTED)):
+        body = Enrolment(n_rows=60, n_features=5, data_version=version)
+        assert run.coordinator.receive(replace(asked, body=body)) is receipt

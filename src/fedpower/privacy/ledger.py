@@ -207,9 +207,9 @@ class Ledger:
                 "each silo its own, or name the silo as its ledger does"
             )
         if owned not in (None, data_set):
-            named = "data without a name" if data_set is None else f"data set {data_set!r}"
+            named = "data without a name" if data_set is None else f"the data set {data_set!r}"
             raise InputError(
-                f"ledger {self._store.label} must belong to the {named} of silo {silo!r}, got that of "
+                f"ledger {self._store.label} must belong to {named} of silo {silo!r}, got that of "
                 f"data set {owned!r}; give each its own ledger, or name the data as their ledger does"
             )
 
