@@ -104,7 +104,9 @@ class Party:
         if self.study.noise != "none" and self.folder is not None:
             path = self.folder / f"{self.name}.ledger"
             if self.ledger is None:
-                Ledger.create(path, epsilon=CAP[0], delta=CAP[1], silo=self.name).close()
+                Ledger.create(
+                    path, epsilon=CAP[0], delta=CAP[1], silo=self.name, for_experiments=True
+                ).close()
             self.stop()
             self.ledger = Ledger.open(path)
         releases = open_releases(

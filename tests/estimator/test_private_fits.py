@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator import PrivacyLeakWarning
 from fedpower.estimator.terms import agree
 from fedpower.privacy import Ledger
+from fedpower.privacy.noise import SeededNoiseForExperiments
 from problems import Array, spiked_rows
 
 OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0}
@@ -276,3 +278,28 @@ class TestWhatALedgerNeverBooks:
         with pytest.raises(LedgerError, match=r"there is none at .*; create it with"):
             FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
         assert not list(tmp_path.iterdir())
+
+    def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(self, tmp_path: Path) -> None:
+        rows = spiked_rows(n_rows=200, n_features=4)
+        model = FedPCA(2, **OPTIONS)
+        treatment = RowTreatment(row_norm=12.0)
+        moments = read_silos({"north": open_source(rows)}, treatment, rank=2, steps=5)
+        study, settings, _ = agree(model, n_rows=200, n_features=4, treatment=treatment)
+        for experiment in (False, True):
+            path = tmp_path / f"{experiment}.ledger"
+            cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}
+            Ledger.create(path, **cap, for_experiments=experiment).close()
+            run = partial(
+                federate, moments, study=study, settings=settings, rng=np.random.default_rng(0),
+                ledgers={"north": path}, noise=SeededNoiseForExperiments(1),
+            )  # fmt: skip
+            if experiment:
+                assert run().privacy.is_private
+            else:
+                with pytest.raises(
+                    InputError, match="must book private releases, got seeded noise"
+                ):
+                    run()
+            with Ledger.open(path) as ledger:
+                assert ledger.spent().n_releases == experiment
+                assert ledger.statement()["for_experiments"] is experiment

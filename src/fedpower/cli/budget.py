@@ -145,6 +145,8 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
     out.print(
         f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.", soft_wrap=True
     )
+    if statement["for_experiments"]:
+        out.print("It was made for experiments: what it books may be noised by a seed.")
     if statement["entries"]:
         headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
         shown = table(None, *headings, numbers=("#", "epsilon alone", "total so far"))

@@ -142,13 +142,13 @@ class SiloFile:
         path = self.path.parent / self.ledger["path"]
         wanted = {name: float(self.ledger[name]) for name in CAP if name in self.ledger}
         if not path.exists():
-            cap = wanted or {"epsilon": "E", "delta": "D"}
+            epsilon, delta = (f"{wanted[name]:g}" if wanted else name[0].upper() for name in CAP)
             named = f"{self.name} --data {self.data['name']}" if "name" in self.data else self.name
             command = f"fedpower budget init {shlex.quote(str(path))} --silo {named}"
             raise LedgerError(
                 f"silo {self.name!r} must have its ledger, got none at {path}; put it back where it was "
                 f"or, if there has never been one, make it with `{command} "
-                f"--epsilon {cap['epsilon']} --delta {cap['delta']}`"
+                f"--epsilon {epsilon} --delta {delta}`"
             )
         opened = Ledger.open(path)
         try:

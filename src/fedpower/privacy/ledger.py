@@ -65,6 +65,11 @@ class Ledger:
         """The data set that it belongs to; None until a release of one that has a name."""
         return self._store.owner()[1]
 
+    @property
+    def for_experiments(self) -> bool:
+        """Whether it may book what is not private: made for experiments, or in memory alone."""
+        return self._store.is_for_experiments()
+
     @classmethod
     def create(
         cls,
@@ -74,13 +79,24 @@ class Ledger:
         delta: float,
         silo: str | None = None,
         data_set: str | None = None,
+        for_experiments: bool = False,
     ) -> Self:
-        """Return a new ledger with a cap, in a new file of mode 0600; never overwrites."""
+        """Return a new ledger with a cap, in a new file of mode 0600; never overwrites.
+
+        Only one that is ``for_experiments`` takes releases whose noise is seeded, and says so ever after.
+        """
         if silo is not None:
             check_text("silo", silo)
         if data_set is not None:
             check_label("the name of a data set", data_set)
-        return cls(Store.create(Path(path), silo, checked_cap(epsilon, delta), data_set))
+        store = Store.create(
+            Path(path),
+            silo,
+            checked_cap(epsilon, delta),
+            data_set,
+            for_experiments=for_experiments,
+        )
+        return cls(store)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -301,13 +317,14 @@ class Ledger:
             caps, entries = self.cap_changes(), self.entries()
             spent, left = self.spent(), self.left()
             silo, data_set = self._store.owner()
-            versions = self._store.versions()
+            versions, for_experiments = self._store.versions(), self.for_experiments
         return {
             "fedpower": importlib.metadata.version("fedpower"),
             "schema": SCHEMA_VERSION,
             "silo": silo,
             "data_set": data_set,
             "data_versions": versions,
+            "for_experiments": for_experiments,
             "unit": "one row of this silo, replace-one neighbours",
             "cap": {"epsilon": caps[-1].epsilon, "delta": caps[-1].delta},
             "cap_changes": [jsonable(asdict(cap)) for cap in caps],

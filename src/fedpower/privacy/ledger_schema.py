@@ -22,7 +22,8 @@ CREATE TRIGGER version_keeps BEFORE UPDATE ON version BEGIN SELECT RAISE(ABORT, 
 CREATE TRIGGER version_stays BEFORE DELETE ON version BEGIN SELECT RAISE(ABORT, 'append only'); END;
 """
 SCHEMA = f"""
-CREATE TABLE silo (id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT, data_set TEXT);
+CREATE TABLE silo (id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT, data_set TEXT,
+    for_experiments INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE cap (
     seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
     epsilon REAL NOT NULL CHECK (epsilon > 0 AND epsilon < 9e999),
@@ -44,6 +45,7 @@ PRAGMA user_version = {SCHEMA_VERSION}
 """
 FROM_SCHEMA_1 = f"""
 ALTER TABLE silo ADD COLUMN data_set TEXT;
+ALTER TABLE silo ADD COLUMN for_experiments INTEGER NOT NULL DEFAULT 0;
 {VERSIONS}
 PRAGMA user_version = {SCHEMA_VERSION}
 """

@@ -70,12 +70,18 @@ class Store:
             _empty()
         )  # ten times faster than to make the tables: one for every silo
         with store.transaction("IMMEDIATE"):
-            store._fill(silo, cap, data_set)
+            store._fill(silo, cap, data_set, for_experiments=True)
         return store
 
     @classmethod
     def create(
-        cls, path: Path, silo: str | None, cap: tuple[float, float], data_set: str | None = None
+        cls,
+        path: Path,
+        silo: str | None,
+        cap: tuple[float, float],
+        data_set: str | None = None,
+        *,
+        for_experiments: bool = False,
     ) -> Self:
         """Return the store in a new file that only its owner can read (0600)."""
         try:
@@ -95,7 +101,7 @@ class Store:
         store = cls(uri_of(path), str(path), path)
         try:
             store._be_durable()
-            store._initialise(silo, cap, data_set)
+            store._initialise(silo, cap, data_set, for_experiments=for_experiments)
         except BaseException:
             store.close()
             path.unlink()
@@ -221,6 +227,11 @@ class Store:
         ((silo, data_set),) = self.query(f"SELECT {columns} FROM silo")  # noqa: S608
         return silo, data_set
 
+    def is_for_experiments(self) -> bool:
+        """Return whether it was made for experiments, or lives no longer than the process."""
+        column = "0" if self._schema == 1 else "for_experiments"
+        return bool(self.query(f"SELECT {column} FROM silo")[0][0])  # noqa: S608
+
     def versions(self) -> list[str]:
         """Return the versions of the data that were released, in the order of their first releases."""
         if self._schema == 1:
@@ -251,13 +262,27 @@ class Store:
                 "was forked from it; open the ledger again here"
             )
 
-    def _initialise(self, silo: str | None, cap: tuple[float, float], data_set: str | None) -> None:
+    def _initialise(
+        self,
+        silo: str | None,
+        cap: tuple[float, float],
+        data_set: str | None,
+        *,
+        for_experiments: bool,
+    ) -> None:
         with self.transaction("IMMEDIATE"):
             self._run(SCHEMA)
-            self._fill(silo, cap, data_set)
+            self._fill(silo, cap, data_set, for_experiments=for_experiments)
 
-    def _fill(self, silo: str | None, cap: tuple[float, float], data_set: str | None) -> None:
-        self.query("INSERT INTO silo VALUES (1, ?, ?)", silo, data_set)
+    def _fill(
+        self,
+        silo: str | None,
+        cap: tuple[float, float],
+        data_set: str | None,
+        *,
+        for_experiments: bool,
+    ) -> None:
+        self.query("INSERT INTO silo VALUES (1, ?, ?, ?)", silo, data_set, int(for_experiments))
         self.append("cap", *cap, "created")
 
     def _be_durable(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from fedpower.errors import InputError
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.identity import Identity
 from fedpower.protocol.moment_releases import MomentReleases
 from fedpower.protocol.private_study import budget_of
@@ -50,6 +50,12 @@ def open_releases(
         raise InputError(
             "a private study must be charged to a ledger, got none; create one with "
             "`fedpower budget init`"
+        )
+    if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
+        raise InputError(
+            f"the ledger of silo {name!r} must book private releases, got seeded noise, which whoever "
+            "knows the seed takes off again; leave the noise to the operating system, or make a ledger "
+            "for experiments"
         )
     means: dict[str, Any] = {
         "ledger": ledger,
