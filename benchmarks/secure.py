@@ -219,7 +219,7 @@ def _secure_upload(
                 identity=keys[name],
                 ledger=ledger,
                 source=SystemNoise(),
-                fingerprint="",
+                data=None,
             ),
         )
         call = _message(study, name, CallRoll(attempt=0))
@@ -257,7 +257,7 @@ def _plain_upload(moment: Any, study: Study, name: str) -> tuple[PackedMoment, f
     assert budget is not None
     with Ledger.in_memory(1.0, DELTA, silo=name) as ledger:
         releases = MomentReleases(
-            moment, study, budget, ledger=ledger, source=SystemNoise(), fingerprint=""
+            moment, study, budget, ledger=ledger, source=SystemNoise(), data=None
         )
         silo = Silo(name, study, releases)
         ask = _message(study, name, AskMoment())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Silo, Study, every
@@ -103,7 +104,9 @@ class Party:
         if self.study.noise != "none" and self.folder is not None:
             path = self.folder / f"{self.name}.ledger"
             if self.ledger is None:
-                Ledger.create(path, epsilon=CAP[0], delta=CAP[1], silo=self.name).close()
+                Ledger.create(
+                    path, epsilon=CAP[0], delta=CAP[1], silo=self.name, for_experiments=True
+                ).close()
             self.stop()
             self.ledger = Ledger.open(path)
         releases = open_releases(
@@ -112,7 +115,9 @@ class Party:
             self.study,
             ledger=self.ledger,
             source=self.noise,
-            fingerprint=self.name,
+            data=DataVersion(
+                silo=self.name, version="1", columns="all columns", fingerprint=self.name
+            ),
         )
         self.silo = Silo(self.name, self.study, releases)
 

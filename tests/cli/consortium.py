@@ -28,9 +28,12 @@ def kit_for(party: str, *, study: str = "study.toml") -> Path:
 
 
 def silo_file(name: str = "north", *, cap: float = 2.0, more: str = "") -> Path:
+    """Write a silo's own file, and make its ledger anew."""
     path = Path(f"{name}.toml")
     path.write_text(
         f'silo = "{name}"\n[data]\npath = "{name}.csv"\n[ledger]\npath = "{name}.ledger"\n'
         f"epsilon = {cap}\ndelta = 1e-5\n{more}"
     )
+    Path(f"{name}.ledger").unlink(missing_ok=True)
+    succeed("budget", "init", f"{name}.ledger", "--epsilon", cap, "--delta", 1e-5)
     return path

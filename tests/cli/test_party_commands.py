@@ -14,6 +14,8 @@ from fedpower.federation import environment, processes
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import read_study
+from fedpower.privacy.data_version import DataVersion, columns_digest
+from fedpower.privacy.ledger import Ledger
 
 
 @pytest.fixture
@@ -139,6 +141,22 @@ WRONG = {
         ("silo", "kits/south", "north.toml", "--dry-run"),
         "got that of 'south'; give",
     ),
+    "silo without its ledger": (
+        ("silo", "kits/north", "lost.toml"),
+        "silo 'north' must have its ledger, got none at",
+    ),
+    "dry run without its ledger": (
+        ("silo", "kits/north", "lost.toml", "--dry-run"),
+        "if there has never been one, make it with `fedpower budget init",
+    ),
+    "silo with the ledger of other data": (
+        ("silo", "kits/north", "lungs.toml"),
+        "got that of data set 'heart'; give",
+    ),
+    "silo with rows that changed": (
+        ("silo", "kits/north", "changed.toml"),
+        "knows as version '1', got others; declare a new version with version in [data] of",
+    ),
     "silo without its rows": (
         ("silo", "kits/south", "south.toml"),
         "must be a file that exists, got none",
@@ -202,6 +220,22 @@ WRONG = {
 }
 
 
+def own_ledgers(text: str) -> None:
+    """Write files of north with a ledger that is not there, one of other data, one of other rows."""
+    for name in ("lost", "lungs", "changed"):
+        Path(f"{name}.toml").write_text(text.replace("north.ledger", f"{name}.ledger"))
+    lungs = Path("lungs.toml")
+    lungs.write_text(lungs.read_text().replace("[data]", '[data]\nname = "lungs"'))
+    cap = {"epsilon": 2.0, "delta": 1e-5, "silo": "north"}
+    Ledger.create("lungs.ledger", **cap, data_set="heart").close()
+    columns = columns_digest(read_study(Path("study.toml")).columns, 5)
+    booked = DataVersion(silo="north", version="1", columns=columns, fingerprint="0" * 64)
+    with Ledger.create("changed.ledger", **cap) as ledger:
+        ledger.release(
+            key="k", purpose="a test", study="s", mu=0.1, data=booked, payload=lambda: b"noised"
+        )
+
+
 @pytest.mark.parametrize("use", WRONG)
 def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str) -> None:
     text = Path("study.toml").read_text()
@@ -212,6 +246,7 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str
     silo_file("west")
     agrees = Path("north.toml").read_text() + f'[agrees]\nstudy = "{"0" * 12}"\n'
     Path("agrees.toml").write_text(agrees)
+    own_ledgers(Path("north.toml").read_text())
     Path("occupied").mkdir()
     Path("occupied/thesis.tex").write_text("years of work")
     Path("elsewhere").mkdir()
@@ -282,6 +317,10 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
         .replace("# delta = 1e-6", "delta = 1e-6")
     )
+    (told,) = (line for line in template.splitlines() if line.startswith("# fedpower budget init"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here / "kits" / "north")
+        succeed(*told.split()[2:])
     shown = json.loads(
         succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout
     )

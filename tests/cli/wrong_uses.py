@@ -119,6 +119,14 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     "Budgets": {
         "no ledger there": Wrong(("fit", "east.csv", *PRIVATE, "--ledgers", ".", "-o", "new"), "silo 'east' must have a ledger, got none at east.ledger; create it with `fedpower budget init east.ledger --epsilon E --delta D`"),
         "another silo's ledger": Wrong(("fit", "east.csv", *PRIVATE, "--ledger", "east=north.ledger", "-o", "new"), "ledger north.ledger must belong to silo 'east', got that of 'north'; give each silo its own, or name the silo as its ledger does"),
+        "another data set's ledger": Wrong((*NORTH, *PRIVATE, "--ledger", "north=heart.ledger", "--data-set", "lungs"), "ledger heart.ledger must belong to the data set 'lungs' of silo 'north', got that of data set 'heart'; give each its own ledger, or name the data as their ledger does"),
+        "a data set that is not named": Wrong((*NORTH, *PRIVATE, "--ledger", "north=heart.ledger"), "ledger heart.ledger must belong to data without a name of silo 'north', got that of data set 'heart'; give each its own ledger, or name the data as their ledger does"),
+        "rows that changed": Wrong(("fit", "booked=east.csv", *PRIVATE, "--ledgers", ".", "-o", "new"), "the rows of silo 'booked' must be those that its ledger knows as version '1', got others; declare a new version with --data-version, which is public and a new charge, or put the old rows back (nothing left the silo)"),
+        "a version of a stranger": Wrong((*NORTH, *PRIVATE, "--ledgers", ".", "--data-version", "west=2"), "--data-version must be of silos of this fit, got one for 'west'; the silos are north"),
+        "a version of two words": Wrong((*NORTH, *PRIVATE, "--ledgers", ".", "--data-version", "last spring"), "--data-version must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a digit, got 'last spring'; call it 1, 2026-03 or the like"),
+        "two versions for one silo": Wrong((*NORTH, *PRIVATE, "--ledgers", ".", "--data-version", 1, "--data-version", 2), "Invalid value for '--data-version': it must be NAME=VERSION, got '1'; see `fedpower fit --help`"),
+        "a version on no ledger": Wrong((*NORTH, *PRIVATE, "--data-version", 2), "--data-version and --data-set must go with ledgers, which know rows by them, got one without; give ledgers, or leave it out"),
+        "a ledger of nameless data": Wrong(("budget", "init", "new.ledger", "--data", "", "--epsilon", 1, "--delta", 1e-06), "the name of a data set must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a digit, got ''; call it 1, 2026-03 or the like"),
         "a stranger's ledger": Wrong((*NORTH, *PRIVATE, "--ledger", "west=north.ledger"), "--ledger must name a silo of this fit, got 'west'; the silos are north"),
         "a ledger without a name": Wrong((*NORTH, *PRIVATE, "--ledger", "north.ledger"), "Invalid value for '--ledger': it must be NAME=PATH, got 'north.ledger'; see `fedpower fit --help`"),
         "a ledger for some silos": Wrong(("fit", "north.csv", "east.csv", *PRIVATE, "--ledger", "north=north.ledger", "-o", "new"), "every silo must have a ledger or none, got none for 'east'; add --ledger 'east=PATH', or give all of them in a folder with --ledgers"),
@@ -232,6 +240,10 @@ def prepare(folder: Path) -> None:
     for name in ("north", "open"):
         succeed("budget", "init", f"{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
     (folder / "open.ledger").chmod(0o644)
+    cap = ("--epsilon", 2, "--delta", 1e-6)
+    succeed("budget", "init", "heart.ledger", "--silo", "north", "--data", "heart", *cap)
+    succeed("budget", "init", "booked.ledger", *cap)
+    succeed("fit", "booked=north.csv", *PRIVATE, "--ledgers", ".", "-o", "booked")
     succeed("fit", "north.csv", *EXACT, "-o", "model")
     for name in ("torn", "garbled", "later", "bare", "unsaid", "sealed"):
         shutil.copytree("model", name)

@@ -1,19 +1,23 @@
 """What a private fit states and enforces, seen from the estimator with real ledgers."""
 
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
 from fedpower import FedPCA
 from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, read_silos
-from fedpower.errors import FedpowerError, InputError
+from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator import PrivacyLeakWarning
 from fedpower.estimator.terms import agree
 from fedpower.privacy import Ledger
+from fedpower.privacy.noise import SeededNoiseForExperiments
 from problems import Array, spiked_rows
 
 OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0}
@@ -164,3 +168,138 @@ def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(
         FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
     with Ledger.open(paths["north"]) as ledger:
         assert ledger.spent().n_releases == 0
+
+
+class TestVersionsOfData:
+    """That rows changed is told by their operator, and by nothing that leaves."""
+
+    @pytest.mark.parametrize("noise", ["moment", "step"])
+    @pytest.mark.parametrize("world", [0.0, 1e-12])
+    def test_two_worlds_that_are_asked_twice_differ_in_nothing_but_their_operator_s_stop(
+        self, parts: dict[str, Array], tmp_path: Path, noise: str, world: float
+    ) -> None:
+        """One cell moved in between, by 1e-12 or not at all."""
+        paths = ledgers(tmp_path, *parts)
+        model = FedPCA(2, noise=noise, n_steps=None if noise == "moment" else 3, **OPTIONS)
+        first = model.fit_silos(parts, ledgers=paths).components_
+        before = {name: path.read_bytes() for name, path in paths.items()}
+        held = {**parts, "south": parts["south"].copy()}
+        held["south"][5, 1] += world
+        rounds: list[object] = []
+        if world:
+            with pytest.raises(
+                LedgerError, match="of silo 'south' must be those that its ledger kn"
+            ):
+                model.fit_silos(held, ledgers=paths, on_round=rounds.append)
+            assert not rounds, "somebody was asked"
+        else:
+            again = model.fit_silos(held, ledgers=paths).components_
+            np.testing.assert_array_equal(again, first)
+        assert {name: path.read_bytes() for name, path in paths.items()} == before
+
+    def test_a_declared_version_is_charged_and_stated_alike_in_both_worlds(
+        self, parts: dict[str, Array], tmp_path: Path
+    ) -> None:
+        stated = []
+        for world in (0.0, 1e-12):
+            folder = tmp_path / str(world)
+            folder.mkdir()
+            paths = ledgers(folder, *parts)
+            FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
+            held = {**parts, "south": parts["south"].copy()}
+            held["south"][5, 1] += world
+            model = FedPCA(2, **OPTIONS)
+            model.fit_silos(held, ledgers=paths, data_version={"south": "2026-03"})
+            charged = []
+            for path in paths.values():
+                with Ledger.open(path) as ledger:
+                    charged.append([(each.key, each.study) for each in ledger.entries()])
+            stated.append((str(model.privacy_), model.privacy_.as_dict(), charged))
+        assert stated[0] == stated[1]
+        assert [len(each) for each in stated[0][2]] == [1, 2, 1]
+
+    def test_the_statement_names_every_silo_s_version(
+        self, parts: dict[str, Array], tmp_path: Path
+    ) -> None:
+        paths = ledgers(tmp_path, *parts)
+        model = FedPCA(2, **OPTIONS)
+        model.fit_silos(parts, ledgers=paths, data_version={"south": "2026-03"})
+        fact = "the version of its data that each silo declared (north 1, south 2026-03, east 1)"
+        assert fact in model.privacy_.public
+        assert fact in str(model.privacy_)
+
+    def test_a_fit_without_ledgers_declares_none(self, parts: dict[str, Array]) -> None:
+        assert "version" not in str(FedPCA(2, **OPTIONS).fit_silos(parts).privacy_)
+        with pytest.raises(InputError, match="data_version and data_set must go with ledgers"):
+            FedPCA(2, **OPTIONS).fit_silos(parts, data_version="2")
+
+    def test_other_columns_of_the_same_version_may_be_asked_for(self, tmp_path: Path) -> None:
+        table = pd.DataFrame(spiked_rows(n_rows=300, n_features=4), columns=list("abcd"))
+        paths = ledgers(tmp_path, "north")
+        for columns in (["a", "b"], ["b", "c", "d"], ["a", "b"]):
+            FedPCA(1, **OPTIONS).fit_silos({"north": table[columns]}, ledgers=paths)
+        with Ledger.open(paths["north"]) as ledger:
+            assert ledger.spent().n_releases == 2
+
+
+class TestWhatALedgerNeverBooks:
+    """A ledger that says ε = 1 must be right: what is not private is refused before it costs."""
+
+    @pytest.mark.parametrize(
+        ("parameters", "sentence"),
+        [
+            (
+                {"epsilon": 1.0},
+                "must know a public bound on the norm of a row, got none, and one read",
+            ),
+            ({"epsilon": float("inf")}, "must be charged a finite epsilon, got epsilon=inf"),
+            ({"epsilon": float("inf"), "row_norm": 9.0}, "must be charged a finite epsilon"),
+        ],
+    )
+    def test_what_is_not_private_is_refused_before_a_row_is_read(
+        self, parameters: dict[str, float], sentence: str, parts: dict[str, Array], tmp_path: Path
+    ) -> None:
+        paths = ledgers(tmp_path, *parts)
+        before = {name: path.read_bytes() for name, path in paths.items()}
+        read: list[object] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(InputError, match=sentence):
+                FedPCA(2, **parameters).fit_silos(
+                    parts, ledgers=paths, on_rows=lambda *told: read.append(told)
+                )
+        assert not read
+        assert {name: path.read_bytes() for name, path in paths.items()} == before
+
+    def test_a_ledger_that_is_not_there_is_not_made(
+        self, parts: dict[str, Array], tmp_path: Path
+    ) -> None:
+        paths = {name: tmp_path / f"{name}.ledger" for name in parts}
+        with pytest.raises(LedgerError, match=r"there is none at .*; create it with"):
+            FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
+        assert not list(tmp_path.iterdir())
+
+    def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(self, tmp_path: Path) -> None:
+        rows = spiked_rows(n_rows=200, n_features=4)
+        model = FedPCA(2, **OPTIONS)
+        treatment = RowTreatment(row_norm=12.0)
+        moments = read_silos({"north": open_source(rows)}, treatment, rank=2, steps=5)
+        study, settings, _ = agree(model, n_rows=200, n_features=4, treatment=treatment)
+        for experiment in (False, True):
+            path = tmp_path / f"{experiment}.ledger"
+            cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}
+            Ledger.create(path, **cap, for_experiments=experiment).close()
+            run = partial(
+                federate, moments, study=study, settings=settings, rng=np.random.default_rng(0),
+                ledgers={"north": path}, noise=SeededNoiseForExperiments(1),
+            )  # fmt: skip
+            if experiment:
+                assert run().privacy.is_private
+            else:
+                with pytest.raises(
+                    InputError, match="must book private releases, got seeded noise"
+                ):
+                    run()
+            with Ledger.open(path) as ledger:
+                assert ledger.spent().n_releases == experiment
+                assert ledger.statement()["for_experiments"] is experiment

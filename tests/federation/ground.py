@@ -16,11 +16,12 @@ from federation_apps import ByRound, NoiseByRound
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.kits import COORDINATOR
-from fedpower.federation.local import LocalFederation
+from fedpower.federation.local import LEDGER_CAP, LocalFederation
 from fedpower.federation.runner import Runner
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import read_study
+from fedpower.privacy.ledger import Ledger
 
 SILOS = ("north", "south", "east", "west")
 COLUMNS = ("a", "b", "c", "d", "e", "f")
@@ -107,6 +108,7 @@ class Ground(LocalFederation):
                     path.unlink()
         for name in SILOS:
             self.ledger(name).unlink(missing_ok=True)
+            self.make_ledger(name)
         self.sentences, self.rounds = [], []
 
     def hold(self, party: str, what: str) -> None:
@@ -187,6 +189,10 @@ def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str,
             text = (ground.place(name) / "silo.toml").read_text()
             path = folder / f"{name}.toml"
             path.write_text(text)
+            epsilon, delta = LEDGER_CAP
+            Ledger.create(
+                folder / f"{name}.ledger", epsilon=epsilon, delta=delta, silo=name
+            ).close()
             noise = NoiseByRound(name)
             node = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
             silos[name] = ByRound(node.silo, noise)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedpower.federation.silo_file import SiloFile, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.privacy.ledger import Ledger
 from problems import Array, spiked_rows, split
 
 COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
@@ -54,10 +55,15 @@ def write_rows(path: Path, rows: Array, columns: tuple[str, ...] = COLUMNS) -> N
 def write_silo(
     folder: Path, name: str = "north", *, cap: float | None = 2.0, more: str = ""
 ) -> SiloFile:
-    """Write a silo's rows and its own file; ``more`` is put at the file's end."""
+    """Write a silo's rows and its own file, and make its ledger unless it is there.
+
+    ``more`` is put at the file's end; without a ``cap`` no ledger is made.
+    """
     write_rows(folder / f"{name}.csv", silo_rows(name))
     ledger = f'[ledger]\npath = "{name}.ledger"\n'
     ledger += "" if cap is None else f"epsilon = {cap}\ndelta = 1e-5\n"
     path = folder / f"{name}.toml"
     path.write_text(f'silo = "{name}"\n[data]\npath = "{name}.csv"\n{ledger}{more}\n')
+    if cap is not None and not (folder / f"{name}.ledger").exists():
+        Ledger.create(folder / f"{name}.ledger", epsilon=cap, delta=1e-5, silo=name).close()
     return read_silo(path)

@@ -71,6 +71,8 @@ class Parties:
         """Start the silos of which a page says "and likewise", and wait until all are connected."""
         for kit in ("north", "south", "east"):
             if kit not in self.running:
+                if not (self.folder / f"{kit}.ledger").exists():
+                    self.do(f"fedpower budget init {kit}.ledger --epsilon 3 --delta 1e-6")
                 self.start(["fedpower", "silo", f"kits/{kit}", f"{kit}.toml"])
         ends = time.monotonic() + WAIT_S
         while " no " in (self.do("fedpower status study.toml") or ""):

@@ -1,11 +1,14 @@
 """A silo's own file: its refusals, what it agrees to, and its ledger."""
 
 import math
+import shlex
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from studies import write_silo, write_study
 
+from fedpower.cli import main
 from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation.silo_file import read_silo
 from fedpower.privacy.ledger import Ledger
@@ -17,6 +20,9 @@ WRONG = {
     "no data": ('silo = "north"', "must have 'data', got none; add it"),
     "no path": ('silo = "north"\n[data]\n', "must have 'path', got none; add it"),
     "path of another type": ('silo = "north"\n[data]\npath = 3', "path in .* must be text in quotes"),
+    "version as number": (f'silo = "north"\n{DATA}version = 2', "version in .* must be text in quotes"),
+    "version of escapes": (f'silo = "north"\n{DATA}version = "\\u001b[2J"', "letters, digits or"),
+    "nameless data": (f'silo = "north"\n{DATA}name = ""', "name in .* must be 1 to 64 letters"),
     "drop as text": (f'silo = "north"\n{DATA}drop = "id"', "drop in .* must be a list, got 'id'"),
     "drop of numbers": (f'silo = "north"\n{DATA}drop = [1]', r"drop in .* names of columns, got \[1\]"),
     "extra columns": (f'silo = "north"\n{DATA}extra_columns = "keep"', "must be 'refuse' or 'drop'"),
@@ -99,32 +105,52 @@ def test_a_silo_that_the_study_does_not_name_is_refused(tmp_path: Path) -> None:
         silo.check_agreed(study)
 
 
-def test_a_ledger_is_made_with_the_file_s_cap_and_kept(tmp_path: Path) -> None:
-    silo = write_silo(tmp_path)
-    with silo.open_ledger() as made:
-        assert made.cap == (2.0, 1e-5)
-        assert made.silo == "north"
-    before = (tmp_path / "north.ledger").read_bytes()
-    with silo.open_ledger() as again:
-        assert again.cap == (2.0, 1e-5)
-    assert (tmp_path / "north.ledger").read_bytes() == before
-
-
-def test_without_a_cap_no_ledger_is_made(tmp_path: Path) -> None:
-    silo = write_silo(tmp_path, cap=None)
-    with pytest.raises(LedgerError):
+@pytest.mark.parametrize("cap", [2.0, None])
+def test_a_missing_ledger_is_refused_and_never_made(cap: float | None, tmp_path: Path) -> None:
+    """A disk that was not mounted must not begin a second account of the same rows."""
+    silo = write_silo(tmp_path, cap=cap)
+    (tmp_path / "north.ledger").unlink(missing_ok=True)
+    with pytest.raises(
+        LedgerError, match=r"'north' must have its ledger, got none at .*; put it b"
+    ):
         silo.open_ledger()
     assert not (tmp_path / "north.ledger").exists()
 
 
-def test_a_look_makes_no_ledger(tmp_path: Path) -> None:
-    with write_silo(tmp_path).open_ledger(make=False) as shown:
-        assert shown.cap == (2.0, 1e-5)
-    assert not (tmp_path / "north.ledger").exists()
+def test_the_sentence_about_a_missing_ledger_names_a_command_that_makes_it(tmp_path: Path) -> None:
+    silo = write_silo(tmp_path, more="[agrees]\nepsilon = 1.0")
+    silo.path.write_text(silo.path.read_text().replace("[data]", '[data]\nname = "heart"'))
+    (tmp_path / "north.ledger").unlink()
+    named = read_silo(silo.path)
+    with pytest.raises(LedgerError) as refused:
+        named.open_ledger()
+    command = str(refused.value).partition("`fedpower ")[2].rstrip("`")
+    assert CliRunner().invoke(main, shlex.split(command)).exit_code == 0
+    with named.open_ledger() as made:
+        assert (made.silo, made.data_set, made.cap) == ("north", "heart", (2.0, 1e-5))
+
+
+def test_opening_a_ledger_changes_nothing_of_it(tmp_path: Path) -> None:
+    silo = write_silo(tmp_path)
+    before = (tmp_path / "north.ledger").read_bytes()
+    with silo.open_ledger() as opened:
+        assert opened.cap == (2.0, 1e-5)
+    assert (tmp_path / "north.ledger").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", [None, "lungs"])
+def test_a_ledger_of_another_data_set_is_refused(name: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "north.ledger"
+    Ledger.create(path, epsilon=2.0, delta=1e-5, silo="north", data_set="heart").close()
+    silo = write_silo(tmp_path)
+    if name is not None:
+        silo.path.write_text(silo.path.read_text().replace("[data]", f'[data]\nname = "{name}"'))
+    with pytest.raises(InputError, match=r"got that of data set 'heart'; give each its own"):
+        read_silo(silo.path).open_ledger()
 
 
 def test_another_cap_than_the_ledger_s_is_refused(tmp_path: Path) -> None:
-    write_silo(tmp_path).open_ledger().close()
+    write_silo(tmp_path)
     with pytest.raises(InputError, match=r"got epsilon=3 where .* has 2; change the file, or the"):
         write_silo(tmp_path, cap=3.0).open_ledger()
 

@@ -1,6 +1,7 @@
 """A silo put together from its files: refuses before it charges, and looks without touching."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,23 @@ import numpy as np
 import pytest
 from studies import COLUMNS, silo_rows, write_rows, write_silo, write_study
 
-from fedpower.errors import FedpowerError, InputError
+from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.federation import environment
 from fedpower.federation.apps import StudySilo
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import AskMoment, Enrol, Enrolment, Message, PackedMoment, Refusal
+from fedpower.protocol.coordinator import Receipt
+from fedpower.protocol.messages import (
+    AskMean,
+    AskMoment,
+    Enrol,
+    Enrolment,
+    Message,
+    PackedMoment,
+    Refusal,
+)
 
 RUN = "0123456789abcdef"
 
@@ -65,6 +75,16 @@ def another_s_ledger(folder: Path) -> None:
     Ledger.create(folder / "north.ledger", epsilon=2.0, delta=1e-5, silo="south").close()
 
 
+def no_ledger(folder: Path) -> None:
+    (folder / "north.ledger").unlink()
+
+
+def another_data_set_s_ledger(folder: Path) -> None:
+    no_ledger(folder)
+    path = folder / "north.ledger"
+    Ledger.create(path, epsilon=2.0, delta=1e-5, silo="north", data_set="lungs").close()
+
+
 def another_cap(folder: Path) -> None:
     write_silo(folder, cap=9.0)
 
@@ -86,39 +106,32 @@ def damaged_ledger(folder: Path) -> None:
         other_columns,
         more_columns,
         another_s_ledger,
+        no_ledger,
+        another_data_set_s_ledger,
         another_cap,
         damaged_ledger,
     ],
 )
-@pytest.mark.parametrize("dry", [False, True])
 def test_what_is_refused_is_refused_before_anything_is_charged(
-    spoil: Callable[[Path], None], dry: bool, tmp_path: Path
+    spoil: Callable[[Path], None], tmp_path: Path
 ) -> None:
     study = write_study(tmp_path)
-    write_silo(tmp_path).open_ledger().close()
+    write_silo(tmp_path)
     spoil(tmp_path)
     before = files_of(tmp_path)
     with (
         pytest.raises(FedpowerError) as refused,
-        open_silo(study, read_silo(tmp_path / "north.toml"), make_ledger=not dry),
+        open_silo(study, read_silo(tmp_path / "north.toml")),
     ):
         pytest.fail("the silo was opened")
     assert "\n" not in str(refused.value)
     assert files_of(tmp_path) == before
 
 
-def test_what_is_refused_makes_no_ledger_either(tmp_path: Path) -> None:
-    study, silo = write_study(tmp_path), write_silo(tmp_path)
-    no_rows(tmp_path)
-    with pytest.raises(FedpowerError), open_silo(study, silo):
-        pytest.fail("the silo was opened")
-    assert not (tmp_path / "north.ledger").exists()
-
-
-def test_a_dry_run_makes_no_ledger(tmp_path: Path) -> None:
+def test_a_look_at_a_silo_changes_no_file(tmp_path: Path) -> None:
     study, silo = write_study(tmp_path), write_silo(tmp_path)
     before = files_of(tmp_path)
-    with open_silo(study, silo, make_ledger=False) as node:
+    with open_silo(study, silo) as node:
         assert node.affordable
         assert node.price > 0
         assert node.moment.n_rows == 60
@@ -130,7 +143,7 @@ def test_a_dry_run_changes_no_byte_of_a_ledger_in_use(tmp_path: Path) -> None:
     with open_silo(study, silo) as node:
         assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
     before = files_of(tmp_path)
-    with open_silo(study, silo, make_ledger=False) as node:
+    with open_silo(study, silo) as node:
         assert node.ledger is not None
         assert node.ledger.spent().n_releases == 1
         assert node.affordable
@@ -150,12 +163,11 @@ def test_opening_charges_nothing_and_answering_charges_once(tmp_path: Path) -> N
     np.testing.assert_array_equal(sent[0].triangle, sent[1].triangle)
 
 
-def test_an_exact_study_needs_no_ledger_and_makes_none(tmp_path: Path) -> None:
+def test_an_exact_study_needs_no_ledger(tmp_path: Path) -> None:
     study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
-    with open_silo(study, write_silo(tmp_path)) as node:
+    with open_silo(study, write_silo(tmp_path, cap=None)) as node:
         assert (node.ledger, node.price, node.affordable) == (None, 0.0, True)
         assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
-    assert not (tmp_path / "north.ledger").exists()
 
 
 def test_a_silo_that_cannot_pay_says_so_at_enrolment(tmp_path: Path) -> None:
@@ -218,3 +230,58 @@ def test_an_exact_study_s_rows_have_no_fingerprint(tmp_path: Path) -> None:
     study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
     with open_silo(study, write_silo(tmp_path)) as node:
         assert node.fingerprint == ""
+
+
+def moved_cell(folder: Path) -> None:
+    rows = silo_rows("north").copy()
+    rows[5, 1] += 1e-12
+    write_rows(folder / "north.csv", rows)
+
+
+def declare(folder: Path, version: str) -> None:
+    path = folder / "north.toml"
+    path.write_text(path.read_text().replace("[data]", f'[data]\nversion = "{version}"'))
+
+
+@pytest.mark.parametrize("noise", ["moment", "step"])
+def test_rows_that_changed_stop_the_silo_before_it_connects(noise: str, tmp_path: Path) -> None:
+    study = write_study(tmp_path, privacy={"noise": noise})
+    body: Any = AskMoment() if noise == "moment" else AskMean()
+    with open_silo(study, write_silo(tmp_path)) as node:
+        assert not isinstance(node.silo.answer(question(study, body)).body, Refusal)
+    moved_cell(tmp_path)
+    before = files_of(tmp_path)
+    with (
+        pytest.raises(
+            LedgerError, match=r"got others; declare a new version with version in \[data"
+        ),
+        open_silo(study, read_silo(tmp_path / "north.toml")),
+    ):
+        pytest.fail("the silo was opened")
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("change", [moved_cell, lambda folder: None], ids=["moved", "the same"])
+def test_a_new_version_is_told_to_all_and_charged_whether_or_not_rows_changed(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    study = write_study(tmp_path)
+    with open_silo(study, write_silo(tmp_path)) as node:
+        node.silo.answer(question(study, AskMoment()))
+    change(tmp_path)
+    declare(tmp_path, "2026-03")
+    with open_silo(study, read_silo(tmp_path / "north.toml")) as node:
+        told = node.silo.answer(question(study, Enrol())).body
+        assert told == Enrolment(n_rows=60, n_features=5, data_version="2026-03")
+        assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
+        assert node.ledger is not None
+        assert node.ledger.spent().n_releases == 2
+
+
+def test_a_version_that_could_not_be_shown_is_not_taken_from_a_silo(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    run = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+    asked = run.coordinator.next()[0]
+    for version, receipt in (("\x1b[2J", Receipt.MALFORMED), ("2026-03", Receipt.ACCEPTED)):
+        body = Enrolment(n_rows=60, n_features=5, data_version=version)
+        assert run.coordinator.receive(replace(asked, body=body)) is receipt

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Silo, Study
@@ -41,6 +42,8 @@ def private_silo(
     *,
     rows: Array | None = None,
     fingerprint: str = "these rows",
+    version: str = "1",
+    name: str = "north",
     source: NoiseSource | None = None,
     moment: Any = None,
 ) -> Silo:
@@ -54,9 +57,11 @@ def private_silo(
         budget,
         ledger=ledger,
         source=source or SystemNoise(),
-        fingerprint=fingerprint,
+        data=DataVersion(
+            silo=name, version=version, columns="all columns", fingerprint=fingerprint
+        ),
     )
-    return Silo("north", study, releases)
+    return Silo(name, study, releases, data_version=version)
 
 
 def basis(seed: int, columns: int = R) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
@@ -90,6 +91,7 @@ def party(
     ledger: Ledger | None = None,
     source: NoiseSource | None = None,
     fingerprint: str = "these rows",
+    version: str = "1",
     attempts: int = 3,
 ) -> Party:
     budget = budget_of(study)
@@ -103,7 +105,9 @@ def party(
         identity=KEYS[name],
         ledger=kept,
         source=source or SystemNoise(),
-        fingerprint=fingerprint,
+        data=DataVersion(
+            silo=name, version=version, columns="all columns", fingerprint=fingerprint
+        ),
     )
     return Party(Silo(name, study, releases), kept)
 

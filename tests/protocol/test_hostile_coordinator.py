@@ -27,7 +27,7 @@ from private_silos import (
     steps,
 )
 
-from fedpower.errors import ProtocolError
+from fedpower.errors import LedgerError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
@@ -148,10 +148,13 @@ def test_after_a_restart_the_same_bytes_come_again(study, path):
 
 
 @both
-def test_changed_rows_are_a_new_question_and_a_new_charge(study, tmp_path):
+def test_a_new_version_is_a_new_question_and_a_new_charge(study, tmp_path):
     with Ledger.create(tmp_path / "wide.db", epsilon=10.0, delta=DELTA) as ledger:
         first = sent(private_silo(study, ledger), steps(0))
-        changed = private_silo(study, ledger, rows=bounded_rows(seed=1), fingerprint="other rows")
+        other = {"rows": bounded_rows(seed=1), "fingerprint": "other rows"}
+        with pytest.raises(LedgerError, match="must be those that its ledger knows as version '1'"):
+            private_silo(study, ledger, **other)
+        changed = private_silo(study, ledger, **other, version="2")
         assert sent(changed, steps(0)) != first
         assert ledger.spent().n_releases == 2
 

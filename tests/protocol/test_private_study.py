@@ -161,8 +161,7 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
     for seed, (name, ledger) in enumerate(ledgers.items()):
         rows = spiked_rows(n_rows=200, n_features=D, rank=2, seed=seed)
         rows /= np.linalg.norm(rows, axis=1).max()
-        silos[name] = private_silo(study, ledger, rows=rows)
-        silos[name].name = name
+        silos[name] = private_silo(study, ledger, rows=rows, name=name)
     budget = budget_of(study)
     settings = PowerSettings(
         n_features=D,

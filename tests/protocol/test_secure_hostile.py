@@ -334,7 +334,7 @@ def test_after_a_restart_the_stored_bytes_come_again_and_no_new_ones(tmp_path):
         restarted = party("north", STUDY, ledger=ledger)
         assert np.array_equal(words_of(restarted.upload(roll)), first)
         assert restarted.charges == 1
-        other_rows = party("north", STUDY, ledger=ledger, fingerprint="other rows")
+        other_rows = party("north", STUDY, ledger=ledger, version="2")
         assert refused(other_rows.upload(roll), "no longer has it")
         assert other_rows.charges == 1
 

@@ -49,26 +49,34 @@ def budget() -> None:
 @click.option("--epsilon", type=float, required=True, help="Cap on all that may ever be spent.")
 @click.option("--delta", type=float, required=True, help="The δ of that cap; 1e-6 is usual.")
 @click.option("--silo", help="The silo it belongs to; NORTH for a file called NORTH.ledger.")
+@click.option("--data", "data_set", metavar="NAME", help="The data set it belongs to.")
 @JSON
-def init(ledger: Path, epsilon: float, delta: float, silo: str | None, as_json: bool) -> None:
+def init(
+    ledger: Path,
+    *,
+    epsilon: float,
+    delta: float,
+    silo: str | None,
+    data_set: str | None,
+    as_json: bool,
+) -> None:
     """Create the file LEDGER with a cap.
 
     An existing ledger is never overwritten.
     """
     owner = silo if silo is not None or ledger.suffix != ".ledger" else ledger.stem
     Ledger.in_memory(
-        epsilon, delta, silo=owner
+        epsilon, delta, silo=owner, data_set=data_set
     ).close()  # refuses a bad cap before a folder is made
     ledger.parent.mkdir(parents=True, exist_ok=True)
-    with Ledger.create(ledger, epsilon=epsilon, delta=delta, silo=owner) as made:
-        whose = "a silo" if made.silo is None else f"silo {made.silo!r}"
+    with Ledger.create(ledger, epsilon=epsilon, delta=delta, silo=owner, data_set=data_set) as made:
         statement = made.statement()
     if as_json:
         print_json({"ledger": str(ledger), **statement})
         return
     click.echo(
-        f"{ledger} is the ledger of {whose}: it may spend epsilon={epsilon:g} at delta={delta:g} in "
-        "all. Keep this one file safe; a copy put back later has forgotten charges."
+        f"{ledger} is the ledger of {_whose(statement)}: it may spend epsilon={epsilon:g} at "
+        f"delta={delta:g} in all. Keep this one file safe; a copy put back later has forgotten charges."
     )
 
 
@@ -133,9 +141,12 @@ def share_used(statement: dict[str, Any]) -> float:
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
     out = console()
-    whose = "a silo" if statement["silo"] is None else f"silo {statement['silo']!r}"
     limit, spent = statement["cap"], statement["spent"]
-    out.print(f"Ledger {ledger} of {whose}; it protects {statement['unit']}.", soft_wrap=True)
+    out.print(
+        f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.", soft_wrap=True
+    )
+    if statement["for_experiments"]:
+        out.print("It was made for experiments: what it books may be noised by a seed.")
     if statement["entries"]:
         headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
         shown = table(None, *headings, numbers=("#", "epsilon alone", "total so far"))
@@ -172,6 +183,14 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             else f"would be refused: at most epsilon={_left(statement['left'])} is left"
         )
         out.print(f"A fit with epsilon={forecast['epsilon']:g} {fits}.", soft_wrap=True)
+
+
+def _whose(statement: dict[str, Any]) -> str:
+    """Return the silo that a ledger belongs to, and its data where they have a name."""
+    silo = "a silo" if statement["silo"] is None else f"silo {statement['silo']!r}"
+    if statement["data_set"] is None:
+        return silo
+    return f"{silo} and its data set {statement['data_set']!r}"
 
 
 def _epsilon(value: float | None) -> str:

@@ -68,6 +68,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
                 model.fit_silos(
                     silos,
                     ledgers=ledgers,
+                    data_version=options["data_version"],
+                    data_set=options["data_set"],
                     identities=options["identities"],
                     on_round=None if show is None else show.round,
                     on_rows=None if show is None else show.rows,

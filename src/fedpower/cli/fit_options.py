@@ -113,6 +113,14 @@ OPTIONS = (
         metavar="NAME=PATH",
         help="A silo's ledger; repeatable.",
     ),
+    click.option(
+        "--data-version",
+        callback=values.versions,
+        multiple=True,
+        metavar="[NAME=]VERSION",
+        help="What the ledgers call these rows: public; a new one is a new charge. 1 by default.",
+    ),
+    click.option("--data-set", metavar="NAME", help="The data set that the ledgers are for."),
     click.option("--groups", metavar="COLUMN", help="One file; this column names each row's silo."),
     click.option(
         "--columns",

@@ -55,7 +55,7 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
     own = read_silo(silo_file)
     study = kit_study(kit, own.name)
     if dry_run:
-        with open_silo(study, own, make_ledger=False) as node:
+        with open_silo(study, own) as node:
             _show(study, node, as_json=as_json)
         return
     with open_silo(study, own) as node:
@@ -130,6 +130,8 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         "epsilon_of_this_study": f"{epsilon_of(node.price, delta):.4g}",
         "delta": f"{budget.delta:g}",
     }
+    if node.data_version is not None:
+        facts["data_version_told_to_all"] = node.data_version
     if node.ledger is not None:
         cap, _ = node.ledger.cap
         facts |= {

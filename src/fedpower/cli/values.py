@@ -70,6 +70,17 @@ def named_keys(
     return _by_name(value, "KEY")
 
 
+def versions(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> str | dict[str, str] | None:
+    """Return one version for all silos, or versions by name from words NAME=VERSION."""
+    if not value:
+        return None
+    if len(value) == 1 and "=" not in value[0]:
+        return value[0]
+    return _by_name(value, "VERSION")
+
+
 def _by_name(words: tuple[str, ...], what: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in words:

@@ -54,6 +54,8 @@ OPTIONS = {
     "min_silos": "--min-silos",
     "n_features": "--n-features",
     "tol": "--tol",
+    "data_version": "--data-version",
+    "data_set": "--data-set",
 }
 """Parameters whose names cannot be taken for plain words, with the options that set them."""
 

@@ -23,6 +23,7 @@ from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
+from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
@@ -37,6 +38,8 @@ from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
+Versions = str | Mapping[str, str]
+"""What the silos' operators call their rows: one name for all, or a name for each silo."""
 OnRows = Callable[[str, int, int | None], None]
 """Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
 
@@ -93,10 +96,20 @@ def read_silos(
     return moments
 
 
-def check_ledgers(silos: list[str], budget: Budget, ledgers: LedgerPaths) -> None:
+def check_ledgers(
+    silos: list[str],
+    budget: Budget,
+    ledgers: LedgerPaths,
+    *,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
+) -> None:
     """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
+    _versions(silos, data_version)
+    if data_set is not None:
+        check_label("data_set", data_set)
     with ExitStack() as stack:
-        _open_ledgers(silos, budget, ledgers, stack)
+        _open_ledgers(silos, budget, ledgers, stack, data_set)
 
 
 def federate(
@@ -106,6 +119,8 @@ def federate(
     settings: SolverSettings,
     rng: np.random.Generator,
     ledgers: LedgerPaths | None = None,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
     noise: NoiseSource | None = None,
     identities: Mapping[str, Identity] | None = None,
     min_silos: int | None = None,
@@ -126,6 +141,9 @@ def federate(
     ledgers
         By silo: the ledger file it charges. A silo without one is charged on a ledger in memory whose
         cap is the study's budget, so that it cannot be asked for more than that either.
+    data_version, data_set
+        What the rows are called on those ledgers: their public version, "1" unless given, and the name
+        of the data set, if it has one.
     noise
         Where noise comes from; the operating system unless an experiment injects its own.
     identities
@@ -139,7 +157,9 @@ def federate(
         opened: dict[str, Ledger] = {}
         if budget is not None:
             _check_bounded(moments, study)
-            opened = _open_ledgers(list(moments), budget, ledgers or {}, stack)
+            opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
+        # A ledger in memory lives as long as this fit, whose rows do not change.
+        versions = _versions(list(moments), data_version) if opened and ledgers else {}
         releases = {
             name: open_releases(
                 name,
@@ -148,10 +168,15 @@ def federate(
                 ledger=opened.get(name),
                 identity=(identities or {}).get(name),
                 source=noise,
-                # A ledger in memory lives as long as this fit, whose rows are held to be the same.
-                fingerprint=fingerprint(moment.source, moment.watch)
-                if name in (ledgers or {})
-                else "",
+                data=None
+                if name not in versions
+                else DataVersion(
+                    silo=name,
+                    version=versions[name],
+                    columns=columns_digest(study.columns, study.n_features),
+                    fingerprint=fingerprint(moment.source, moment.watch),
+                    data_set=data_set,
+                ),
             )
             for name, moment in moments.items()
         }
@@ -160,7 +185,10 @@ def federate(
             each.check_affordable()
         kept = set(moments) <= set(ledgers or {})
         settings = with_noise(settings, study, run=run, kept=kept)
-        silos = {name: Silo(name, study, each) for name, each in releases.items()}
+        silos = {
+            name: Silo(name, study, each, data_version=versions.get(name, ""))
+            for name, each in releases.items()
+        }
         coordinator = Coordinator(
             start(settings, rng),
             list(silos),
@@ -191,8 +219,28 @@ def _stop(moments: Mapping[str, LocalMoment]) -> None:
         moment.watch.stop()
 
 
+def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
+    """Return the version of every silo's data, as declared or the first."""
+    given = declared if isinstance(declared, Mapping) else {}
+    unknown = [name for name in given if name not in silos]
+    if unknown:
+        raise InputError(
+            f"data_version must be of silos of this fit, got one for {unknown[0]!r}; "
+            f"the silos are {', '.join(silos)}"
+        )
+    one = DEFAULT_VERSION if declared is None or isinstance(declared, Mapping) else declared
+    versions = {name: given.get(name, one) for name in silos}
+    for version in versions.values():
+        check_label("data_version", version)
+    return versions
+
+
 def _open_ledgers(
-    silos: list[str], budget: Budget, paths: LedgerPaths, stack: ExitStack
+    silos: list[str],
+    budget: Budget,
+    paths: LedgerPaths,
+    stack: ExitStack,
+    data_set: str | None = None,
 ) -> dict[str, Ledger]:
     if not isinstance(paths, Mapping):
         raise InputError(
@@ -220,11 +268,7 @@ def _open_ledgers(
         for name in silos
     }
     for name, ledger in opened.items():
-        if ledger.silo not in (None, name):
-            raise InputError(
-                f"ledger {paths[name]} must belong to silo {name!r}, got that of {ledger.silo!r}; "
-                "give each silo its own, or name the silo as its ledger does"
-            )
+        ledger.check_owner(name, data_set)
     return opened
 
 

@@ -1,10 +1,12 @@
 """What public facts rule out is refused before a row is read."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedpower.data import RowSource
-from fedpower.engines.embedded import LedgerPaths, check_ledgers
+from fedpower.engines.embedded import LedgerPaths, Versions, check_ledgers
+from fedpower.errors import InputError
 from fedpower.estimator.terms import agree, public_rng, public_treatment
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.identity import Identity
@@ -22,6 +24,8 @@ def check_beforehand(
     *,
     identities: Mapping[str, Identity],
     ledgers: LedgerPaths | None,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
 ) -> None:
     """Refuse terms that cannot be, and ledgers that are not the silos', before a pass over rows.
 
@@ -36,7 +40,10 @@ def check_beforehand(
         The silos' rows, by name; none is read.
     identities, ledgers
         The silos' keys and ledger files, by name.
+    data_version, data_set
+        What the rows are called on those ledgers.
     """
+    _check_booked(model, ledgers, declared=(data_version, data_set) != (None, None))
     width = model.n_features_in_
     counts = [source.n_rows for source in sources.values()]
     known = [count for count in counts if count is not None]
@@ -61,4 +68,26 @@ def check_beforehand(
         start(settings, rng), list(sources), study=study.digest, run="", min_silos=model.min_silos
     )
     if budget is not None and ledgers:
-        check_ledgers(list(sources), budget, ledgers)
+        check_ledgers(list(sources), budget, ledgers, data_version=data_version, data_set=data_set)
+
+
+def _check_booked(model: "FedPCA", ledgers: LedgerPaths | None, *, declared: bool) -> None:
+    """Refuse to book what is not private, and names for what is not booked."""
+    if not ledgers:
+        if declared:
+            raise InputError(
+                "data_version and data_set must go with ledgers, which know rows by them, got one "
+                "without; give ledgers, or leave it out"
+            )
+        return
+    if math.isinf(model.epsilon):
+        raise InputError(
+            "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
+            "give a finite one, or leave the ledgers out"
+        )
+    if not public_treatment(model).bounded:
+        raise InputError(
+            "a fit with ledgers must know a public bound on the norm of a row, got none, and one read "
+            "from the rows is not private, so that no ledger books it; give row_norm=B or "
+            "normalize=True, or leave the ledgers out"
+        )

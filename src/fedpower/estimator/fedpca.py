@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpower.data import RowSource, block_rows, columns_of_fit, match_columns, open_source
 from fedpower.data.checks import is_wide, require_exact
-from fedpower.engines.embedded import LedgerPaths, OnRows, federate, read_silos
+from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.beforehand import check_beforehand
 from fedpower.estimator.conversion import as_sklearn
@@ -278,6 +278,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         y: object = None,
         *,
         ledgers: LedgerPaths | None = None,
+        data_version: Versions | None = None,
+        data_set: str | None = None,
         identities: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_rows: OnRows | None = None,
@@ -294,7 +296,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         y : ignored
             Here for scikit-learn's sake.
         ledgers : mapping from silo names to ledger files, default=None
-            Where each silo charges what it releases; see ``fedpower budget``.
+            Where each silo charges what it releases; see ``fedpower budget``. They are opened, never
+            made, and only a private fit with a public row bound can be charged to them.
+        data_version : str or mapping from silo names, default="1"
+            What the rows are called on the ledgers: public. The same version is the same release, at no
+            further charge; rows that differ from those of a version already booked are refused, and a new
+            version is a new charge.
+        data_set : str, default=None
+            What the data are called whose version that is, where ledgers are made for one data set.
         identities : mapping from silo names to PEM files, default=None
             The keys with which silos of a secure sum sign; see ``fedpower identity``. Made for this fit
             unless given.
@@ -327,6 +336,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             sources,
             columns,
             ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
             identity_files=identities,
             on_round=on_round,
             on_rows=on_rows,
@@ -431,13 +442,22 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         columns: tuple[str, ...] | None,
         *,
         ledgers: LedgerPaths | None = None,
+        data_version: Versions | None = None,
+        data_set: str | None = None,
         identity_files: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_rows: OnRows | None = None,
         on_clipped: Callable[[dict[str, tuple[int, int]]], None] | None = None,
     ) -> Self:
         identities = identities_of(self, sources, identity_files)
-        check_beforehand(self, sources, identities=identities, ledgers=ledgers)
+        check_beforehand(
+            self,
+            sources,
+            identities=identities,
+            ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
+        )
         treatment, leak = treatment_of(self, sources.values())
         moments = read_silos(
             sources,
@@ -468,6 +488,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             settings=settings,
             rng=public_rng(self, study if ledgers else None),
             ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
             identities=identities,
             min_silos=self.min_silos,
             deadline=self.deadline,

@@ -132,7 +132,7 @@ class SecureGame:
             identity=self._keys[name],
             ledger=stack.enter_context(ledger),
             source=source,
-            fingerprint="",
+            data=None,
         )
         return Silo(name, self._study, releases)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import LocalMoment, RowTreatment, fingerprint, local_moment, open_source
+from fedpower.data import LocalMoment, RowTreatment, local_moment, open_source
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
@@ -67,7 +67,6 @@ class Game:
             for number, body in enumerate(_questions(study))
         ]
         self._worlds = [rows_as_held(rows) for rows in neighbours(study, n_rows)]
-        self._fingerprints = [fingerprint(world.source) for world in self._worlds]
         truths = [self._truth(world) for world in self._worlds]
         stds = self._stds(n_rows)
         self._weights = [
@@ -95,7 +94,7 @@ class Game:
                 budget,
                 ledger=ledger,
                 source=self._source,
-                fingerprint=self._fingerprints[world],
+                data=None,
             )
             seen = self._seen(Silo(SILO, self._study, releases))
         return sum(float(w @ values) for w, values in zip(self._weights, seen, strict=True))

@@ -57,7 +57,7 @@ def silos_of(
         name: Silo(
             name,
             study,
-            # No fingerprint: these ledgers live no longer than these rows.
+            # No version: these ledgers live no longer than these rows.
             open_releases(
                 name,
                 moment,

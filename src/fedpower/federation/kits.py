@@ -24,6 +24,8 @@ silo = "{name}"
 
 [data]
 path = "rows.parquet"        # also .csv, .npy, .npz, .feather, .svm; from this file's folder
+version = "1"                # public: give another whenever the rows change, which is a new charge
+# name = "heart"             # of the data set, if the ledger is to be for it and no other
 # or, in place of path, a query; its password comes from a variable or a file, never from here:
 # query = "SELECT age, bmi FROM patients"
 # database = "postgresql://db.internal:5432/clinic"    # or "sqlite:///clinic.db"
@@ -33,9 +35,12 @@ path = "rows.parquet"        # also .csv, .npy, .npz, .feather, .svm; from this 
 # extra_columns = "drop"     # or refuse (default) columns beyond the study's
 
 [ledger]
-path = "{name}.ledger"       # every release is charged here before it leaves
-# epsilon = 3.0              # its cap, if it is to be made: what all studies together may spend
-# delta = 1e-6              # best that of the study: an epsilon is worth another one at another delta
+# every release is charged here before it leaves; made once, by you:
+# fedpower budget init {name}.ledger --silo {name} --epsilon 3 --delta 1e-6
+# (its cap: what all studies together may spend, best at the study's delta)
+path = "{name}.ledger"
+# epsilon = 3.0              # the cap, if it is to be checked against the ledger's at every start
+# delta = 1e-6
 
 # [identity]                 # only for a study with aggregation = "secure"
 # path = "{name}.pem"        # made with `fedpower identity new`; its public key is in the study

@@ -13,6 +13,7 @@ from fedpower.errors import InputError
 from fedpower.federation.kits import COORDINATOR, RUNNER, SILO_FILE, make_kits
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
 from fedpower.federation.study_file import StudyFile, moved, read_study
+from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.identity import Identity
 
 MADE_UP_ROWS = 1000
@@ -65,13 +66,20 @@ class LocalFederation:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def write_silo(self, name: str, data: Path) -> None:
-        """Write a silo's own file."""
+        """Write a silo's own file, and make its ledger: this folder is the rehearsal's own."""
         epsilon, delta = LEDGER_CAP
         signs = f'[identity]\npath = "{IDENTITY}"\n' if self.study.identities else ""
         (self.kits / name / SILO_FILE).write_text(
             f'silo = "{name}"\n[data]\npath = "{data.absolute()}"\n'
             f'[ledger]\npath = "{name}.ledger"\nepsilon = {epsilon}\ndelta = {delta}\n{signs}'
         )
+        self.make_ledger(name)
+
+    def make_ledger(self, name: str) -> None:
+        """Make a silo's ledger, unless it is there already."""
+        if not self.ledger(name).exists():
+            epsilon, delta = LEDGER_CAP
+            Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
 
     def start(self, *names: str) -> None:
         """Start parties by name, all by default; their words go to NAME.log."""

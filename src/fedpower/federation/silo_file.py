@@ -1,28 +1,39 @@
 """A silo's own file: its data, its ledger, and what it agrees to. The others decide none of it."""
 
 import math
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowSource, open_query, open_source
-from fedpower.errors import InputError, ProtocolError
+from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.tables import NUMBER, Keys, check_keys, read_toml
+from fedpower.privacy.data_version import (
+    DEFAULT_VERSION,
+    DataVersion,
+    check_label,
+    columns_digest,
+)
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.identity import Identity
 
-DATA: Keys = {"path": str, "drop": list, "extra_columns": str}
+DATA: Keys = {"path": str, "name": str, "version": str, "drop": list, "extra_columns": str}
 QUERY: Keys = {
     "query": str,
     "database": str,
     "user": str,
     "password_env": str,
     "password_file": str,
+    "name": str,
+    "version": str,
     "drop": list,
     "extra_columns": str,
 }
-SELECTION = ("drop", "extra_columns")
+NOT_ASKED = ("name", "version", "drop", "extra_columns")
+"""Keys of ``[data]`` that say nothing about how a query is put."""
+
 LEDGER: Keys = {"path": str, "epsilon": NUMBER, "delta": NUMBER}
 AGREES: Keys = {"study": str, "epsilon": NUMBER, "delta": NUMBER, "min_silos": int}
 CAP = ("epsilon", "delta")
@@ -95,7 +106,7 @@ class SiloFile:
         """Return the silo's rows with the study's columns, in its order."""
         name = f"the data of silo {self.name!r}"
         if "query" in self.data:
-            asked = {key: value for key, value in self.data.items() if key not in SELECTION}
+            asked = {key: value for key, value in self.data.items() if key not in NOT_ASKED}
             found: Any = open_query(asked, name=name, folder=self.path.parent)
         else:
             found = self.path.parent / self.data["path"]
@@ -107,11 +118,22 @@ class SiloFile:
             extra=self.data.get("extra_columns", "refuse"),
         )
 
-    def open_ledger(self, *, make: bool = True) -> Ledger:
-        """Return the silo's ledger; made with the file's cap where there is none yet.
+    def data_version(self, study: StudyFile, fingerprint: str) -> DataVersion:
+        """Return which rows these are, as this organisation declares them.
 
-        With ``make=False`` none is made: a ledger in memory shows what a new one would say.
+        ``fingerprint`` is the digest of the rows; it stays in the silo's own ledger.
         """
+        return DataVersion(
+            silo=self.name,
+            version=self.data.get("version", DEFAULT_VERSION),
+            columns=columns_digest(study.columns, len(study.columns)),
+            fingerprint=fingerprint,
+            data_set=self.data.get("name"),
+            declared_by=f"version in [data] of {self.path}",
+        )
+
+    def open_ledger(self) -> Ledger:
+        """Return the silo's ledger; one that is missing is refused and never made."""
         if "path" not in self.ledger:
             raise InputError(
                 f"a private study must be charged to a ledger, got no [ledger] in {self.path}; add its "
@@ -119,10 +141,15 @@ class SiloFile:
             )
         path = self.path.parent / self.ledger["path"]
         wanted = {name: float(self.ledger[name]) for name in CAP if name in self.ledger}
-        if not path.exists() and len(wanted) == len(CAP):
-            if not make:
-                return Ledger.in_memory(**wanted, silo=self.name)
-            return Ledger.create(path, **wanted, silo=self.name)
+        if not path.exists():
+            epsilon, delta = (f"{wanted[name]:g}" if wanted else name[0].upper() for name in CAP)
+            named = f"{self.name} --data {self.data['name']}" if "name" in self.data else self.name
+            command = f"fedpower budget init {shlex.quote(str(path))} --silo {named}"
+            raise LedgerError(
+                f"silo {self.name!r} must have its ledger, got none at {path}; put it back where it was "
+                f"or, if there has never been one, make it with `{command} "
+                f"--epsilon {epsilon} --delta {delta}`"
+            )
         opened = Ledger.open(path)
         try:
             self._check_ledger(opened, path, wanted)
@@ -132,11 +159,7 @@ class SiloFile:
         return opened
 
     def _check_ledger(self, opened: Ledger, path: Path, wanted: dict[str, float]) -> None:
-        if opened.silo not in (None, self.name):
-            raise InputError(
-                f"ledger {path} must belong to silo {self.name!r}, got that of {opened.silo!r}; give "
-                "each silo its own"
-            )
+        opened.check_owner(self.name, self.data.get("name"))
         for name, held in zip(CAP, opened.cap, strict=True):
             if not math.isclose(wanted.get(name, held), held):
                 raise InputError(
@@ -188,6 +211,9 @@ def _check(silo: SiloFile) -> None:
             f"extra_columns in [data] of {silo.path} must be 'refuse' or 'drop', got {extra!r}; "
             "choose one"
         )
+    for key in ("name", "version"):
+        if key in silo.data:
+            check_label(f"{key} in [data] of {silo.path}", silo.data[key])
     given = [name for name in CAP if name in silo.ledger]
     if len(given) == 1:
         raise InputError(

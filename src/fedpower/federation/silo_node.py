@@ -35,6 +35,8 @@ class SiloNode:
         Where releases are charged; None where nothing is private.
     fingerprint
         Identifies the rows, to this silo's own processes only; empty where nothing is private.
+    data_version
+        What the rows are called there, and told to the others; None where nothing is private.
     """
 
     silo: Silo
@@ -44,6 +46,7 @@ class SiloNode:
     moment: LocalMoment
     ledger: Ledger | None
     fingerprint: str
+    data_version: str | None = None
 
     @property
     def price(self) -> float:
@@ -66,7 +69,6 @@ def open_silo(
     silo_file: SiloFile,
     *,
     noise: NoiseSource | None = None,
-    make_ledger: bool = True,
     checked: str = "",
 ) -> Iterator[SiloNode]:
     """Give a silo that is ready to answer, its rows read; refuse before anything is charged.
@@ -77,8 +79,6 @@ def open_silo(
         What the consortium agreed on, and what this organisation decides by itself.
     noise
         Where noise comes from; the operating system unless an experiment injects its own.
-    make_ledger
-        Whether a ledger that does not exist yet is made; else one in memory stands for it.
     checked
         The fingerprint of the rows that were checked before the silo connected; others are refused.
     """
@@ -101,8 +101,9 @@ def open_silo(
             f"the data of silo {name!r} must be the rows that were there when it started, got others; "
             "stop the silo and start it again with these"
         )
-    ledger = silo_file.open_ledger(make=make_ledger) if private else None
+    ledger = silo_file.open_ledger() if private else None
     try:
+        data = silo_file.data_version(study_file, found) if private else None
         releases = open_releases(
             name,
             moment,
@@ -110,16 +111,17 @@ def open_silo(
             ledger=ledger,
             identity=silo_file.identity() if study.aggregation == "secure" else None,
             source=noise,
-            fingerprint=found,
+            data=data,
         )
         yield SiloNode(
-            silo=Silo(name, study, releases),
+            silo=Silo(name, study, releases, data_version="" if data is None else data.version),
             releases=releases,
             study=study,
             budget=budget_of(study),
             moment=moment,
             ledger=ledger,
             fingerprint=found,
+            data_version=None if data is None else data.version,
         )
     finally:
         if ledger is not None:

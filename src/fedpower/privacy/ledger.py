@@ -13,6 +13,7 @@ import hashlib
 import importlib.metadata
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -20,8 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedpower.errors import BudgetError, LedgerError
+from fedpower.errors import BudgetError, InputError, LedgerError
 from fedpower.privacy.accounting import mu_of
+from fedpower.privacy.data_version import DEFAULT_VERSION, BookedAs, DataVersion, check_label
 from fedpower.privacy.ledger_account import (
     ROUNDING,
     Account,
@@ -40,6 +42,9 @@ from fedpower.privacy.ledger_store import Store
 
 __all__ = ["CapChange", "Entry", "Forecast", "Ledger", "Spent"]
 
+BOOKED_BY_ROWS = re.compile(r"[0-9a-f]{64}/([0-9a-f]{16})")
+"""How releases were booked before data had versions: a study, and digits of the rows' fingerprint."""
+
 
 class Ledger:
     """What a silo has released and what it may still release; open one with a class method.
@@ -49,16 +54,49 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.silo: str | None = store.query("SELECT name FROM silo")[0][0]
+
+    @property
+    def silo(self) -> str | None:
+        """The silo that it belongs to; None until the first release where it was made without a name."""
+        return self._store.owner()[0]
+
+    @property
+    def data_set(self) -> str | None:
+        """The data set that it belongs to; None until a release of one that has a name."""
+        return self._store.owner()[1]
+
+    @property
+    def for_experiments(self) -> bool:
+        """Whether it may book what is not private: made for experiments, or in memory alone."""
+        return self._store.is_for_experiments()
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], *, epsilon: float, delta: float, silo: str | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        epsilon: float,
+        delta: float,
+        silo: str | None = None,
+        data_set: str | None = None,
+        for_experiments: bool = False,
     ) -> Self:
-        """Return a new ledger with a cap, in a new file of mode 0600; never overwrites."""
+        """Return a new ledger with a cap, in a new file of mode 0600; never overwrites.
+
+        Only one that is ``for_experiments`` takes releases whose noise is seeded, and says so ever after.
+        """
         if silo is not None:
             check_text("silo", silo)
-        return cls(Store.create(Path(path), silo, checked_cap(epsilon, delta)))
+        if data_set is not None:
+            check_label("the name of a data set", data_set)
+        store = Store.create(
+            Path(path),
+            silo,
+            checked_cap(epsilon, delta),
+            data_set,
+            for_experiments=for_experiments,
+        )
+        return cls(store)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -74,11 +112,20 @@ class Ledger:
         return cls(Store.look(Path(path)))
 
     @classmethod
-    def in_memory(cls, epsilon: float, delta: float, *, silo: str | None = None) -> Self:
+    def in_memory(
+        cls,
+        epsilon: float,
+        delta: float,
+        *,
+        silo: str | None = None,
+        data_set: str | None = None,
+    ) -> Self:
         """Return a ledger without a file, for a single fit: it forgets when the process ends."""
         if silo is not None:
             check_text("silo", silo)
-        return cls(Store.in_memory(silo, checked_cap(epsilon, delta)))
+        if data_set is not None:
+            check_label("the name of a data set", data_set)
+        return cls(Store.in_memory(silo, checked_cap(epsilon, delta), data_set))
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +151,7 @@ class Ledger:
         mu: float,
         slack_delta: float = 0.0,
         study_mu: float | None = None,
+        data: DataVersion | None = None,
         payload: Callable[[], bytes],
     ) -> bytes:
         """Return the bytes that may leave: noised and charged now, or those kept for this key.
@@ -122,6 +170,9 @@ class Ledger:
         study_mu : float, optional
             What all releases of this study may cost together; a coordinator that asks for more than
             was agreed is refused, whatever the cap would allow.
+        data : DataVersion, optional
+            The rows that it is made of. The first release of a version says which rows that is, and from
+            then on the ledger belongs to their silo and data set; other rows, or another's, are refused.
         payload : callable
             Draws the noise and returns the noised bytes. Called at most once, after the cap allows
             it and inside the transaction, so prepare what is slow beforehand. If it raises, nothing
@@ -138,6 +189,9 @@ class Ledger:
             check_text(name, text)
         mu, slack_delta = checked_charge(mu, slack_delta)
         with self._store.transaction("IMMEDIATE"):
+            if data is not None:
+                self._identify(data)
+                self._take_note_of(data)
             kept = self._kept(key, purpose, study, mu)
             if kept is not None:
                 return kept
@@ -151,6 +205,29 @@ class Ledger:
             digest = hashlib.sha256(sent).hexdigest()
             self._store.append("release", key, purpose, study, mu, slack_delta, digest, sent)
         return sent
+
+    def booked_as(self, data: DataVersion) -> BookedAs:
+        """Return what releases of these rows are booked as; refuse others than those of their version.
+
+        Writes nothing, so that it can be asked before anybody is contacted.
+        """
+        with self._store.transaction("DEFERRED"):
+            return self._identify(data)
+
+    def check_owner(self, silo: str, data_set: str | None) -> None:
+        """Refuse a silo, or a data set, that is not the ledger's own."""
+        owner, owned = self._store.owner()
+        if owner not in (None, silo):
+            raise InputError(
+                f"ledger {self._store.label} must belong to silo {silo!r}, got that of {owner!r}; give "
+                "each silo its own, or name the silo as its ledger does"
+            )
+        if owned not in (None, data_set):
+            named = "data without a name" if data_set is None else f"the data set {data_set!r}"
+            raise InputError(
+                f"ledger {self._store.label} must belong to {named} of silo {silo!r}, got that of "
+                f"data set {owned!r}; give each its own ledger, or name the data as their ledger does"
+            )
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
         """Refuse a study whose releases together would overspend, before the first is charged.
@@ -239,10 +316,15 @@ class Ledger:
             seq, seal = self._store.last("release")
             caps, entries = self.cap_changes(), self.entries()
             spent, left = self.spent(), self.left()
+            silo, data_set = self._store.owner()
+            versions, for_experiments = self._store.versions(), self.for_experiments
         return {
             "fedpower": importlib.metadata.version("fedpower"),
             "schema": SCHEMA_VERSION,
-            "silo": self.silo,
+            "silo": silo,
+            "data_set": data_set,
+            "data_versions": versions,
+            "for_experiments": for_experiments,
             "unit": "one row of this silo, replace-one neighbours",
             "cap": {"epsilon": caps[-1].epsilon, "delta": caps[-1].delta},
             "cap_changes": [jsonable(asdict(cap)) for cap in caps],
@@ -251,6 +333,56 @@ class Ledger:
             "entries": [jsonable(asdict(entry)) for entry in entries],
             "seal": {"seq": seq, "sha256": seal},
         }
+
+    def _identify(self, data: DataVersion) -> BookedAs:
+        """Return what these rows are booked as; call it inside a transaction."""
+        self.check_owner(data.silo, data.data_set)
+        known = self._store.query(
+            "SELECT fingerprint FROM version WHERE name = ? AND columns = ?",
+            data.version,
+            data.columns,
+        )
+        if known and known[0][0] != data.fingerprint:
+            raise LedgerError(
+                f"the rows of silo {data.silo!r} must be those that its ledger knows as version "
+                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is "
+                "public and a new charge, or put the old rows back (nothing left the silo)"
+            )
+        # What was booked by rows is version 1, and only that: were it found under other versions too,
+        # the answer would tell whether the rows are still the same.
+        booked = self._booked_by_rows() if data.version == DEFAULT_VERSION else set()
+        if data.fingerprint[:16] in booked:
+            return BookedAs(key=data.fingerprint, name=data.fingerprint[:16])
+        if booked:
+            raise LedgerError(
+                f"version {DEFAULT_VERSION!r} of the rows of silo {data.silo!r} must be rows and columns "
+                "that its ledger booked before data had versions, got others; declare a new version with "
+                f"{data.declared_by}, which is public and a new charge, or put the old ones back "
+                "(nothing left the silo)"
+            )
+        name = f"version {data.version}"
+        return BookedAs(key=name, name=name)
+
+    def _take_note_of(self, data: DataVersion) -> None:
+        """Remember whose rows these are and which: those of their version from now on."""
+        owner, owned = self._store.owner()
+        if owner is None or (owned is None and data.data_set is not None):
+            self._store.query(
+                "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?)",
+                data.silo,
+                data.data_set,
+            )
+        known = self._store.query(
+            "SELECT 1 FROM version WHERE name = ? AND columns = ?", data.version, data.columns
+        )
+        if not known:
+            self._store.append("version", data.version, data.columns, data.fingerprint)
+
+    def _booked_by_rows(self) -> set[str]:
+        """Return the digits of fingerprints under which releases were booked before data had versions."""
+        studies = self._store.query("SELECT DISTINCT study FROM release")
+        found = (BOOKED_BY_ROWS.fullmatch(study) for (study,) in studies)
+        return {each[1] for each in found if each}
 
     def _check_study(self, study: str, mu: float, most: float | None) -> None:
         """Refuse a release beyond what its study agreed on."""

@@ -10,11 +10,20 @@ from pathlib import Path
 from fedpower.errors import LedgerError
 
 APPLICATION_ID = 0x66706C67  # "fplg"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 60.0
 
+VERSIONS = """
+CREATE TABLE version (
+    seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
+    name TEXT NOT NULL, columns TEXT NOT NULL, fingerprint TEXT NOT NULL,
+    seal TEXT NOT NULL, UNIQUE (name, columns));
+CREATE TRIGGER version_keeps BEFORE UPDATE ON version BEGIN SELECT RAISE(ABORT, 'append only'); END;
+CREATE TRIGGER version_stays BEFORE DELETE ON version BEGIN SELECT RAISE(ABORT, 'append only'); END;
+"""
 SCHEMA = f"""
-CREATE TABLE silo (id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT);
+CREATE TABLE silo (id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT, data_set TEXT,
+    for_experiments INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE cap (
     seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
     epsilon REAL NOT NULL CHECK (epsilon > 0 AND epsilon < 9e999),
@@ -30,12 +39,22 @@ CREATE TRIGGER cap_keeps BEFORE UPDATE ON cap BEGIN SELECT RAISE(ABORT, 'append 
 CREATE TRIGGER cap_stays BEFORE DELETE ON cap BEGIN SELECT RAISE(ABORT, 'append only'); END;
 CREATE TRIGGER release_keeps BEFORE UPDATE ON release BEGIN SELECT RAISE(ABORT, 'append only'); END;
 CREATE TRIGGER release_stays BEFORE DELETE ON release BEGIN SELECT RAISE(ABORT, 'append only'); END;
+{VERSIONS}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION}
 """
+FROM_SCHEMA_1 = f"""
+ALTER TABLE silo ADD COLUMN data_set TEXT;
+ALTER TABLE silo ADD COLUMN for_experiments INTEGER NOT NULL DEFAULT 0;
+{VERSIONS}
+PRAGMA user_version = {SCHEMA_VERSION}
+"""
+"""What a ledger lacks that was made before data had versions."""
+
 SEALED = {
     "cap": "seq, time, epsilon, delta, reason",
     "release": "seq, time, key, purpose, study, mu, slack_delta, sha256",
+    "version": "seq, time, name, columns, fingerprint",
 }
 REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",

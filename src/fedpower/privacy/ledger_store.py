@@ -27,6 +27,7 @@ from fedpower.errors import LedgerError
 from fedpower.privacy.ledger_schema import (
     APPLICATION_ID,
     BUSY_TIMEOUT_S,
+    FROM_SCHEMA_1,
     REFUSALS,
     SCHEMA,
     SCHEMA_VERSION,
@@ -40,12 +41,15 @@ from fedpower.privacy.ledger_schema import (
     uri_of,
 )
 
+Table = Literal["cap", "release", "version"]
+
 
 class Store:
     """One connection to a ledger file, shared by the threads of one process."""
 
-    def __init__(self, target: str, label: str) -> None:
+    def __init__(self, target: str, label: str, path: Path | None = None) -> None:
         self.label = label
+        self._path = path
         self._pid = os.getpid()
         self._lock = threading.RLock()
         try:
@@ -57,18 +61,28 @@ class Store:
             raise self._refusal(error) from None
 
     @classmethod
-    def in_memory(cls, silo: str | None, cap: tuple[float, float]) -> Self:
+    def in_memory(
+        cls, silo: str | None, cap: tuple[float, float], data_set: str | None = None
+    ) -> Self:
         """Return a store that lives as long as the process."""
         store = cls(":memory:", "in memory")
         store._db.deserialize(
             _empty()
         )  # ten times faster than to make the tables: one for every silo
         with store.transaction("IMMEDIATE"):
-            store._fill(silo, cap)
+            store._fill(silo, cap, data_set, for_experiments=True)
         return store
 
     @classmethod
-    def create(cls, path: Path, silo: str | None, cap: tuple[float, float]) -> Self:
+    def create(
+        cls,
+        path: Path,
+        silo: str | None,
+        cap: tuple[float, float],
+        data_set: str | None = None,
+        *,
+        for_experiments: bool = False,
+    ) -> Self:
         """Return the store in a new file that only its owner can read (0600)."""
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
@@ -84,10 +98,10 @@ class Store:
             ) from None
         os.fchmod(handle, 0o600)  # whatever the umask took away
         os.close(handle)
-        store = cls(uri_of(path), str(path))
+        store = cls(uri_of(path), str(path), path)
         try:
             store._be_durable()
-            store._initialise(silo, cap)
+            store._initialise(silo, cap, data_set, for_experiments=for_experiments)
         except BaseException:
             store.close()
             path.unlink()
@@ -96,13 +110,14 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Return the store in an existing file, checked from end to end."""
+        """Return the store in an existing file, checked from end to end and brought up to date."""
         check_file(path)
-        store = cls(uri_of(path), str(path))
+        store = cls(uri_of(path), str(path), path)
         try:
             store._check_kind()
             store._be_durable()
             store.check()
+            store._bring_up_to_date()
         except BaseException:
             store.close()
             raise
@@ -120,7 +135,7 @@ class Store:
         check_private(path)
         if journal_of(path).exists() and is_writable(path) and has_writable_folder(path):
             return cls.open(path)
-        store = cls(uri_of(path, writes=False), str(path))
+        store = cls(uri_of(path, writes=False), str(path), path)
         try:
             store._check_kind()
             store.check()
@@ -170,7 +185,7 @@ class Store:
                     self._db.close()
                 raise
 
-    def append(self, table: Literal["cap", "release"], *fields: object) -> None:
+    def append(self, table: Table, *fields: object) -> None:
         """Add one sealed row; the payload of a release comes last and is sealed by its digest."""
         n_sealed = SEALED[table].count(",") - 1
         last, previous = self.last(table)
@@ -178,7 +193,7 @@ class Store:
         row = (*sealed, seal_of(previous, sealed), *fields[n_sealed:])
         self.query(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
 
-    def last(self, table: Literal["cap", "release"]) -> tuple[int, str]:
+    def last(self, table: Table) -> tuple[int, str]:
         """Return the number and the seal of a table's last row: (0, "") when it is empty."""
         rows = self.query(f"SELECT seq, seal FROM {table} ORDER BY seq DESC LIMIT 1")  # noqa: S608
         return (int(rows[0][0]), str(rows[0][1])) if rows else (0, "")
@@ -186,8 +201,10 @@ class Store:
     def check(self) -> None:
         """Refuse a file whose pages or whose seals do not fit together."""
         with self.transaction("DEFERRED"):
-            sound = self.query("PRAGMA quick_check(1)") == [("ok",)]
+            sound = self.query("PRAGMA quick_check(1)") == [("ok",)] and self._is_whole()
             for table, columns in SEALED.items() if sound else ():
+                if table == "version" and self._schema == 1:
+                    continue
                 previous = ""
                 rows = self.query(f"SELECT {columns}, seal FROM {table} ORDER BY seq")  # noqa: S608
                 for seq, (*fields, seal) in enumerate(rows, start=1):
@@ -197,6 +214,47 @@ class Store:
             if not sound or len(self.query("SELECT name FROM silo")) != 1:
                 raise self._damaged()
 
+    def _is_whole(self) -> bool:
+        """Return whether the file holds all its pages: SQLite reads what is cut off as zeros."""
+        pages, size = (
+            int(self.query(f"PRAGMA {name}")[0][0]) for name in ("page_count", "page_size")
+        )
+        return self._path is None or self._path.stat().st_size >= pages * size
+
+    def owner(self) -> tuple[str | None, str | None]:
+        """Return the silo and the data set that the ledger belongs to, None where it is not said."""
+        columns = "name, NULL" if self._schema == 1 else "name, data_set"
+        ((silo, data_set),) = self.query(f"SELECT {columns} FROM silo")  # noqa: S608
+        return silo, data_set
+
+    def is_for_experiments(self) -> bool:
+        """Return whether it was made for experiments, or lives no longer than the process."""
+        column = "0" if self._schema == 1 else "for_experiments"
+        return bool(self.query(f"SELECT {column} FROM silo")[0][0])  # noqa: S608
+
+    def versions(self) -> list[str]:
+        """Return the versions of the data that were released, in the order of their first releases."""
+        if self._schema == 1:
+            return []
+        rows = self.query("SELECT name FROM version GROUP BY name ORDER BY min(seq)")
+        return [str(name) for (name,) in rows]
+
+    @property
+    def _schema(self) -> int:
+        return int(self.query("PRAGMA user_version")[0][0])
+
+    def _bring_up_to_date(self) -> None:
+        """Give a ledger of an earlier schema what it lacks; its rows stay as they are."""
+        if self._schema == SCHEMA_VERSION:
+            return
+        with self.transaction("IMMEDIATE"):
+            if self._schema == 1:  # another process may have been faster
+                self._run(FROM_SCHEMA_1)
+
+    def _run(self, script: str) -> None:
+        for statement in script.split(";\n"):
+            self.query(statement)
+
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise LedgerError(
@@ -204,14 +262,27 @@ class Store:
                 "was forked from it; open the ledger again here"
             )
 
-    def _initialise(self, silo: str | None, cap: tuple[float, float]) -> None:
+    def _initialise(
+        self,
+        silo: str | None,
+        cap: tuple[float, float],
+        data_set: str | None,
+        *,
+        for_experiments: bool,
+    ) -> None:
         with self.transaction("IMMEDIATE"):
-            for statement in SCHEMA.split(";\n"):
-                self.query(statement)
-            self._fill(silo, cap)
+            self._run(SCHEMA)
+            self._fill(silo, cap, data_set, for_experiments=for_experiments)
 
-    def _fill(self, silo: str | None, cap: tuple[float, float]) -> None:
-        self.query("INSERT INTO silo VALUES (1, ?)", silo)
+    def _fill(
+        self,
+        silo: str | None,
+        cap: tuple[float, float],
+        data_set: str | None,
+        *,
+        for_experiments: bool,
+    ) -> None:
+        self.query("INSERT INTO silo VALUES (1, ?, ?, ?)", silo, data_set, int(for_experiments))
         self.append("cap", *cap, "created")
 
     def _be_durable(self) -> None:

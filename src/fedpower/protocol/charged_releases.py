@@ -7,6 +7,7 @@ charged and stored in one durable transaction, and the same question gets the st
 import hashlib
 
 from fedpower.privacy.budget import Budget
+from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.private_study import study_mu
@@ -27,8 +28,9 @@ class ChargedReleases:
         The silo's own.
     source
         Where noise comes from.
-    fingerprint
-        Identifies the rows, so that a ledger never gives one data set's release for another's.
+    data
+        Which rows these are, as their operator declares them; the ledger refuses any but those of their
+        version. None for a ledger that lives no longer than the rows.
     """
 
     def __init__(
@@ -39,14 +41,15 @@ class ChargedReleases:
         *,
         ledger: Ledger,
         source: NoiseSource,
-        fingerprint: str,
+        data: DataVersion | None,
     ) -> None:
         self._moment = moment
         self._study = study
         self._budget = budget
         self._ledger = ledger
         self._source = source
-        self._fingerprint = fingerprint
+        self._data = data
+        self._booked = THIS_FIT if data is None else ledger.booked_as(data)
         self._digest = study.digest
         self._run = ""
 
@@ -68,13 +71,13 @@ class ChargedReleases:
 
     @property
     def _booked_as(self) -> str:
-        """The ledger's name for this study on these rows: other rows are other releases."""
-        return f"{self._study.ledger_name}/{self._fingerprint[:16] or 'this fit'}"
+        """The ledger's name for this study on this version: another version is another release."""
+        return f"{self._study.ledger_name}/{self._booked.name}"
 
     def _key(self, kind: str, *parts: bytes) -> str:
         """Return the identity of a question: equal questions get the stored answer."""
         digest = hashlib.sha256()
-        for part in (kind.encode(), self._fingerprint.encode(), *parts):
+        for part in (kind.encode(), self._booked.key.encode(), *parts):
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
         return f"{kind}:{digest.hexdigest()}"

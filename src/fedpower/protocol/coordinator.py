@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import ProtocolError
+from fedpower.privacy.data_version import is_label
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskMean,
@@ -253,6 +254,8 @@ class Coordinator:
         assert self._ask is not None
         question = self._ask.body
         if not isinstance(body, ANSWER_TO[type(question)]):
+            return False
+        if isinstance(body, Enrolment) and body.data_version and not is_label(body.data_version):
             return False
         if isinstance(body, Enrolment | Present):
             return body.n_rows >= 1

@@ -31,11 +31,20 @@ class Enrol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolment:
-    """A silo's public facts."""
+    """A silo's public facts.
+
+    Attributes
+    ----------
+    n_rows, n_features
+        How many rows and columns it has.
+    data_version
+        What its operator calls the rows; empty where nothing is booked under a version.
+    """
 
     kind: ClassVar[str] = "enrolment"
     n_rows: int
     n_features: int
+    data_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,7 @@ class MomentReleases(ChargedReleases):
             key=self._key("moment", self._study.moment_terms.encode()),
             purpose="moment, mean and trace" if with_mean else "moment and trace",
             study=self._booked_as,
+            data=self._data,
             mu=budget.mu,
             slack_delta=budget.slack_delta,
             payload=payload,

@@ -3,8 +3,9 @@
 from typing import Any
 
 from fedpower.errors import InputError
+from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.identity import Identity
 from fedpower.protocol.moment_releases import MomentReleases
 from fedpower.protocol.private_study import budget_of
@@ -23,7 +24,7 @@ def open_releases(
     ledger: Ledger | None,
     identity: Identity | None = None,
     source: NoiseSource | None = None,
-    fingerprint: str = "",
+    data: DataVersion | None = None,
 ) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private.
 
@@ -39,8 +40,8 @@ def open_releases(
         The key with which the silo signs; a secure sum needs one.
     source
         Where noise comes from; the operating system unless an experiment injects its own.
-    fingerprint
-        Identifies the rows to the ledger.
+    data
+        Which rows these are, as their operator declares them; None where the ledger lives no longer.
     """
     budget = budget_of(study)
     if budget is None:
@@ -50,10 +51,16 @@ def open_releases(
             "a private study must be charged to a ledger, got none; create one with "
             "`fedpower budget init`"
         )
+    if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
+        raise InputError(
+            f"the ledger of silo {name!r} must book private releases, got seeded noise, which whoever "
+            "knows the seed takes off again; leave the noise to the operating system, or make a ledger "
+            "for experiments"
+        )
     means: dict[str, Any] = {
         "ledger": ledger,
         "source": source or SystemNoise(),
-        "fingerprint": fingerprint,
+        "data": data,
     }
     if study.aggregation == "secure":
         if identity is None:

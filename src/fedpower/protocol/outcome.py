@@ -1,5 +1,6 @@
 """What a run ends with: the solution, the record of its rounds, the promise about the rows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,19 +62,35 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
     used_before = any(
         _made_before(answer, coordinator.run) for each in rounds for answer in each.answers.values()
     )
+    privacy = state_privacy(
+        study,
+        budget_of(study),
+        solution.sizes,
+        rounds,
+        sampled=getattr(settings, "n_participants", None) is not None,
+        used_before=used_before,
+    )
+    declared = _declared_versions(coordinator, solution.sizes)
     return Outcome(
         solution=solution,
         rounds=rounds,
         study=study,
-        privacy=state_privacy(
-            study,
-            budget_of(study),
-            solution.sizes,
-            rounds,
-            sampled=getattr(settings, "n_participants", None) is not None,
-            used_before=used_before,
-        ),
+        privacy=replace(privacy, public=(*privacy.public, *declared)),
     )
+
+
+def _declared_versions(coordinator: Coordinator, silos: Iterable[str]) -> tuple[str, ...]:
+    """Return the public fact of which versions of their data the silos declared; none where none did."""
+    answers = {
+        name: answer.data_version
+        for each in coordinator.history
+        if each.kind == "enrol"
+        for name, answer in each.answers.items()
+    }
+    named = [f"{name} {answers[name]}" for name in silos if answers.get(name)]
+    if not named:
+        return ()
+    return (f"the version of its data that each silo declared ({', '.join(named)})",)
 
 
 def _made_before(answer: Any, run: str) -> bool:

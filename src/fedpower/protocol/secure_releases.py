@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.budget import Budget
+from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.lattice import quantise
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, gaussian_integers
@@ -61,8 +62,8 @@ class SecureReleases:
         The silo's own.
     source
         Where noise comes from.
-    fingerprint
-        Identifies the rows.
+    data
+        Which rows these are, as their operator declares them; None for a ledger that lives no longer.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class SecureReleases:
         identity: Identity,
         ledger: Ledger,
         source: NoiseSource,
-        fingerprint: str,
+        data: DataVersion | None,
     ) -> None:
         if dict(study.identities).get(name) != identity.public:
             raise InputError(
@@ -89,8 +90,9 @@ class SecureReleases:
         self._identity = identity
         self._ledger = ledger
         self._source = source
-        self._booked_as = f"{study.ledger_name}/{fingerprint[:16] or 'this fit'}"
-        self._fingerprint = fingerprint
+        self._data = data
+        self._booked = THIS_FIT if data is None else ledger.booked_as(data)
+        self._booked_as = f"{study.ledger_name}/{self._booked.name}"
         self._attempt: _Attempt | None = None
         self._lock = threading.Lock()
 
@@ -151,6 +153,7 @@ class SecureReleases:
                 key=self._key(roll),
                 purpose=f"share of a secure sum over {noise.n_silos} silos",
                 study=self._booked_as,
+                data=self._data,
                 mu=self._budget.mu,
                 slack_delta=self._budget.slack_delta,
                 study_mu=self._budget.mu * math.sqrt(self._study.attempts),
@@ -206,7 +209,7 @@ class SecureReleases:
         return masked(words, silo=self._name, roll=roll, secret=secret).tobytes()
 
     def _key(self, roll: Roll) -> str:
-        digest = hashlib.sha256(roll.digest + self._fingerprint.encode())
+        digest = hashlib.sha256(roll.digest + self._booked.key.encode())
         return f"secure-sum:{digest.hexdigest()}"
 
 

@@ -76,9 +76,18 @@ class Silo:
         The terms it agreed to; questions of any other study are refused.
     releases
         Computes what leaves; where the study says that only a secure sum does, its part of that.
+    data_version
+        What the operator calls the rows: public, and told at enrolment. Empty for a ledger in memory.
     """
 
-    def __init__(self, name: str, study: Study, releases: Releases | SecureReleases) -> None:
+    def __init__(
+        self,
+        name: str,
+        study: Study,
+        releases: Releases | SecureReleases,
+        *,
+        data_version: str = "",
+    ) -> None:
         if isinstance(releases, SecureReleases) != (study.aggregation == "secure"):
             raise InputError(
                 f"what silo {name!r} releases must be made for aggregation={study.aggregation!r}, got "
@@ -87,6 +96,7 @@ class Silo:
         self.name = name
         self.study = study
         self._releases = releases
+        self._data_version = data_version
         self._digest = study.digest
 
     def answer(self, message: Message) -> Message:
@@ -121,7 +131,11 @@ class Silo:
         if isinstance(message.body, Enrol):
             # A silo that cannot pay says so before any other is charged.
             releases.check_affordable()
-            return Enrolment(n_rows=releases.n_rows, n_features=self.study.n_features)
+            return Enrolment(
+                n_rows=releases.n_rows,
+                n_features=self.study.n_features,
+                data_version=self._data_version,
+            )
         if isinstance(releases, SecureReleases):
             return _summed(message, releases)
         releases.begin(message.run)

@@ -125,6 +125,7 @@ class StepReleases(ChargedReleases):
             key=self._key(purpose, *question),
             purpose=f"{count} noised {purpose} ({budget.mode})",
             study=self._booked_as,
+            data=self._data,
             mu=mu * math.sqrt(count),
             slack_delta=budget.slack_delta * count,
             study_mu=study_mu(budget, self.n_rows),

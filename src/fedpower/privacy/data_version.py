@@ -1,0 +1,83 @@
+"""Which rows a release is made of, as their operator declares them: a public version of a data set.
+
+The same question about the same version gets the same bytes, for ever. Were releases known by the rows
+themselves, whoever asks twice would learn from the answer whether a single cell had changed. So that rows
+changed is told by their operator, who gives them a new version, and by nothing else.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+
+from fedpower.errors import InputError
+
+DEFAULT_VERSION = "1"
+"""What rows are called whose operator declared nothing."""
+
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataVersion:
+    """The rows behind a silo's releases.
+
+    Attributes
+    ----------
+    silo
+        Whose they are.
+    version
+        What their operator calls them: public.
+    columns
+        Digest of the columns that are used of them, which are public too.
+    fingerprint
+        Digest of the rows. It tells whoever can guess them whether the guess is right: it goes into the
+        silo's own ledger and nowhere else.
+    data_set
+        What the data are called whose version this is; None where they have no name.
+    declared_by
+        Where a version is declared, for the sentence that says how.
+    """
+
+    silo: str
+    version: str
+    columns: str
+    fingerprint: str = field(repr=False)
+    data_set: str | None = None
+    declared_by: str = "data_version"
+
+    def __post_init__(self) -> None:
+        check_label("a version of data", self.version)
+        if self.data_set is not None:
+            check_label("the name of a data set", self.data_set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookedAs:
+    """What a ledger calls the rows of a release: ``key`` within its keys, ``name`` within its studies."""
+
+    key: str
+    name: str
+
+
+THIS_FIT = BookedAs(key="", name="this fit")
+"""Rows on a ledger that lives no longer than they do."""
+
+
+def is_label(text: str) -> bool:
+    """Return whether a text may name a version or a data set: it is shown to others as it is."""
+    return LABEL.fullmatch(text) is not None
+
+
+def check_label(what: str, text: object) -> None:
+    """Refuse a name that could not be shown to others as it is."""
+    if not isinstance(text, str) or not is_label(text):
+        raise InputError(
+            f"{what} must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a digit, "
+            f"got {text!a}; call it 1, 2026-03 or the like"
+        )
+
+
+def columns_digest(columns: tuple[str, ...] | None, n_features: int) -> str:
+    """Return the SHA-256 of the columns that a study uses, in its order."""
+    return hashlib.sha256(json.dumps([n_features, columns]).encode()).hexdigest()

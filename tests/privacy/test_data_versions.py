@@ -1,0 +1,210 @@
+"""A ledger knows rows by the version that their operator declares, and holds that version to its rows."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpower import FedPCA
+from fedpower.data import fingerprint, open_source
+from fedpower.errors import InputError, LedgerError
+from fedpower.privacy import Ledger
+from fedpower.privacy.data_version import DataVersion, columns_digest
+from problems import Array
+
+FIRST = DataVersion(silo="north", version="1", columns="a, b", fingerprint="0" * 64)
+OTHER_ROWS = replace(FIRST, fingerprint="f" * 64)
+OLD_FITS = (
+    {},
+    {"noise": "step", "n_steps": 2, "center": False, "iteration_rank": 2, "solver": "fedpower"},
+)
+"""What the ledger of schema 1 was charged for, beyond `OPTIONS`."""
+OPTIONS = {"n_components": 1, "epsilon": 1.0, "delta": 1e-6, "row_norm": 2.0}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "north.ledger"
+    Ledger.create(made, epsilon=8.0, delta=1e-6).close()
+    return made
+
+
+def ask(ledger: Ledger, data: DataVersion, content: bytes = b"noised") -> bytes:
+    """Release something of these rows, under the key that their version gives it."""
+    booked = ledger.booked_as(data)
+    return ledger.release(
+        key=f"{booked.key}/{data.columns}", purpose="a test", study=booked.name, mu=0.1, data=data,
+        payload=lambda: content,
+    )  # fmt: skip
+
+
+def test_the_same_version_is_the_same_release_and_another_a_new_charge(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        assert ask(ledger, FIRST) == ask(ledger, FIRST, b"fresh noise") == b"noised"
+        assert ledger.spent().n_releases == 1
+        assert ask(ledger, replace(OTHER_ROWS, version="2"), b"other rows") == b"other rows"
+        assert ledger.spent().n_releases == 2
+        assert ledger.statement()["data_versions"] == ["1", "2"]
+
+
+def test_other_rows_of_a_version_that_was_booked_are_refused_and_say_what_to_do(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ask(ledger, FIRST)
+    before = path.read_bytes()
+    with Ledger.open(path) as ledger:
+        for refuse in (ledger.booked_as, lambda data: ask(ledger, data)):
+            with pytest.raises(
+                LedgerError, match="knows as version '1', got others; declare a new"
+            ):
+                refuse(OTHER_ROWS)
+    assert path.read_bytes() == before
+
+
+def test_rows_that_change_while_a_silo_is_open_are_refused_by_the_release_itself(
+    path: Path,
+) -> None:
+    """Two processes found the version free; the second to release holds other rows."""
+    with Ledger.open(path) as one, Ledger.open(path) as two:
+        booked = [one.booked_as(FIRST), two.booked_as(OTHER_ROWS)]
+        assert booked[0] == booked[1]
+        ask(one, FIRST)
+        with pytest.raises(LedgerError, match="got others"):
+            two.release(
+                key="k", purpose="p", study="s", mu=0.1, data=OTHER_ROWS, payload=lambda: b""
+            )
+        assert two.spent().n_releases == 1
+
+
+def test_until_something_was_released_a_version_is_nobody_s(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.booked_as(FIRST)
+        assert ask(ledger, OTHER_ROWS) == b"noised"
+
+
+def test_other_columns_of_a_version_are_other_questions(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ask(ledger, FIRST)
+        assert ask(ledger, replace(OTHER_ROWS, columns="a, b, c"), b"wider") == b"wider"
+
+
+def test_a_ledger_belongs_to_the_first_silo_and_data_set_that_release(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        assert (ledger.silo, ledger.data_set) == (None, None)
+        ask(ledger, FIRST)
+        assert (ledger.silo, ledger.data_set) == ("north", None)
+        named = replace(FIRST, data_set="heart")
+        assert ask(ledger, named, b"fresh noise") == b"noised"
+        assert (ledger.silo, ledger.data_set) == ("north", "heart")
+        for stranger in (replace(named, silo="south"), FIRST, replace(named, data_set="lungs")):
+            with pytest.raises(InputError, match="must belong to"):
+                ask(ledger, stranger)
+    with Ledger.look(path) as seen:
+        assert (seen.silo, seen.data_set) == ("north", "heart")
+
+
+@pytest.mark.parametrize("version", ["", " ", "a b", "-1", "\x1b[2J", "é", "x" * 65, 1, None])
+def test_a_version_is_short_plain_text(version: object) -> None:
+    with pytest.raises(InputError, match="must be 1 to 64 letters, digits or"):
+        replace(FIRST, version=version)
+
+
+def test_the_fingerprint_is_in_no_statement_and_no_key(path: Path) -> None:
+    told = replace(FIRST, fingerprint="abcdef" * 10)
+    with Ledger.open(path) as ledger:
+        ask(ledger, told)
+        assert "abcdef" not in str(ledger.statement())
+    assert "abcdef" not in repr(told)
+
+
+def test_a_damaged_record_of_versions_is_refused(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ask(ledger, FIRST)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TRIGGER version_keeps")
+        database.execute("UPDATE version SET fingerprint = ?", ("f" * 64,))
+    with pytest.raises(LedgerError, match="damaged"):
+        Ledger.open(path)
+
+
+def rows_of_schema_1() -> Array:
+    """Return the rows that `ledger_of_schema_1.sql` was charged for."""
+    return (np.arange(60).reshape(20, 3) * 7 % 11) / 10
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Return a ledger file as it was before data had versions."""
+    made = tmp_path / "north.ledger"
+    with closing(sqlite3.connect(made)) as database:
+        database.executescript(Path(__file__).with_name("ledger_of_schema_1.sql").read_text())
+    made.chmod(0o600)
+    return made
+
+
+class TestALedgerFromBeforeVersions:
+    """Its releases are version 1 of the rows they were made of, and nothing else is."""
+
+    @pytest.mark.parametrize("more", OLD_FITS, ids=["moment", "step"])
+    def test_the_same_rows_get_the_stored_releases(self, old: Path, more: dict) -> None:
+        rows = rows_of_schema_1()
+        for _ in range(2):
+            FedPCA(**OPTIONS, **more).fit_silos({"north": rows}, ledgers={"north": old})
+            with Ledger.open(old) as ledger:
+                assert ledger.spent().n_releases == 3
+
+    def test_other_rows_are_refused_as_version_1(self, old: Path) -> None:
+        rows = rows_of_schema_1()
+        rows[0, 0] += 1e-12
+        with pytest.raises(
+            LedgerError, match="before data had versions, got others; declare a new"
+        ):
+            FedPCA(**OPTIONS).fit_silos({"north": rows}, ledgers={"north": old})
+        with Ledger.open(old) as ledger:
+            assert ledger.spent().n_releases == 3
+
+    @pytest.mark.parametrize("moved", [0.0, 1e-12])
+    def test_a_declared_version_is_a_new_charge_whether_or_not_rows_changed(
+        self, old: Path, moved: float
+    ) -> None:
+        rows = rows_of_schema_1()
+        rows[0, 0] += moved
+        model = FedPCA(**OPTIONS)
+        model.fit_silos({"north": rows}, ledgers={"north": old}, data_version="2")
+        assert not model.privacy_.notes
+        with Ledger.open(old) as ledger:
+            assert ledger.spent().n_releases == 4
+
+    def test_which_of_its_rows_are_version_1_is_settled_by_the_first_to_be_asked_for(
+        self, old: Path
+    ) -> None:
+        rows = open_source(rows_of_schema_1())
+        data = replace(FIRST, columns=columns_digest(None, 3), fingerprint=fingerprint(rows))
+        with Ledger.open(old) as ledger:
+            entry = ledger.entries()[0]
+            kept = ledger.release(
+                key=entry.key, purpose=entry.purpose, study=entry.study, mu=entry.mu, data=data,
+                payload=lambda: b"fresh noise",
+            )  # fmt: skip
+            assert kept != b"fresh noise"
+            with pytest.raises(LedgerError, match="got others"):
+                ledger.booked_as(replace(data, fingerprint="f" * 64))
+
+    def test_a_look_reads_it_and_changes_nothing(self, old: Path) -> None:
+        before = old.read_bytes()
+        with Ledger.look(old) as ledger:
+            assert (ledger.silo, ledger.data_set) == ("north", None)
+            assert ledger.statement()["data_versions"] == []
+            assert len(ledger.entries()) == 3
+        assert old.read_bytes() == before
+
+    def test_opened_it_has_the_present_schema_and_every_old_entry(self, old: Path) -> None:
+        with Ledger.look(old) as ledger:
+            entries, caps = ledger.entries(), ledger.cap_changes()
+        for _ in range(2):
+            with Ledger.open(old) as ledger:
+                assert (ledger.entries(), ledger.cap_changes()) == (entries, caps)
+        with closing(sqlite3.connect(old)) as database:
+            assert database.execute("PRAGMA user_version").fetchone() == (2,)
