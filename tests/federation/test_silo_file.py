@@ -90,7 +90,7 @@ def test_a_study_is_agreed_to_by_its_whole_hash(place: int, tmp_path: Path) -> N
 def test_less_or_other_than_the_whole_hash_is_refused_with_what_to_paste(
     shortened: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Somebody else's study can begin with the same digits: 48 million hashes found one with 12."""
+    """Two studies that share 12 digits, one of them harmless, were found with 48 million hashes."""
     digest = write_study(tmp_path, rounds={"min_silos": 2}).digest
     with pytest.raises(ProtocolError, match="must be all 64 digits of its hash") as refused:
         agreed(f'study = "{shortened(digest)}"', tmp_path)
