@@ -112,6 +112,43 @@ def test_a_dry_run_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> 
     facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
     assert "under masks, with this silo's share of the noise" in facts["leaves"]
     assert facts["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows on the roll"
+    assert float(facts["epsilon_of_one_attempt"]) == pytest.approx(1.0, abs=1e-6)
+    assert (facts["attempts_at_most"], facts["attempts_charged_so_far"]) == (3, 0)
+    assert float(facts["epsilon_of_this_study"]) == pytest.approx(1.81, abs=0.01)
+    refused_before_connecting("[agrees]\nepsilon = 1.0\n", "a study that can spend 1.81")
+
+
+def refused_before_connecting(agrees: str, told: str) -> None:
+    """Nobody is contacted: the kit holds no keys, and the sentence is not about them."""
+    silo_file(more=f'[identity]\npath = "north.pem"\n{agrees}')
+    for dry in ((), ("--dry-run",)):
+        said = run("silo", "kits/north", "north.toml", *dry)
+        assert said.exit_code == 2
+        assert told in said.stderr
+        assert len(said.stderr.splitlines()) == 1
+    assert not Path("north.ledger").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "mean"), [("center = true", True), ("center = false", False), ("", False)]
+)
+@pytest.mark.parametrize("noise", ["moment", "step", "paper"])
+def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
+    place: Path, rows: str, mean: bool, noise: str
+) -> None:
+    kit = Path("kits/north/study.toml")
+    text = kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n')
+    text = text.replace("center = true", rows)
+    if not rows:
+        columns = read_study(kit).columns
+        text = text.replace("[rows]", f"center = {[1.0] * len(columns)}\n[rows]")
+    kit.write_text(text)
+    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    assert ("mean row" in facts["leaves"]) is mean
+    assert "trace" in facts["leaves"]
+    assert facts["leaves_without_noise"] == "the number of rows"
+    steps = read_study(kit).terms()[0].n_steps
+    assert noise == "moment" or f"{steps} products" in facts["leaves"]
 
 
 WRONG = {
@@ -244,7 +281,7 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str
     Path("host.toml").write_text(text.replace('"localhost"', '"north"'))
     silo_file("south")
     silo_file("west")
-    agrees = Path("north.toml").read_text() + f'[agrees]\nstudy = "{"0" * 12}"\n'
+    agrees = Path("north.toml").read_text() + f'[agrees]\nstudy = "{"0" * 64}"\n'
     Path("agrees.toml").write_text(agrees)
     own_ledgers(Path("north.toml").read_text())
     Path("occupied").mkdir()

@@ -77,7 +77,7 @@ def test_show_fills_in_what_was_left_out(here: Path) -> None:
     assert (facts["epsilon"], facts["delta"], facts["grace"]) == (1.0, 1e-6, None)
     assert facts["coordinator"] == "localhost:8002"
     shown = succeed("study", "show", "study.toml").stdout
-    assert study.digest in shown
+    assert shown.endswith(f'\n[agrees]\nstudy = "{study.digest}"\n')
     assert facts["why_this_solver"].split()[0] in shown
 
 

@@ -55,9 +55,23 @@ port = 1
 """
 
 
-def study_text(*, min_silos: int = 4, deadline: float = 60.0, grace: float | None = None) -> str:
+def study_text(
+    *,
+    min_silos: int = 4,
+    deadline: float = 60.0,
+    grace: float | None = None,
+    secure: bool = False,
+) -> str:
     line = "" if grace is None else f"grace = {grace}"
-    return STUDY.format(min_silos=min_silos, deadline=deadline, grace=line)
+    text = STUDY.format(min_silos=min_silos, deadline=deadline, grace=line)
+    if not secure:
+        return text
+    keys = "\n".join(f'{name} = "{str(place) * 64}"' for place, name in enumerate(SILOS))
+    return (
+        text.replace('noise = "step"', 'aggregation = "secure"')
+        .replace('solver = "fedpower"\nn_steps = 4', "")
+        .replace("[coordinator]", f"[identities]\n{keys}\n[coordinator]")
+    )
 
 
 def write_rows(folder: Path) -> dict[str, Path]:
@@ -126,6 +140,17 @@ class Ground(LocalFederation):
         child = self.processes.pop(party)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+    def gone(self, party: str) -> bool:
+        """Whether no process of a party is left; a job's ends a moment after its party was killed."""
+        kit = str(self.place(party)).encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if kit in path.read_bytes():
+                    return False
+            except OSError:  # it has just ended
+                continue
+        return True
 
     def charges(self, name: str) -> list[tuple]:
         """Return every release in a silo's ledger, in order."""

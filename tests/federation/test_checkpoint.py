@@ -15,6 +15,7 @@ from fedpower.federation.coordinator_node import Checkpoint, CoordinatorNode
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import journal
+from fedpower.protocol.identity import Identity
 from fedpower.protocol.silo import Silo
 
 RUN = "0123456789abcdef"
@@ -201,3 +202,65 @@ def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
     assert study.name in page
     assert "known to that silo alone" in page
     assert str(tmp_path) not in page
+
+
+KEYS = {name: Identity.new() for name in ("north", "south", "east")}
+
+
+def secure_study(folder: Path) -> StudyFile:
+    """A secure sum of all three or none, as studies are unless they say so."""
+    for name, key in KEYS.items():
+        if not (folder / f"{name}.pem").exists():
+            key.save(folder / f"{name}.pem")
+    public = {name: key.public for name, key in KEYS.items()}
+    return write_study(folder, privacy={"aggregation": "secure"}, identities=public)
+
+
+@contextmanager
+def secure_silos_of(study: StudyFile, folder: Path) -> Iterator[Counted]:
+    """The silos as a job starts them: rows and ledgers from disk, nothing of an earlier process."""
+    with ExitStack() as stack:
+        nodes = {}
+        for name in study.silos:
+            own = write_silo(folder, name, cap=5.0, more=f'[identity]\npath = "{name}.pem"')
+            nodes[name] = stack.enter_context(open_silo(study, own))
+        yield Counted(nodes)
+
+
+def test_a_run_whose_roll_died_with_its_job_is_taken_up_with_a_new_roll(tmp_path: Path) -> None:
+    """Every job has silos of its own, so one that ends with a roll open takes the roll's keys along."""
+    study, path = secure_study(tmp_path), tmp_path / "rounds.journal"
+    with secure_silos_of(study, tmp_path) as silos:
+        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        silos.finish(node, rounds=2)
+        for asked in node.coordinator.next()[:2]:
+            node.coordinator.receive(silos.silos[asked.silo].answer(asked))
+        assert silos.charges() == [1, 1, 0]
+    with secure_silos_of(study, tmp_path) as silos:
+        resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+        assert resumed.coordinator.n_replayed == 2
+        silos.finish(resumed, rounds=1)
+        assert silos.charges() == [1, 1, 0], "the dead roll is asked once more, and costs nothing"
+    with secure_silos_of(study, tmp_path) as silos:
+        again = CoordinatorNode(study, run=RUN, checkpoint=path)
+        assert again.coordinator.n_replayed == 3, "that the roll is dead is on disk"
+        silos.finish(again)
+        assert silos.charges() == [2, 2, 1]
+        told = again.outcome.privacy
+        spent = max(each.spent().mu for each in silos.ledgers.values() if each is not None)
+        assert told.protections[1].mu >= spent * (1 - 1e-12)
+
+
+def test_the_statement_of_a_new_run_counts_what_an_abandoned_one_has_cost(tmp_path: Path) -> None:
+    study = secure_study(tmp_path)
+    for run, rounds in (("0" * 16, 2), ("1" * 16, 10)):
+        with secure_silos_of(study, tmp_path) as silos:
+            node = CoordinatorNode(study, run=run, checkpoint=tmp_path / f"{run}.journal")
+            silos.finish(node, rounds=rounds)
+            for asked in node.coordinator.next()[:2]:
+                silos.silos[asked.silo].answer(asked)
+            charges, ledgers = silos.charges(), silos.ledgers
+            spent = max(each.spent().mu for each in ledgers.values() if each is not None)
+    assert charges == [2, 2, 1]
+    assert node.outcome.privacy.protections[1].mu == pytest.approx(spent)
+    assert "for 2 attempts, runs before this one counted" in str(node.outcome.privacy)

@@ -213,3 +213,35 @@ def test_a_budget_that_runs_out_meanwhile_is_not_overspent(lenient):
     assert refused
     assert all("left" in sentence or "spend" in sentence for sentence in refused)
     assert len(lenient.charges("north")) == 4
+
+
+@pytest.fixture(scope="module")
+def summed(held, tmp_path_factory):
+    """A secure sum over all four or none."""
+    ground = Ground(tmp_path_factory.mktemp("summed"), min_silos=4, deadline=25.0, secure=True)
+    ground.start()
+    yield ground
+    ground.stop()
+
+
+def test_a_silo_killed_between_roll_call_and_upload_is_called_to_a_new_roll(summed):
+    """Its key died with it; the others' uploads come from their ledgers, and the next roll is summed."""
+    summed.fresh()
+    summed.hold("west", "before-2")
+    run = summed.run("roll-died")
+    summed.reached("west", "before-2")
+    others = SILOS[:3]
+    wait_for(lambda: all(summed.charges(name) for name in others), "the others' uploads")
+    summed.kill("west")
+    wait_for(lambda: summed.gone("west"), "the end of west's job")
+    summed.release("west", "before-2")
+    summed.start("west")
+    run.result()
+    charged = {name: len(summed.charges(name)) for name in SILOS}
+    assert charged == {"north": 2, "south": 2, "east": 2, "west": 1}
+    assert [each["restarted"] for each in summed.rounds] == [[], [], ["west"], [], []]
+    kinds = [each["kind"] for each in summed.rounds]
+    assert kinds == ["enrol", "call-roll", "masked-moment", "call-roll", "masked-moment"]
+    stated = json.loads((summed.folder / "roll-died" / "run.json").read_text())["privacy"]
+    spent = max(np.sqrt(sum(mu**2 for _, _, mu, _ in summed.charges(name))) for name in SILOS)
+    assert stated["protections"][1]["mu"] == pytest.approx(spent)

@@ -2,7 +2,9 @@
 
 import math
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +13,10 @@ from studies import write_silo, write_study
 from fedpower.cli import main
 from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation.silo_file import read_silo
+from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import Ledger
+from fedpower.protocol.identity import Identity
+from fedpower.protocol.private_study import budget_of, worst_epsilon
 
 DATA = '[data]\npath = "rows.csv"\n'
 WRONG = {
@@ -32,8 +37,6 @@ WRONG = {
     "ledger without path": (f'silo = "north"\n{DATA}[ledger]\nepsilon = 1', "must have 'path', got none"),
     "cap as text": (f'silo = "north"\n{DATA}[ledger]\npath="l"\nepsilon = "1"', "must be a number"),
     "half a cap": (f'silo = "north"\n{DATA}[ledger]\npath="l"\nepsilon = 1', "together, got eps"),
-    "few digits": (f'silo = "north"\n{DATA}[agrees]\nstudy = "abc"', "12 digits of its hash at least"),
-    "no digits": (f'silo = "north"\n{DATA}[agrees]\nstudy = ""', "hash at least, got ''"),
     "agrees to nan": (f'silo = "north"\n{DATA}[agrees]\nepsilon = nan', "above 0, got nan"),
     "agrees to nothing": (f'silo = "north"\n{DATA}[agrees]\ndelta = 0.0', "above 0, got 0"),
     "half a silo": (f'silo = "north"\n{DATA}[agrees]\nmin_silos = 1.5', "must be a whole number"),
@@ -69,13 +72,81 @@ def test_what_was_agreed_to_is_accepted(terms: str, tmp_path: Path) -> None:
     agreed(terms, tmp_path)
 
 
-@pytest.mark.parametrize("digits", [12, 13, 64])
-def test_a_study_is_agreed_to_by_its_hash(digits: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [0, 11, 12, 63])
+def test_a_study_is_agreed_to_by_its_whole_hash(place: int, tmp_path: Path) -> None:
     digest = write_study(tmp_path, rounds={"min_silos": 2}).digest
-    agreed(f'study = "{digest[:digits]}"', tmp_path)
-    other = ("1" if digest[11] != "1" else "2").join((digest[:11], digest[12:digits]))
-    with pytest.raises(ProtocolError, match=r"agreed to the study .*, got the study .*; read it"):
+    agreed(f'study = "{digest}"', tmp_path)
+    other = digest[:place] + ("1" if digest[place] != "1" else "2") + digest[place + 1 :]
+    told = f"agreed to the study {other}, got the study {digest}; read it"
+    with pytest.raises(ProtocolError, match=told):
         agreed(f'study = "{other}"', tmp_path)
+
+
+@pytest.mark.parametrize(
+    "shortened",
+    [
+        lambda digest: digest[:12],
+        lambda digest: digest[:63],
+        lambda digest: digest + "0",
+        lambda digest: digest.upper(),
+        lambda digest: f" {digest}",
+        lambda digest: "",
+    ],
+)
+def test_less_or_other_than_the_whole_hash_is_refused_with_what_to_paste(
+    shortened: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Two studies that share 12 digits, one of them harmless, were found with 48 million hashes."""
+    digest = write_study(tmp_path, rounds={"min_silos": 2}).digest
+    with pytest.raises(ProtocolError, match="must be all 64 digits of its hash") as refused:
+        agreed(f'study = "{shortened(digest)}"', tmp_path)
+    assert f'paste study = "{digest}"' in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def secure_study(tmp_path: Path, **privacy: Any) -> StudyFile:
+    keys = {name: Identity.new().public for name in ("north", "south", "east")}
+    return write_study(tmp_path, privacy={"aggregation": "secure", **privacy}, identities=keys)
+
+
+def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_path: Path) -> None:
+    """At epsilon=1 three attempts cost 1.81: an agreement to 1 does not cover them."""
+    silo = write_silo(tmp_path, more="[agrees]\nepsilon = 1.0")
+    with pytest.raises(ProtocolError) as refused:
+        silo.check_agreed(secure_study(tmp_path))
+    told = str(refused.value)
+    assert "agrees to epsilon=1 at most, got a study that can spend 1.81" in told
+    assert "in 3 attempts at a secure sum of 1 each" in told
+    advised = float(told.split("epsilon<=")[1].split(maxsplit=1)[0])
+    silo.check_agreed(secure_study(tmp_path, epsilon=advised))
+    with pytest.raises(ProtocolError, match="can spend"):
+        silo.check_agreed(secure_study(tmp_path, epsilon=advised * 1.01))
+    silo.check_agreed(secure_study(tmp_path, attempts=1))
+    write_silo(tmp_path, more="[agrees]\nepsilon = 1.82").check_agreed(secure_study(tmp_path))
+
+
+def test_no_more_can_be_spent_than_was_agreed_to(tmp_path: Path) -> None:
+    """The worst case is what a ledger says after every attempt that it lets out."""
+    study = secure_study(tmp_path)
+    terms, _, _ = study.terms()
+    budget = budget_of(terms)
+    assert budget is not None
+    with Ledger.in_memory(100.0, terms.delta) as ledger:
+        for attempt in range(terms.attempts):
+            ledger.release(
+                key=f"{attempt}",
+                purpose="an attempt",
+                study="this",
+                mu=budget.mu,
+                slack_delta=budget.slack_delta,
+                study_mu=budget.mu * math.sqrt(terms.attempts),
+                payload=lambda: b"",
+            )
+        spent = ledger.spent_on("this")
+        assert spent.n_releases == terms.attempts
+        assert spent == ledger.spent()
+        assert worst_epsilon(terms) == pytest.approx(spent.epsilon, rel=1e-9)
+        assert ledger.spent_on("another").n_releases == 0
 
 
 @pytest.mark.parametrize(

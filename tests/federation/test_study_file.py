@@ -158,6 +158,7 @@ AGREED: dict[str, dict[str, Any]] = {
     "noise": {"privacy": {"noise": "step"}},
     "secure sum": {"privacy": SECURE, "identities": KEYS},
     "colluders": {"privacy": SECURE | {"colluders": 2}, "identities": KEYS},
+    "attempts": {"privacy": SECURE | {"attempts": 2}, "identities": KEYS},
     "identities": {"privacy": SECURE, "identities": KEYS | {"east": "4" * 64}},
     "solver": {"solver": {"solver": "krylov"}},
     "one_shot_start": {"solver": {"one_shot_start": True}},
@@ -367,6 +368,11 @@ def test_rendered_and_read_back_a_study_is_the_same_wherever_it_moves(
             {"privacy": SECURE, "identities": KEYS, "rounds": {"n_participants": 2}},
             "n_participants must be left alone with aggregation='secure'",
         ),
+        (
+            {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
+            "attempts must be at least 1, got 0",
+        ),
+        ({"privacy": {"attempts": 2}}, r"attempts in \[privacy\] .* must go with aggregation"),
     ],
 )
 def test_secure_sums_that_cannot_be_are_refused(

@@ -1,6 +1,6 @@
 """Silos of a secure sum in a test's hand, with their ledgers and every byte they let out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
+from fedpower.protocol.exchange import Round
 from fedpower.protocol.identity import Identity
 from fedpower.protocol.messages import Message
 from fedpower.protocol.private_study import budget_of
@@ -143,7 +144,13 @@ def words_of(answer: Any) -> np.ndarray:
     return answer.words
 
 
-def coordinator_of(study: Study, *, min_silos: int | None = None, run: str = RUN) -> Coordinator:
+def coordinator_of(
+    study: Study,
+    *,
+    min_silos: int | None = None,
+    run: str = RUN,
+    recorded: Sequence[Round] = (),
+) -> Coordinator:
     settings = SecureSettings(study=study, rank=K, run=run)
     return Coordinator(
         secure(settings, np.random.default_rng(0)),
@@ -151,4 +158,5 @@ def coordinator_of(study: Study, *, min_silos: int | None = None, run: str = RUN
         study=study.digest,
         run=run,
         min_silos=min_silos or study.min_silos,
+        recorded=recorded,
     )

@@ -173,11 +173,11 @@ def of_kind(kind: str, arrays: list[list[object]], blob: bytes, **plain: object)
 
 
 def test_words_bytes_and_floats_do_not_stand_in_for_each_other() -> None:
-    assert decode(of_kind("masked-moment", [["words", [1], "<u8"]], bytes(8)))
+    assert decode(of_kind("masked-moment", [["words", [1], "<u8"]], bytes(8), charged=1))
     assert decode(of_kind("ask-masked-moment", [["roll", [8], "bytes"]], bytes(8)))
     for raw in (
-        of_kind("masked-moment", [["words", [1], "<f8"]], bytes(8)),
-        of_kind("masked-moment", [["words", [8], "bytes"]], bytes(8)),
+        of_kind("masked-moment", [["words", [1], "<f8"]], bytes(8), charged=1),
+        of_kind("masked-moment", [["words", [8], "bytes"]], bytes(8), charged=1),
         of_kind("mean", [["mean", [1], "<u8"]], bytes(8)),
         of_kind("mean", [["mean", [8], "bytes"]], bytes(8)),
         of_kind("ask-masked-moment", [["roll", [1], "<u8"]], bytes(8)),
@@ -191,7 +191,8 @@ def test_words_bytes_and_floats_do_not_stand_in_for_each_other() -> None:
 
 def test_words_arrive_to_the_last_bit_whatever_they_are() -> None:
     words = np.array([0, 1, 2**53 + 1, 2**64 - 1], dtype=np.uint64)
-    message = Message(study="s", run="r", round=0, silo="a", body=MaskedMoment(words=words))
+    body = MaskedMoment(words=words, charged=1)
+    message = Message(study="s", run="r", round=0, silo="a", body=body)
     decoded = decode(encode(message)).body
     assert isinstance(decoded, MaskedMoment)
     assert decoded.words.dtype == np.uint64

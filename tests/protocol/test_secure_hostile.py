@@ -27,10 +27,10 @@ from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.identity import Identity
 from fedpower.protocol.masks import total
-from fedpower.protocol.messages import Refusal
+from fedpower.protocol.messages import Enrol, Enrolment, Refusal
 from fedpower.protocol.primitives import new_exchange_key
 from fedpower.protocol.roll import Place, Roll, signed_content
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment
 
 STUDY = study_of()
 fork = multiprocessing.get_context("fork")
@@ -167,7 +167,7 @@ def test_a_roll_without_the_silo_or_with_another_size_or_key_for_it_is_refused(t
     assert refused(there["north"].upload(other), "in its place with its number of rows")
     not_its_key = stranger("north", 300, identity=KEYS["north"])
     stolen = replace(roll, places=(not_its_key, *roll.places[1:]))
-    assert refused(there["north"].upload(stolen), "no longer has it")
+    assert there["north"].upload(stolen) == KeyGone()
     assert none_charged(there)
 
 
@@ -200,8 +200,9 @@ def test_a_second_roll_with_the_same_key_is_refused_before_and_after_the_upload(
 
 
 def test_a_key_is_bound_to_its_roll_though_the_ledger_could_not_pay():
-    poor = {name: party(name, STUDY, ledger=Ledger.in_memory(EPSILON / 2, 1e-6)) for name in SIZES}
+    poor = parties(STUDY)
     presents = {name: each.present() for name, each in poor.items()}
+    poor["north"].ledger.set_cap(EPSILON / 2, 1e-6)
     whole = roll_of(STUDY, presents)
     part = roll_of(STUDY, {name: presents[name] for name in ("north", "south")})
     assert refused(poor["north"].upload(whole), "would spend", "left")
@@ -243,7 +244,7 @@ def test_an_earlier_place_of_another_silo_makes_an_attempt_that_nobody_can_read(
 def test_an_upload_asked_for_without_a_roll_call_is_refused(there):
     roll = called(STUDY, there)
     fresh = party("north", STUDY)
-    assert refused(fresh.upload(roll), "no longer has it")
+    assert fresh.upload(roll) == KeyGone()
     assert fresh.charges == 0
 
 
@@ -268,20 +269,53 @@ def test_each_attempt_is_charged_and_more_than_agreed_are_refused(there):
         roll = called(STUDY, there, attempt=attempt)
         seen |= {words_of(each.upload(roll)).tobytes() for each in there.values()}
     assert len(seen) == STUDY.attempts * len(SIZES)
-    one_more = called(STUDY, there, attempt=STUDY.attempts)
-    assert refused(there["north"].upload(one_more), "keep to the epsilon it agreed on")
-    again = called(STUDY, there, run="another run")
-    assert refused(there["north"].upload(again, run="another run"), "keep to the epsilon")
+    one_more = CallRoll(attempt=STUDY.attempts)
+    for ask in (Enrol(), one_more):
+        for run in (RUN, "another run"):
+            told = there["north"].ask(ask, run=run)
+            assert refused(told, "charged for 3 of 3 on these rows", "agree on a new study")
     assert all(each.charges == STUDY.attempts for each in there.values())
+
+
+def test_a_roll_called_before_the_last_attempt_was_charged_is_refused_after_it():
+    """Two processes of one silo: the key is good, and the ledger still keeps to what was agreed."""
+    study = study_of(attempts=1)
+    others = parties(study)
+    north = others.pop("north")
+    twin = party("north", study, ledger=north.ledger)
+    first, second = (called(study, {"north": each, **others}) for each in (north, twin))
+    words_of(north.upload(first))
+    assert refused(twin.upload(second), "keep to the epsilon it agreed on")
+    assert north.charges == 1
 
 
 def test_the_cap_is_kept_whatever_the_study_allows():
     there = {name: party(name, STUDY, ledger=Ledger.in_memory(EPSILON, 1e-6)) for name in SIZES}
-    roll = called(STUDY, there)
-    words_of(there["north"].upload(roll))
-    second = called(STUDY, there, attempt=1)
-    assert refused(there["north"].upload(second), "would spend", "left")
-    assert there["north"].ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
+    north = there["north"]
+    words_of(north.upload(called(STUDY, there)))
+    assert refused(north.ask(CallRoll(attempt=1)), "would spend", "left")
+    assert refused(north.ask(Enrol(), run="another run"), "would spend", "left")
+    assert north.ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
+
+
+def test_a_silo_that_cannot_pay_says_so_at_the_roll_call_and_costs_nobody_anything(there):
+    """It could pay at enrolment; another study has spent the rest since."""
+    assert isinstance(there["west"].ask(Enrol()), Enrolment)
+    there["west"].ledger.set_cap(EPSILON / 2, 1e-6)
+    assert refused(there["west"].ask(CallRoll(attempt=0)), "would spend", "left")
+    assert none_charged(there)
+
+
+def test_what_a_silo_tells_about_its_charges_is_what_its_ledger_says(there):
+    for attempt in range(STUDY.attempts):
+        north = there["north"]
+        assert north.present(attempt).charged == north.charges == attempt
+        roll = called(STUDY, there, attempt=attempt)
+        assert north.upload(roll).charged == north.charges == attempt + 1
+        assert north.upload(roll).charged == north.charges == attempt + 1
+        there["north"] = party("north", STUDY, ledger=north.ledger)
+    other_rows = party("north", STUDY, ledger=there["north"].ledger, fingerprint="other rows")
+    assert other_rows.present().charged == 0
 
 
 def test_sizes_that_would_overflow_the_ring_are_refused_before_anything_is_charged():
@@ -335,7 +369,7 @@ def test_after_a_restart_the_stored_bytes_come_again_and_no_new_ones(tmp_path):
         assert np.array_equal(words_of(restarted.upload(roll)), first)
         assert restarted.charges == 1
         other_rows = party("north", STUDY, ledger=ledger, version="2")
-        assert refused(other_rows.upload(roll), "no longer has it")
+        assert other_rows.upload(roll) == KeyGone()
         assert other_rows.charges == 1
 
 
@@ -347,7 +381,7 @@ def test_dead_between_roll_call_and_upload_the_attempt_fails_and_costs_nothing(t
         roll = called(STUDY, {"north": party("north", STUDY, ledger=ledger), **others})
     with Ledger.open(path) as ledger:
         restarted = party("north", STUDY, ledger=ledger)
-        assert refused(restarted.upload(roll), "no longer has it", "new attempt")
+        assert restarted.upload(roll) == KeyGone()
         assert restarted.charges == 0
         second = called(STUDY, {"north": restarted, **others}, attempt=1)
         assert isinstance(restarted.upload(second), MaskedMoment)
@@ -357,10 +391,10 @@ def test_dead_between_roll_call_and_upload_the_attempt_fails_and_costs_nothing(t
 def test_killed_between_charge_and_answer_the_same_bytes_come_after_a_restart(tmp_path):
     path = tmp_path / "north.ledger"
     Ledger.create(path, epsilon=cap(3)[0], delta=cap(3)[1], silo="north").close()
-    others = {name: party(name, STUDY) for name in SIZES if name != "north"}
     receiver, sender = fork.Pipe(duplex=False)
 
     def die_after_the_charge():
+        others = {name: party(name, STUDY) for name in SIZES if name != "north"}
         with Ledger.open(path) as ledger:
             north = party("north", STUDY, ledger=ledger)
             roll = called(STUDY, {"north": north, **others})

@@ -44,7 +44,7 @@ from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.roll import Place, Roll
 from fedpower.protocol.secure_messages import AskMasked, CallRoll
 from fedpower.protocol.secure_releases import share_of_sum
-from fedpower.protocol.solvers.secure import summed
+from fedpower.protocol.solvers.secure import MOST_ROLLS, summed
 from problems import ArrayMoment
 
 STUDY = study_of()
@@ -227,7 +227,195 @@ def test_a_lost_upload_is_a_new_roll_with_fresh_noise_and_a_fresh_charge():
     told = state_privacy(STUDY, budget_of(STUDY), solution.sizes, rounds)
     assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
     assert told.protections[1].epsilon > EPSILON
-    assert "2 attempts, each charged" in str(told)
+    assert "charged most often on these rows was for 2 attempts, runs before" in str(told)
+
+
+WHOLE = study_of(min_silos=len(SIZES))
+"""A secure sum that goes on with all of its silos or not at all, as studies do unless they say so."""
+
+
+def restarted(there, name):
+    """The silo started again: its ledger is there, the key it had in memory is not."""
+    kept = there[name]
+    there[name] = party(name, kept.silo.study, ledger=kept.ledger)
+
+
+def answer_round(coordinator, there):
+    """Deliver one round's questions and their answers."""
+    for question in coordinator.next():
+        coordinator.receive(there[question.silo].silo.answer(question))
+
+
+def stated(coordinator, study):
+    return state_privacy(
+        study, budget_of(study), coordinator.outcome.sizes, coordinator.history[1:]
+    )
+
+
+def test_a_silo_restarted_between_roll_call_and_upload_is_called_again_and_the_sum_is_had():
+    there = parties(WHOLE)
+    coordinator = coordinator_of(WHOLE)
+    answer_round(coordinator, there)
+    answer_round(coordinator, there)
+    restarted(there, "west")
+    solution = drive(coordinator, there)
+    assert solution.sizes == SIZES
+    kinds = [each.kind for each in coordinator.history]
+    assert kinds == ["enrol", "call-roll", "masked-moment", "call-roll", "masked-moment"]
+    assert {name: each.charges for name, each in there.items()} == {
+        "north": 2, "south": 2, "east": 2, "west": 1,
+    }  # fmt: skip
+    told = stated(coordinator, WHOLE)
+    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(WHOLE).mu)
+
+
+@pytest.mark.parametrize("killed", ["before", "within", "after"])
+def test_a_run_taken_up_after_its_roll_has_died_calls_a_new_one(killed):
+    """The coordinator died with a roll open; the journal holds the roll call and, if it got so far, the
+    round in which the roll turned out dead."""
+    there = parties(WHOLE)
+    first = coordinator_of(WHOLE)
+    answer_round(first, there)
+    answer_round(first, there)
+    if killed == "within":
+        for question in first.next()[:3]:
+            assert first.receive(there[question.silo].silo.answer(question)) is Receipt.ACCEPTED
+    restarted(there, "west")
+    if killed == "after":
+        answer_round(first, there)
+    closed = [replace(each, answers=dict(each.answers)) for each in first.history[:-1]]
+    assert len(closed) == (3 if killed == "after" else 2)
+    resumed = coordinator_of(WHOLE, recorded=closed)
+    assert resumed.n_replayed == len(closed)
+    assert drive(resumed, there).sizes == SIZES
+    assert {name: each.charges for name, each in there.items()} == {
+        "north": 2, "south": 2, "east": 2, "west": 1,
+    }  # fmt: skip
+
+
+def test_a_run_taken_up_after_everybody_uploaded_is_done_without_another_charge():
+    there = parties(WHOLE)
+    first = coordinator_of(WHOLE)
+    answer_round(first, there)
+    answer_round(first, there)
+    closed = list(first.history[:-1])
+    for question in first.next():
+        words_of(there[question.silo].silo.answer(question).body)
+    for name in SIZES:
+        restarted(there, name)
+    resumed = coordinator_of(WHOLE, recorded=closed)
+    assert drive(resumed, there).sizes == SIZES
+    assert all(each.charges == 1 for each in there.values())
+    assert stated(resumed, WHOLE).protections[1].epsilon == pytest.approx(EPSILON, rel=1e-5)
+
+
+def test_rolls_that_cost_nobody_anything_do_not_count_and_still_come_to_an_end():
+    once = replace(WHOLE, attempts=1)
+    there = parties(once)
+    coordinator = coordinator_of(once)
+    answer_round(coordinator, there)
+    for _ in range(5):
+        answer_round(coordinator, there)
+        for name in SIZES:
+            restarted(there, name)
+        answer_round(coordinator, there)
+    assert all(each.charges == 0 for each in there.values())
+    assert drive(coordinator, there).sizes == SIZES
+    assert all(each.charges == 1 for each in there.values())
+    hopeless = coordinator_of(once, run="hopeless")
+    there = parties(once)
+    answer_round(hopeless, there)
+    with pytest.raises(ProtocolError, match="too few were left"):  # noqa: PT012
+        for _ in range(MOST_ROLLS):
+            answer_round(hopeless, there)
+            for name in SIZES:
+                restarted(there, name)
+            answer_round(hopeless, there)
+    assert all(each.charges == 0 for each in there.values())
+
+
+def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed():
+    there = parties(WHOLE)
+    coordinator = coordinator_of(WHOLE)
+    answer_round(coordinator, there)
+    with pytest.raises(ProtocolError, match="within 3 attempts"):  # noqa: PT012
+        for _ in range(MOST_ROLLS):
+            answer_round(coordinator, there)
+            restarted(there, "west")
+            answer_round(coordinator, there)
+    assert {name: each.charges for name, each in there.items()} == {
+        "north": 3, "south": 3, "east": 3, "west": 0,
+    }  # fmt: skip
+
+
+def test_the_statement_counts_the_attempts_of_earlier_runs():
+    """Somebody stopped a run after its uploads and began another, without resuming."""
+    there = parties(WHOLE)
+    first = coordinator_of(WHOLE, run="first")
+    answer_round(first, there)
+    answer_round(first, there)
+    for question in first.next():
+        if question.silo != "east":
+            words_of(there[question.silo].silo.answer(question).body)
+    second = coordinator_of(WHOLE, run="second")
+    drive(second, there)
+    told = stated(second, WHOLE)
+    for each in there.values():
+        spent = each.ledger.spent()
+        assert told.protections[1].mu >= spent.mu * (1 - 1e-12)
+        assert told.protections[1].epsilon >= spent.epsilon * (1 - 1e-9)
+    assert there["north"].charges == 2
+    assert told.protections[1].mu == pytest.approx(there["north"].ledger.spent().mu)
+    assert "for 2 attempts, runs before this one counted; all 3 that the study allows" in str(told)
+
+
+def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
+    """It may have been charged: its upload may have been lost on the way."""
+    there = parties(STUDY)
+    earlier = coordinator_of(STUDY, run="earlier")
+    drive(earlier, there)
+    coordinator = coordinator_of(STUDY)
+    solution = drive(coordinator, {**there}, lost={(2, "east"), (3, "east")})
+    assert "east" not in solution.sizes
+    told = stated(coordinator, STUDY)
+    assert told.protections[1].mu == pytest.approx(math.sqrt(3) * budget_of(STUDY).mu)
+
+
+@pytest.mark.parametrize("told", [-1, 3, 10**400])
+def test_a_place_whose_charges_cannot_be_is_left_off_the_roll(told):
+    there = parties(STUDY)
+    coordinator = coordinator_of(STUDY)
+    answer_round(coordinator, there)
+    for question in coordinator.next():
+        answer = there[question.silo].silo.answer(question)
+        if question.silo == "west":
+            answer = replace(answer, body=replace(answer.body, charged=told))
+        coordinator.receive(answer)
+    assert list(drive(coordinator, there).sizes) == ["north", "south", "east"]
+    assert there["west"].charges == 0
+
+
+@pytest.mark.parametrize("told", [-1, 0, 4, 10**400])
+def test_an_upload_whose_charges_cannot_be_is_as_if_it_had_not_come(told):
+    there = parties(STUDY)
+    coordinator = coordinator_of(STUDY)
+    while not coordinator.done:
+        for question in coordinator.next():
+            answer = there[question.silo].silo.answer(question)
+            if question.silo == "west" and question.round == 2:
+                answer = replace(answer, body=replace(answer.body, charged=told))
+            coordinator.receive(answer)
+    assert list(coordinator.outcome.sizes) == ["north", "south", "east"]
+
+
+def test_a_run_may_be_interrupted_at_no_cost_but_while_a_roll_is_open():
+    there = parties(WHOLE)
+    coordinator = coordinator_of(WHOLE)
+    seen = []
+    while not coordinator.done:
+        seen.append((coordinator.history[-1].kind, coordinator.interruptible))
+        answer_round(coordinator, there)
+    assert seen == [("enrol", True), ("call-roll", True), ("masked-moment", False)]
 
 
 def test_a_silo_that_misses_the_roll_call_costs_nobody_anything():

@@ -12,6 +12,9 @@ from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
+from fedpower.privacy.budget import Budget
+from fedpower.protocol.private_study import study_mu, worst_epsilon
+from fedpower.protocol.secure_releases import SecureReleases
 from fedpower.report.page.words import human_bytes
 
 PATH = click.Path(path_type=Path)
@@ -108,26 +111,30 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
             "leaves": "exact numbers: this study is NOT private",
         }
     secure = terms.aggregation == "secure"
-    what = {
-        "moment": (
-            "the moment, the mean row and the trace under masks, with this silo's share of the noise: "
-            "readable in the sum over all silos of a roll and in no other way"
-            if secure
-            else "the moment, the mean row and the trace, noised once"
-        ),
-        "step": f"{budget.n_releases} products of d×{terms.iteration_rank}, each noised",
-        "paper": f"{budget.n_releases} products of d×{terms.iteration_rank}, each noised as printed",
-    }[budget.mode]
     delta = budget.delta - budget.n_releases * budget.slack_delta
     facts |= {
-        "leaves": what,
+        "leaves": _leaves(budget, secure=secure),
+        "leaves_without_noise": (
+            "the number of rows; at each roll call a key, a signature and how many attempts were charged"
+            if secure
+            else "the number of rows"
+        ),
         "largest_release": human_bytes(8 * budget.size),
         "noise_std_for_rows_of_norm_1": (
             "of the sum, by the rows on the roll"
             if secure
             else f"{budget.std(node.moment.n_rows):.3g}"
         ),
-        "epsilon_of_this_study": f"{epsilon_of(node.price, delta):.4g}",
+    }
+    one = epsilon_of(study_mu(budget, node.moment.n_rows), delta)
+    if isinstance(node.releases, SecureReleases):
+        facts |= {
+            "epsilon_of_one_attempt": f"{one:.4g}",
+            "attempts_at_most": terms.attempts,
+            "attempts_charged_so_far": node.releases.attempts_charged,
+        }
+    facts |= {
+        "epsilon_of_this_study": f"{worst_epsilon(terms) if secure else one:.4g}",
         "delta": f"{budget.delta:g}",
     }
     if node.data_version is not None:
@@ -141,3 +148,24 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
             "affordable": node.affordable,
         }
     return facts
+
+
+def _leaves(budget: Budget, *, secure: bool) -> str:
+    """Return what leaves the silo in a private study, noised."""
+    if budget.mode == "moment":
+        parts = (
+            "the moment, the mean row and the trace"
+            if budget.center
+            else "the moment and its trace"
+        )
+        if not secure:
+            return f"{parts}, noised once"
+        return (
+            f"{parts} under masks, with this silo's share of the noise: readable in the sum over all "
+            "silos of a roll and in no other way"
+        )
+    count = "1 product" if budget.n_steps == 1 else f"{budget.n_steps} products"
+    parts = f"{count} of d×{budget.iteration_rank}"
+    parts += " with the trace" if budget.with_trace else ""
+    parts += " and the mean row" if budget.center else ""
+    return f"{parts}, each noised{' as printed' if budget.mode == 'paper' else ''}"

@@ -153,8 +153,10 @@ def _say(sentence: str) -> None:
 def _round(told: dict[str, Any]) -> None:
     """Show a closed round."""
     moved = "" if not told["change"] else f", subspace moved by sin θ = {told['change']:.1e}"
+    names = ", ".join(told["restarted"])
+    restarted = f"; started again since the roll call: {names}" if names else ""
     missing = f"; silent: {', '.join(told['silent'])}" if told["silent"] else ""
     _say(
-        f"round {told['round']} ({told['kind']}): {len(told['answered'])} answered{missing}, "
+        f"round {told['round']} ({told['kind']}): {len(told['answered'])} answered{missing}{restarted}, "
         f"{human_bytes(told['bytes_up'])} up{moved}"
     )

@@ -11,6 +11,7 @@ from fedpower.cli.values import named_keys, names, rank
 from fedpower.data import match_columns, open_source
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.protocol.private_study import worst_epsilon
 from fedpower.report.atomic import new_file
 from fedpower.report.record import plain
 
@@ -72,7 +73,7 @@ def init(path: Path, *, force: bool, **options: Any) -> None:
         place.write_text(rendered(_content(options)), encoding="utf-8")
         made = read_study(place)
     click.echo(
-        f"wrote {path}, study {made.digest[:12]}: read it, change what is to be changed, and send it to "
+        f"wrote {path}, study {made.digest}: read it, change what is to be changed, and send it to "
         "every party; `fedpower study check` looks it over"
     )
 
@@ -96,6 +97,10 @@ def show(path: Path, *, as_json: bool) -> None:
     """Show what the study in PATH comes to, its defaults filled in, and its hash."""
     read = read_study(path)
     print_facts(f"Study {read.name}", _facts(read), as_json=as_json)
+    if not as_json:
+        click.echo(
+            f'To agree to it and to no other, a silo has in its file:\n[agrees]\nstudy = "{read.digest}"'
+        )
 
 
 def _content(options: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +150,10 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 def _facts(read: StudyFile) -> dict[str, Any]:
     terms, _, choice = read.terms()
     model = read.model()
+    attempts: dict[str, Any] = {}
+    if terms.aggregation == "secure":
+        worst = float(f"{worst_epsilon(terms):.4g}")
+        attempts = {"attempts": terms.attempts, "epsilon_of_all_attempts": worst}
     return {
         "name": read.name,
         "hash": read.digest,
@@ -160,6 +169,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "delta": terms.delta,
         "noise": terms.noise,
         "aggregation": terms.aggregation,
+        **attempts,
         "solver": choice.solver,
         "why_this_solver": choice.reason,
         "deadline": read.deadline,

@@ -18,7 +18,9 @@ ATTEMPTS = 3
 """How often silos take part at most: a first time, and twice where somebody failed."""
 
 
-def secure_terms(model: "FedPCA", noise: str, identities: Mapping[str, str]) -> dict[str, Any]:
+def secure_terms(
+    model: "FedPCA", noise: str, identities: Mapping[str, str], attempts: int
+) -> dict[str, Any]:
     """Return the terms that a study with a secure sum has beyond others; none for a plain one."""
     if model.aggregation == "plain":
         if model.colluders != 1:
@@ -40,7 +42,7 @@ def secure_terms(model: "FedPCA", noise: str, identities: Mapping[str, str]) -> 
         "colluders": int(model.colluders),
         "identities": tuple(identities.items()),
         "min_silos": least,
-        "attempts": ATTEMPTS,
+        "attempts": attempts,
     }
 
 

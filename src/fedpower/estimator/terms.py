@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from fedpower.data import RowSource, RowTreatment, largest_row_norm, public_vector
 from fedpower.errors import InputError
 from fedpower.estimator.parameters import paper_settings, schedule_of
-from fedpower.estimator.secure import secure_terms
+from fedpower.estimator.secure import ATTEMPTS, secure_terms
 from fedpower.privacy.calibration import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
 from fedpower.protocol.private_study import noise_floor
@@ -170,11 +170,13 @@ def agree(
     columns: tuple[str, ...] | None = None,
     agreement: str = "",
     identities: Mapping[str, str] | None = None,
+    attempts: int = ATTEMPTS,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide.
 
     ``n_rows`` is None where the silos are yet to enrol: then k and δ must be given. ``identities`` are
-    the silos' public keys, which the terms of a secure sum hold.
+    the silos' public keys, which the terms of a secure sum hold, and ``attempts`` how often silos take
+    part in it at most.
     """
     center = centers(model)
     if center and n_rows is not None and n_rows < 2:
@@ -209,7 +211,7 @@ def agree(
         delta=_delta(model, n_rows) if noise != "none" else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
-        **secure_terms(model, noise, identities or {}),
+        **secure_terms(model, noise, identities or {}, attempts),
     )
     choice = solver_of(model, study, rank)
     return study, settings_of(model, study, choice, rank=rank, n_steps=n_steps), choice

@@ -30,6 +30,7 @@ from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.secure_messages import KeyGone
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
@@ -92,12 +93,14 @@ class StudyController(CoordinatorController):
     def _note(self, closed: Round) -> None:
         row = closed.as_row()
         silent = [name for name in closed.asked if name not in closed.answers]
+        restarted = [name for name, body in closed.answers.items() if isinstance(body, KeyGone)]
         self._rounds.append(
             {
                 "round": closed.number,
                 "kind": closed.kind,
                 "step": closed.step,
-                "answered": list(closed.answers),
+                "answered": [name for name in closed.answers if name not in restarted],
+                "restarted": restarted,
                 "silent": silent,
                 "refused": closed.refused,
                 "bytes_up": closed.bytes_up,

@@ -149,7 +149,7 @@ class CoordinatorNode:
         model.n_features_in_ = len(self.file.columns)
         model.feature_names_in_ = np.asarray(self.file.columns, dtype=object)
         take(model, self.outcome, self.file.treatment, self.choice)
-        agreed = f"the study file that all parties agreed on, hash {self.file.digest[:12]}"
+        agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
         model.privacy_ = replace(model.privacy_, public=(agreed, *model.privacy_.public))
         return model
 

@@ -1,6 +1,7 @@
 """A silo's own file: its data, its ledger, and what it agrees to. The others decide none of it."""
 
 import math
+import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,9 @@ from fedpower.privacy.data_version import (
     columns_digest,
 )
 from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger_account import rounded_down
 from fedpower.protocol.identity import Identity
+from fedpower.protocol.private_study import attempt_epsilon, worst_epsilon
 
 DATA: Keys = {"path": str, "name": str, "version": str, "drop": list, "extra_columns": str}
 QUERY: Keys = {
@@ -37,8 +40,8 @@ NOT_ASKED = ("name", "version", "drop", "extra_columns")
 LEDGER: Keys = {"path": str, "epsilon": NUMBER, "delta": NUMBER}
 AGREES: Keys = {"study": str, "epsilon": NUMBER, "delta": NUMBER, "min_silos": int}
 CAP = ("epsilon", "delta")
-FEWEST_DIGITS = 12
-"""Of a study's hash in ``[agrees]``: too many to be met by chance or by trying."""
+HASH = re.compile(r"[0-9a-f]{64}")
+"""A study's hash: all of it, for another study with the same beginning can be found by trying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,26 +83,47 @@ class SiloFile:
                 f"silo {self.name!r} must be named in study {study.name!r}, got the silos "
                 f"{', '.join(study.silos)}; correct 'silo' in {self.path}"
             )
-        told = str(self.agrees.get("study", ""))
-        if told and not study.digest.startswith(told):
+        self._check_hash(study)
+        self._check_price(study)
+        fewest = int(self.agrees.get("min_silos", 1))
+        if study.min_silos < fewest:
             raise ProtocolError(
-                f"silo {self.name!r} agreed to the study {told[:FEWEST_DIGITS]}, got the study "
-                f"{study.digest[:FEWEST_DIGITS]}; read it with `fedpower study show` and change "
-                f"[agrees] in {self.path} if it is right"
+                f"silo {self.name!r} takes part with {fewest} silos at least, got a study that "
+                f"goes on with {study.min_silos}; change the study or [agrees] in {self.path}"
             )
+
+    def _check_hash(self, study: StudyFile) -> None:
+        told = self.agrees.get("study", study.digest)
+        if not HASH.fullmatch(told):
+            raise ProtocolError(
+                f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {len(told)} "
+                "characters that are not; compare the whole hash with the other parties and paste "
+                f'study = "{study.digest}"'
+            )
+        if told != study.digest:
+            raise ProtocolError(
+                f"silo {self.name!r} agreed to the study {told}, got the study {study.digest}; read it "
+                f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
+            )
+
+    def _check_price(self, study: StudyFile) -> None:
+        """Refuse a study that could spend more than was agreed to, all its attempts counted."""
         terms, _, _ = study.terms()
-        for name in ("epsilon", "delta"):
+        for name in CAP:
             most = float(self.agrees.get(name, math.inf))
             if getattr(terms, name) > most:
                 raise ProtocolError(
                     f"silo {self.name!r} agrees to {name}={most:g} at most, got a study with "
                     f"{name}={getattr(terms, name):g}; change the study or [agrees] in {self.path}"
                 )
-        fewest = int(self.agrees.get("min_silos", 1))
-        if study.min_silos < fewest:
+        most, worst = float(self.agrees.get("epsilon", math.inf)), worst_epsilon(terms)
+        if worst > most:
+            fits = rounded_down(attempt_epsilon(terms, most), 3)
             raise ProtocolError(
-                f"silo {self.name!r} takes part with {fewest} silos at least, got a study that "
-                f"goes on with {study.min_silos}; change the study or [agrees] in {self.path}"
+                f"silo {self.name!r} agrees to epsilon={most:g} at most, got a study that can spend "
+                f"{worst:.4g}, in {terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; "
+                f"agree on a study with epsilon<={fits} or with attempts = 1 in [privacy], or raise "
+                f"epsilon in [agrees] of {self.path}"
             )
 
     def source(self, study: StudyFile) -> RowSource:
@@ -220,15 +244,9 @@ def _check(silo: SiloFile) -> None:
             f"the cap in [ledger] of {silo.path} must be epsilon and delta together, got {given[0]} "
             "alone; add the other or leave both out"
         )
-    told = silo.agrees.get("study", "0" * FEWEST_DIGITS)
-    if len(told) < FEWEST_DIGITS:
-        raise InputError(
-            f"study in [agrees] of {silo.path} must be {FEWEST_DIGITS} digits of its hash at least, "
-            f"got {told!r}; copy it from `fedpower study show`"
-        )
     for name in CAP:
         if not silo.agrees.get(name, 1) > 0:  # nor is nan
             raise InputError(
                 f"{name} in [agrees] of {silo.path} must be above 0, got {silo.agrees[name]}; give "
-                "the most that one study may ask for"
+                "the most that one study may spend"
             )

@@ -1,5 +1,6 @@
 """A silo as its organisation runs it: its own file and the study's, put together and checked."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,12 +51,14 @@ class SiloNode:
 
     @property
     def price(self) -> float:
-        """What the whole study costs in the Gaussian-DP sense; 0 where nothing is charged."""
-        return 0.0 if self.budget is None else study_mu(self.budget, self.moment.n_rows)
+        """What the whole study can cost in the Gaussian-DP sense; 0 where nothing is charged."""
+        if self.budget is None:
+            return 0.0
+        return study_mu(self.budget, self.moment.n_rows) * math.sqrt(self.study.attempts)
 
     @property
     def affordable(self) -> bool:
-        """Whether the ledger can pay for the whole study."""
+        """Whether the ledger can pay for the whole study, or for one more attempt at a secure sum."""
         try:
             self.releases.check_affordable()
         except BudgetError:

@@ -19,6 +19,7 @@ from fedpower.data import RowTreatment
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.parameters import check_parameters
+from fedpower.estimator.secure import ATTEMPTS
 from fedpower.estimator.terms import agree, public_treatment
 from fedpower.federation.tables import NUMBER, Keys, as_toml, check_keys, read_toml
 from fedpower.protocol.choice import SolverChoice
@@ -43,6 +44,7 @@ TABLES: dict[str, Keys] = {
         "noise": str,
         "aggregation": str,
         "colluders": int,
+        "attempts": int,
     },
     "solver": {
         "solver": str,
@@ -77,7 +79,7 @@ NEEDED = {
     "coordinator": ("host",),
 }
 PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
-"""Tables whose keys are parameters of FedPCA (but for ``grace``, which only a network needs)."""
+"""Tables whose keys are parameters of FedPCA, but for those that only a network needs."""
 
 FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind is NUMBER}
 
@@ -100,6 +102,8 @@ class StudyFile:
         FedPCA's parameters as the file gives them.
     grace
         Seconds that stragglers get once ``min_silos`` have answered; None gives them all of the deadline.
+    attempts
+        How often silos take part in a secure sum at most, over all runs.
     host, port
         Where the coordinator is reached.
     content
@@ -111,6 +115,7 @@ class StudyFile:
     silos: tuple[str, ...]
     parameters: dict[str, Any] = field(hash=False)
     grace: float | None
+    attempts: int
     host: str
     port: int
     content: dict[str, Any] = field(hash=False, repr=False)
@@ -118,7 +123,7 @@ class StudyFile:
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of everything that was agreed on."""
-        terms = {
+        terms: dict[str, Any] = {
             "format": FORMAT,
             "name": self.name,
             "columns": self.columns,
@@ -131,6 +136,8 @@ class StudyFile:
                 if name not in OWN
             },
         }
+        if self.parameters.get("aggregation") == "secure":
+            terms["attempts"] = self.attempts
         return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
 
     def model(self) -> FedPCA:
@@ -168,6 +175,7 @@ class StudyFile:
             columns=self.columns,
             agreement=self.digest,
             identities=self.identities,
+            attempts=self.attempts,
         )
 
 
@@ -221,7 +229,12 @@ def read_study(path: Path) -> StudyFile:
             "center must be given once, got it in [rows] and in [columns]; leave one of them out"
         )
     given |= public
-    grace = given.pop("grace", None)
+    grace, attempts = given.pop("grace", None), given.pop("attempts", ATTEMPTS)
+    if "attempts" in content["privacy"] and given.get("aggregation") != "secure":
+        raise InputError(
+            f'attempts in [privacy] of {path} must go with aggregation = "secure", got it without; '
+            "leave it out"
+        )
     parameters = {"random_state": 0, **{key: _meant(key, value) for key, value in given.items()}}
     study = StudyFile(
         name=content["name"],
@@ -229,6 +242,7 @@ def read_study(path: Path) -> StudyFile:
         silos=silos,
         parameters=parameters,
         grace=None if grace is None else float(grace),
+        attempts=attempts,
         host=content["coordinator"]["host"],
         port=content["coordinator"].get("port", PORT),
         content=content,

@@ -256,6 +256,21 @@ class Ledger:
             epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=n_releases
         )
 
+    def spent_on(self, study: str) -> Spent:
+        """Return what the releases of one study so far cost together, at the cap's delta."""
+        with self._store.transaction("DEFERRED"):
+            charges = self._store.query(
+                "SELECT mu, slack_delta FROM release WHERE study = ? ORDER BY seq", study
+            )
+            account = replace(
+                self._account(),
+                mu=math.hypot(*(mu for mu, _ in charges)),
+                slack=math.fsum(slack for _, slack in charges),
+            )
+        return Spent(
+            epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges)
+        )
+
     def left(self) -> float:
         """Return the largest epsilon, at the cap's delta, of one further release that fits."""
         with self._store.transaction("DEFERRED"):

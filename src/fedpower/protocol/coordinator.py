@@ -31,15 +31,15 @@ from fedpower.protocol.messages import (
     encode,
     encoded_size,
 )
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
 
-ANSWER_TO: dict[type, type] = {
+ANSWER_TO: dict[type, type | tuple[type, ...]] = {
     Enrol: Enrolment,
     AskMean: MeanRow,
     AskSteps: LocalSteps,
     AskMoment: PackedMoment,
     CallRoll: Present,
-    AskMasked: MaskedMoment,
+    AskMasked: (MaskedMoment, KeyGone),
 }
 
 
@@ -115,6 +115,11 @@ class Coordinator:
         self._ask: Ask | None = None
         self._round: Round | None = None
         self._advance(None)
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether silos may be started again here at no cost: the keys of an open roll would be lost."""
+        return self._ask is None or not isinstance(self._ask.body, AskMasked)
 
     def next(self) -> tuple[Message, ...]:
         """Return the questions of the current round that have no answer yet.
@@ -259,6 +264,8 @@ class Coordinator:
             return False
         if isinstance(body, Enrolment | Present):
             return body.n_rows >= 1
+        if isinstance(body, KeyGone):
+            return True
         if isinstance(body, MaskedMoment):
             return body.words.ndim == 1
         if isinstance(body, MeanRow):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
 from fedpower.linalg.alignment import Alignment
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
 
 Array = NDArray[np.float64]
 
@@ -159,7 +159,9 @@ class Refusal:
 
 
 Question = Enrol | AskMean | AskSteps | AskMoment | CallRoll | AskMasked
-Answer = Enrolment | MeanRow | LocalSteps | PackedMoment | Present | MaskedMoment | Refusal
+Answer = (
+    Enrolment | MeanRow | LocalSteps | PackedMoment | Present | MaskedMoment | KeyGone | Refusal
+)
 BODIES: dict[str, type[Any]] = {
     body.kind: body
     for body in (
@@ -175,6 +177,7 @@ BODIES: dict[str, type[Any]] = {
         Present,
         AskMasked,
         MaskedMoment,
+        KeyGone,
         Refusal,
     )
 }

@@ -5,14 +5,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from fedpower.errors import InputError
-from fedpower.privacy.accounting import epsilon_of, public_mu
+from fedpower.privacy.accounting import epsilon_of, mu_of, public_mu
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.sensitivity import moment_sensitivity
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import PrivacyStatement, Protection
 from fedpower.privacy.summary import summary_sensitivity
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.secure_statement import public_facts, state_secure_privacy
+from fedpower.protocol.secure_statement import (
+    epsilon_of_attempts,
+    public_facts,
+    state_secure_privacy,
+)
 from fedpower.protocol.study import Study
 
 
@@ -169,6 +173,22 @@ def study_mu(budget: Budget, n_rows: int) -> float:
         return budget.mu
     steps = budget.product_mu(n_rows) * math.sqrt(budget.n_steps)
     return math.hypot(steps, budget.mu) if budget.center else steps
+
+
+def worst_epsilon(study: Study) -> float:
+    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted.
+
+    Whatever a coordinator does and however many runs it begins: silos' ledgers let no more out.
+    """
+    budget = budget_of(study)
+    if budget is None or study.attempts == 1:
+        return study.epsilon
+    return epsilon_of_attempts(budget, study.attempts)
+
+
+def attempt_epsilon(study: Study, most: float) -> float:
+    """Return the ε of each attempt with which all attempts of a study together spend ``most``."""
+    return epsilon_of(mu_of(most, study.delta) / math.sqrt(study.attempts), study.delta)
 
 
 def _is_linear(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:

@@ -145,7 +145,10 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
     """Return the bytes down to one silo of a secure sum and up from it, the roll call included."""
     names = [name for name, _ in study.identities]
     present = Present(
-        n_rows=max(1, n_rows // len(names)), key=bytes(KEY_BYTES), signature=bytes(SIGNATURE_BYTES)
+        n_rows=max(1, n_rows // len(names)),
+        key=bytes(KEY_BYTES),
+        signature=bytes(SIGNATURE_BYTES),
+        charged=0,
     )
     places = tuple(
         Place(silo=name, n_rows=present.n_rows, key=present.key, signature=present.signature)
@@ -161,7 +164,7 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
         )
 
     down = sent(1, CallRoll(attempt=0)) + sent(2, AskMasked(roll=roll.to_bytes()))
-    return down, sent(1, present) + sent(2, MaskedMoment(words=words))
+    return down, sent(1, present) + sent(2, MaskedMoment(words=words, charged=1))
 
 
 class _Pooled:

@@ -35,12 +35,16 @@ class Present:
         The public half of an X25519 key for this attempt alone.
     signature
         Ed25519, of these and of what they belong to (`roll.signed_content`).
+    charged
+        For how many attempts the silo was charged so far, in this study and on these rows, over all
+        runs. Its ledger counts; no row does.
     """
 
     kind: ClassVar[str] = "present"
     n_rows: int
     key: bytes
     signature: bytes
+    charged: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,20 @@ class MaskedMoment:
     ----------
     words
         Its quantised summary, its share of the noise and its masks, added modulo 2⁶⁴.
+    charged
+        As in :class:`Present`, this upload counted.
     """
 
     kind: ClassVar[str] = "masked-moment"
     words: Words
+    charged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGone:
+    """A silo's answer where it no longer has its key on the roll: it was started again meanwhile.
+
+    Nothing was charged, and no sum over that roll can be had any more: the next roll is to be called.
+    """
+
+    kind: ClassVar[str] = "key-gone"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.errors import BudgetError, InputError, ProtocolError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.lattice import quantise
@@ -27,7 +27,7 @@ from fedpower.protocol.masks import masked
 from fedpower.protocol.primitives import new_exchange_key
 from fedpower.protocol.releases import Moment
 from fedpower.protocol.roll import Place, Roll, check_roll, signed_content
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
 from fedpower.protocol.study import Study
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class _Attempt:
     present: Present
     secret: "X25519PrivateKey | None"
     roll: bytes | None = None
+
+
+class _KeyGoneError(Exception):
+    """There are no bytes for a roll in the ledger, and no key to make them with."""
 
 
 class SecureReleases:
@@ -101,14 +105,30 @@ class SecureReleases:
         """The public number of rows."""
         return self._moment.n_rows
 
+    @property
+    def attempts_charged(self) -> int:
+        """For how many attempts this silo was charged so far, in this study and on these rows."""
+        return self._ledger.spent_on(self._booked_as).n_releases
+
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, an attempt that the ledger could not pay for."""
+        charged = self.attempts_charged
+        if charged >= self._study.attempts:
+            raise BudgetError(
+                f"a study must keep to the attempts it agreed on, but silo {self._name!r} was charged "
+                f"for {charged} of {self._study.attempts} on these rows; agree on a new study"
+            )
         self._ledger.check_affordable(
-            study=self._booked_as, mu=self._budget.mu, slack_delta=self._budget.slack_delta
+            study=f"{self._booked_as}, attempt {charged + 1}",  # what was paid for pays for no other
+            mu=self._budget.mu,
+            slack_delta=self._budget.slack_delta,
         )
 
     def present(self, ask: CallRoll, *, run: str) -> Present:
-        """Return this silo's place for an attempt, under a key made now; asked again, the same."""
+        """Return this silo's place for an attempt, under a key made now; asked again, the same.
+
+        One that could not be paid for is refused here, before it costs the others anything.
+        """
         if type(ask.attempt) is not int or ask.attempt < 0 or not isinstance(run, str):
             raise ProtocolError(
                 "a roll must be called for attempt 0, 1, … of a run that has a name, got something else; "
@@ -117,6 +137,7 @@ class SecureReleases:
         with self._lock:
             kept = self._attempt
             if kept is None or (kept.run, kept.number) != (run, ask.attempt):
+                self.check_affordable()
                 kept = self._attempt = self._prepared(run, ask.attempt)
             if kept.secret is None:
                 raise ProtocolError(
@@ -125,8 +146,11 @@ class SecureReleases:
                 )
             return kept.present
 
-    def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment:
-        """Return this silo's part of the sum over the roll, masked; charged before it leaves."""
+    def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
+        """Return this silo's part of the sum over the roll, masked; charged before it leaves.
+
+        A silo that was started again since the roll call says that its key is gone: a new roll helps.
+        """
         roll = Roll.from_bytes(ask.roll)
         check_roll(roll, self._study, run=run)
         noise = self._noise(roll)
@@ -143,25 +167,26 @@ class SecureReleases:
 
             def payload() -> bytes:
                 if made is None:
-                    raise ProtocolError(
-                        "a masked moment must be made with the key that is on the roll, but this silo no "
-                        "longer has it; call the roll of a new attempt"
-                    )
+                    raise _KeyGoneError
                 return made
 
-            raw = self._ledger.release(
-                key=self._key(roll),
-                purpose=f"share of a secure sum over {noise.n_silos} silos",
-                study=self._booked_as,
-                data=self._data,
-                mu=self._budget.mu,
-                slack_delta=self._budget.slack_delta,
-                study_mu=self._budget.mu * math.sqrt(self._study.attempts),
-                payload=payload,
-            )
+            try:
+                raw = self._ledger.release(
+                    key=self._key(roll),
+                    purpose=f"share of a secure sum over {noise.n_silos} silos",
+                    study=self._booked_as,
+                    data=self._data,
+                    mu=self._budget.mu,
+                    slack_delta=self._budget.slack_delta,
+                    study_mu=self._budget.mu * math.sqrt(self._study.attempts),
+                    payload=payload,
+                )
+            except _KeyGoneError:
+                return KeyGone()
             if self._attempt is not None and self._attempt.roll == roll.digest:
                 self._attempt.secret = None
-        return MaskedMoment(words=np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False))
+        words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
+        return MaskedMoment(words=words, charged=self.attempts_charged)
 
     def _prepared(self, run: str, attempt: int) -> _Attempt:
         secret = new_exchange_key()
@@ -174,7 +199,12 @@ class SecureReleases:
             n_rows=self.n_rows,
             key=key,
         )
-        present = Present(n_rows=self.n_rows, key=key, signature=self._identity.sign(content))
+        present = Present(
+            n_rows=self.n_rows,
+            key=key,
+            signature=self._identity.sign(content),
+            charged=self.attempts_charged,
+        )
         return _Attempt(run=run, number=attempt, present=present, secret=secret)
 
     def _bound_secret(self, roll: Roll, own: Place) -> "X25519PrivateKey | None":

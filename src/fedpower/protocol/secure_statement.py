@@ -8,7 +8,7 @@ from fedpower.privacy.budget import Budget
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import ASSUMPTIONS, PrivacyStatement, Protection
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.secure_messages import MaskedMoment
+from fedpower.protocol.secure_messages import MaskedMoment, Present
 from fedpower.protocol.study import Study
 
 REHEARSED = (
@@ -33,12 +33,11 @@ def state_secure_privacy(
 ) -> PrivacyStatement:
     """Return the privacy statement of a secure sum over silos of ``sizes`` rows.
 
-    Every attempt that a silo was asked to upload for counts, also one that the coordinator says
-    failed: it may have read that sum. Rolls of earlier attempts may have been longer than the last
-    one; a silo's price is then that of the study, `budget.mu`, which no roll exceeds.
+    Every attempt counts that a silo was charged for on these rows, in whichever run, also one that
+    the coordinator says failed: it may have read that sum. Rolls of earlier attempts may have been longer
+    than the last one; a silo's price is then that of the study, `budget.mu`, which no roll exceeds.
     """
-    uploads = [each for each in rounds if each.kind == MaskedMoment.kind]
-    attempts = max(sum(name in each.asked for each in uploads) for name in sizes)
+    attempts = attempts_charged(rounds)
     noise = shared_noise(budget, sizes.values())
     c = noise.colluders
 
@@ -69,11 +68,41 @@ def state_secure_privacy(
         ),
         public=(*public_facts(study), "who was on the roll"),
         notes=(
-            f"the silos' moments were summed securely, in {_times(attempts)}, every silo adding a share "
-            f"of the noise; more than {silos} telling theirs would leave less than was asked for",
+            "the silos' moments were summed securely, every silo adding a share of the noise; more than "
+            f"{silos} telling theirs would leave less than was asked for",
+            f"the silo that was charged most often on these rows was for {_times(attempts)}, runs before "
+            f"this one counted; all {study.attempts} that the study allows would cost "
+            f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
         ),
         assumptions=(*ASSUMPTIONS, "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20"),
     )
+
+
+def attempts_charged(rounds: Sequence[Round]) -> int:
+    """Return for how many attempts a silo was charged at most, over all runs, by what silos told.
+
+    An upload tells it exactly. A silo that was asked for one and gave none may have been charged all the
+    same, and then has what it told at the roll call and one more.
+    """
+    told: dict[str, int] = {}
+    most = 0
+    for each in rounds:
+        if each.kind == MaskedMoment.kind:
+            told |= {name: told[name] + 1 for name in each.asked}
+        for name, body in each.answers.items():
+            if isinstance(body, Present | MaskedMoment):
+                told[name] = body.charged
+        if each.kind == MaskedMoment.kind:
+            most = max(most, *(told[name] for name in each.asked))
+    return most
+
+
+def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
+    """Return the ε at the study's δ of so many attempts at a secure sum, whoever colludes as agreed."""
+    if attempts == 1:
+        return budget.epsilon
+    mu = budget.mu * math.sqrt(attempts)
+    return _epsilon(mu, budget.delta, attempts * budget.distance)
 
 
 def _epsilon(mu: float, delta: float, distance: float) -> float:
@@ -86,4 +115,4 @@ def _epsilon(mu: float, delta: float, distance: float) -> float:
 
 
 def _times(attempts: int) -> str:
-    return "1 attempt" if attempts == 1 else f"{attempts} attempts, each charged"
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts"

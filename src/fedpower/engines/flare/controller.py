@@ -74,7 +74,7 @@ class CoordinatorController(Controller):
                 number, started = coordinator.history[-1].number, time.monotonic()
                 self._round(coordinator, pace, abort_signal, fl_ctx)
                 self.seconds[number] = time.monotonic() - started
-                if self._stop_after_round and not coordinator.done:
+                if self._stop_after_round and coordinator.interruptible and not coordinator.done:
                     reason = "asked to take in silos that came back"
                     break
         except FedpowerError as error:

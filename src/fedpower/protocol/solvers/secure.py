@@ -1,7 +1,12 @@
 """Secure sum: a roll call, one masked upload, and the eigendecomposition of what they add up to.
 
-All or nothing. If anybody on the roll does not upload, what has come in is uniform noise; the next
-attempt calls a new roll of those who did. No sum is ever taken over a part of a roll.
+All or nothing. If anybody on the roll does not upload, what has come in is uniform noise, and the next
+attempt calls a new roll. No sum is ever taken over a part of a roll.
+
+A roll dies with a silo that is started again before it has uploaded, for keys are in memory only. The
+silo says so (`KeyGone`), the round closes and is written down with that, and the next roll is called. A
+coordinator that takes up a run asks an open roll once more: it hears the same, or gets from the silos'
+ledgers what was uploaded already.
 """
 
 from dataclasses import dataclass
@@ -12,12 +17,12 @@ from numpy.typing import NDArray
 from fedpower.errors import ProtocolError
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.summary import summary_size, unpack
-from fedpower.protocol.exchange import Ask, Exchange
+from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.masks import total
 from fedpower.protocol.messages import read_only
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.roll import Place, Roll
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
 from fedpower.protocol.solvers.opening import enrol
 from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.solvers.solution import Solution
@@ -25,6 +30,9 @@ from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
+
+MOST_ROLLS = 20
+"""So many rolls of a run, those included that cost nobody anything, and something else is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +58,17 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` from the pooled moment, of which the coordinator sees nothing else.
 
     Two rounds, if everybody who answers the roll call uploads. Silos that refuse, or do not answer in
-    time, are not on the next attempt's roll; every attempt is charged by those who uploaded.
+    time, are not called to the next attempt unless it needs them; those that were started again are.
+    Every attempt is charged by those who uploaded, and one in which nobody can have is not counted.
     """
     del rng  # nothing is random here
     study = settings.study
-    there = yield from enrol(study.n_features)
-    for attempt in range(study.attempts):
-        called = yield Ask(body=CallRoll(attempt=attempt), silos=tuple(there), step=0)
-        roll = _roll(called.answers, study, run=settings.run, attempt=attempt)
+    enrolled = yield from enrol(study.n_features)
+    there = tuple(enrolled)
+    attempts = 0
+    for number in range(MOST_ROLLS):
+        called = yield Ask(body=CallRoll(attempt=number), silos=there, step=0)
+        roll = _roll(called.answers, study, run=settings.run, attempt=number)
         if len(roll.places) < study.min_silos:
             break
         opened = yield Ask(body=AskMasked(roll=roll.to_bytes()), silos=tuple(roll.sizes), step=1)
@@ -67,7 +78,16 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
         if len(uploads) == len(roll.places):
             opened.notes["change"] = 0.0
             return _solution(uploads, roll, settings)
-        there = dict.fromkeys(uploads)
+        attempts += _may_be_charged(opened)
+        if attempts == study.attempts:
+            break
+        there = tuple(
+            name
+            for name, body in opened.answers.items()
+            if name in uploads or isinstance(body, KeyGone)
+        )
+        if len(there) < study.min_silos:
+            there = tuple(enrolled)
     raise ProtocolError(
         f"a secure sum must have {study.min_silos} silos that all upload within {study.attempts} "
         "attempts, but too few were left; nothing was learned from the attempts made: bring the "
@@ -88,7 +108,7 @@ def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) 
     """Return the roll of those whose place is signed by the identity that the study lists for them."""
     places = []
     for name, public in study.identities:
-        if name not in answers:
+        if name not in answers or not 0 <= answers[name].charged < study.attempts:
             continue
         told = answers[name]
         place = Place(silo=name, n_rows=told.n_rows, key=told.key, signature=told.signature)
@@ -97,8 +117,18 @@ def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) 
     return Roll(study=study.digest, run=run, attempt=attempt, places=tuple(places))
 
 
-def _fits(body: MaskedMoment, study: Study) -> bool:
-    return body.words.size == summary_size(study.n_features, with_mean=study.center)
+def _fits(body: MaskedMoment | KeyGone, study: Study) -> bool:
+    return (
+        isinstance(body, MaskedMoment)
+        and body.words.size == summary_size(study.n_features, with_mean=study.center)
+        and 1 <= body.charged <= study.attempts
+    )
+
+
+def _may_be_charged(opened: Round) -> bool:
+    """Return whether an attempt may have been charged by anybody: who is silent may have uploaded."""
+    gone = {name for name, body in opened.answers.items() if isinstance(body, KeyGone)}
+    return bool(set(opened.asked) - gone - set(opened.refused))
 
 
 def _solution(uploads: dict[str, MaskedMoment], roll: Roll, settings: SecureSettings) -> Solution:
