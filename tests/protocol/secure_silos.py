@@ -144,7 +144,7 @@ def coordinator_of(study: Study, *, min_silos: int | None = None, run: str = RUN
     return Coordinator(
         secure(settings, np.random.default_rng(0)),
         [name for name, _ in study.identities],
-        study=study.digest,
+        study=study,
         run=run,
         min_silos=min_silos or study.min_silos,
     )

@@ -174,7 +174,7 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
         shift=noise_shift(budget),
     )
     solver = fedpower(settings, np.random.default_rng(0))
-    coordinator = Coordinator(solver, list(silos), study=study.digest, run="run")
+    coordinator = Coordinator(solver, list(silos), study=study, run="run")
     while not coordinator.done:
         for question in coordinator.next():
             coordinator.receive(silos[question.silo].answer(question))

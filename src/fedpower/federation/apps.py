@@ -100,6 +100,7 @@ class StudyController(CoordinatorController):
                 "answered": list(closed.answers),
                 "silent": silent,
                 "refused": closed.refused,
+                "set_aside": closed.set_aside,
                 "bytes_up": closed.bytes_up,
                 "change": row["change"] if row["change"] == row["change"] else None,
             }

@@ -104,7 +104,7 @@ def rehearse(
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
         floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
         settings = replace(settings, shift=lambda sizes, steps: edge, floor=lambda sizes: floor)
-    coordinator = Coordinator(start(settings, rng), [SILO], study=study.digest, run="rehearsal")
+    coordinator = Coordinator(start(settings, rng), [SILO], study=study, run="rehearsal")
     silo = Silo(SILO, study, releases)
     while not coordinator.done:
         for question in coordinator.next():

@@ -54,7 +54,7 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     """
     del rng  # nothing is random here
     study = settings.study
-    there = yield from enrol(study.n_features)
+    there = yield from enrol()
     for attempt in range(study.attempts):
         called = yield Ask(body=CallRoll(attempt=attempt), silos=tuple(there), step=0)
         roll = _roll(called.answers, study, run=settings.run, attempt=attempt)

@@ -11,7 +11,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
 from fedpower.linalg import lower_triangle
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
@@ -51,7 +50,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     deadline are left out, weights and all.
     """
     del rng  # nothing is random here
-    sizes = yield from enrol(settings.n_features)
+    sizes = yield from enrol()
     opened = yield Ask(body=AskMoment(), silos=tuple(sizes), step=1)
     answers: dict[str, PackedMoment] = opened.answers
     moment, center, total = pool(answers, sizes, settings.n_features)
@@ -128,12 +127,6 @@ def pool(
     rows, columns = lower_triangle(n_features)
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()
-    for name, answer in answers.items():
-        if answer.triangle.shape != rows.shape:
-            raise ProtocolError(
-                f"a moment must have {rows.size} numbers for {n_features} columns, but silo {name!r} "
-                f"sent {answer.triangle.size}; check its columns"
-            )
     triangle = np.zeros(rows.size)
     for weight, answer in zip(weights, answers.values(), strict=True):
         triangle += weight * answer.triangle
