@@ -165,7 +165,7 @@ def _silent(coordinator: Coordinator) -> dict[str, int]:
 
 
 def _set_aside(coordinator: Coordinator) -> dict[str, str]:
-    """Return the silos that sent what was no answer and stayed without one, with the first sentence why."""
+    """Return the silos that sent what was no answer and gave none after it, and what was wrong."""
     told: dict[str, str] = {}
     for each in coordinator.history:
         for name, problem in each.set_aside.items():

@@ -71,7 +71,7 @@ def problem_with(
     n_rows: int | None = None,
     keys: Collection[bytes] = (),
 ) -> str | None:
-    """Return why ``body`` is no answer of ``silo`` to ``question``, in one sentence; None where it is one.
+    """Return why ``body`` is no answer of ``silo`` to ``question``; None where it is one.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def _steps(body: LocalSteps, ask: AskSteps, study: Study, peak: _Peak) -> str | 
 
 
 def _made_for(made_for: Any, study: Study) -> str | None:
-    if not isinstance(made_for, str) or len(made_for) > LONGEST_RUN or not _printable(made_for):
+    if not isinstance(made_for, str) or len(made_for) > LONGEST_RUN or not made_for.isprintable():
         return _must("the run of a release", "a name", "something else")
     if made_for and study.noise != "moment":
         return _must("an answer", "no release of an earlier run behind it", "one")
@@ -301,10 +301,6 @@ def _kind(value: Any) -> str:
 
 def _must(what: str, expected: str, got: str) -> str:
     return f"{what} must have {expected}, got {got}"
-
-
-def _printable(text: str) -> bool:
-    return text.isprintable()
 
 
 def cleaned(text: Any) -> str:

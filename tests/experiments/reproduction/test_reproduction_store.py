@@ -12,7 +12,8 @@ from fedpower.experiments.reproduction import store as module
 from fedpower.experiments.reproduction.curves import Curve, curves_of
 from fedpower.experiments.reproduction.runs import Point, Run
 from fedpower.experiments.reproduction.settings import Settings
-from fedpower.experiments.reproduction.store import Store, write_whole
+from fedpower.experiments.reproduction.store import Store
+from fedpower.report.atomic import write_whole
 
 SETTINGS = Settings(quick=True, repetitions=2, figures=("silos",))
 CURVES = curves_of(SETTINGS)
@@ -101,7 +102,7 @@ def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(tmp_path / "a.json", json.dumps(2))
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -10,8 +10,9 @@ from fedpower.experiments.reproduction.own_claims import own_claims
 from fedpower.experiments.reproduction.paper_claims import paper_claims
 from fedpower.experiments.reproduction.pictures import draw_all
 from fedpower.experiments.reproduction.settings import Settings
-from fedpower.experiments.reproduction.store import versions, write_whole
+from fedpower.experiments.reproduction.store import versions
 from fedpower.experiments.reproduction.table import Table
+from fedpower.report.atomic import write_whole
 
 RUNS, CLAIMS, CAPTIONS = "runs.csv", "claims.json", "captions.json"
 
