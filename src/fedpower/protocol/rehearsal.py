@@ -207,7 +207,7 @@ class _Pooled:
         """Return the noised diagonal moment."""
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None
-        return packed(rounded(moment, self._silo_std), mean, float(self._spectrum.sum()))
+        return packed(moment, mean, float(self._spectrum.sum()))
 
     def _multiply(self, basis: Array) -> Array:
         product = self._spectrum[:, np.newaxis] * basis

@@ -12,6 +12,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from fedpower.linalg import lower_triangle
+from fedpower.privacy.publication import Smoothing, key_of
+from fedpower.privacy.summary import pack, unpack
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
 from fedpower.protocol.solvers.opening import enrol
@@ -31,6 +33,8 @@ class UploadSettings:
         d; k, a fraction of variance or ``"noise"``; the number of eigenpairs to return, at least k.
     noise
         From the sizes of the silos that answered to the σ of their pooled noise; None without any.
+    smoothing
+        Likewise to what is added to the sum before anything is computed from it; None adds nothing.
     kept
         Whether the silos have ledgers that outlive this run, so that the same releases can be had again.
     """
@@ -39,6 +43,7 @@ class UploadSettings:
     rank: Rank
     iteration_rank: int
     noise: Callable[[Mapping[str, int]], float] | None = None
+    smoothing: Callable[[Mapping[str, int]], Smoothing | None] | None = None
     kept: bool = True
 
 
@@ -56,6 +61,9 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     moment, center, total = pool(answers, sizes, settings.n_features)
     opened.notes["change"] = 0.0
     heard = {name: sizes[name] for name in answers}
+    smooth = None if settings.smoothing is None else settings.smoothing(heard)
+    if smooth is not None:
+        moment, center, total = smoothed(moment, center, total, smooth, key=_key(answers))
     return decompose(
         moment,
         center=center,
@@ -117,6 +125,37 @@ def decompose(
         converged=True,
         spectrum=spectrum,
         signal=signal,
+    )
+
+
+def smoothed(
+    moment: Array, center: Array | None, total: float, smooth: Smoothing, *, key: bytes
+) -> tuple[Array, Array | None, float]:
+    """Return a pooled moment, mean and trace with a little noise more: all that may be published.
+
+    The sum of the silos' releases is that about the origin; it is centred again afterwards.
+    """
+    if center is not None:
+        moment, total = moment + np.outer(center, center), total + float(center @ center)
+    vector = smooth(pack(moment, center, total), key)
+    moment, center, total = unpack(vector, len(moment), with_mean=center is not None)
+    if center is None:
+        return moment, None, total
+    return moment - np.outer(center, center), read_only(center), total - float(center @ center)
+
+
+def _key(answers: Mapping[str, PackedMoment]) -> bytes:
+    """Return a key that only those who know everybody's noised moment can tell."""
+    return key_of(
+        (
+            name,
+            [
+                np.ascontiguousarray(part, dtype="<f8").tobytes()
+                for part in (answer.triangle, answer.mean, np.array([answer.total_variance]))
+                if part is not None
+            ],
+        )
+        for name, answer in answers.items()
     )
 
 
