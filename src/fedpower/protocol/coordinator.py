@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import Any
 
-from fedpower.errors import ProtocolError
+from fedpower.errors import ProtocolError, is_showable
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskSteps,
@@ -82,6 +82,11 @@ class Coordinator:
                 f"silos must have different names and there must be one at least, got {list(silos)};"
                 " rename them"
             )
+        for name in silos:
+            if not is_showable(name):
+                raise ProtocolError(
+                    f"a silo's name must hold no control characters, got {name!a}; rename it"
+                )
         self.silos = tuple(silos)
         self.min_silos = len(self.silos) if min_silos is None else min_silos
         if not 1 <= self.min_silos <= len(self.silos):
