@@ -3,11 +3,11 @@
 import unicodedata
 
 STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Control and format characters (bidirectional overrides among them), lone surrogates, line separators."""
+"""Control and format characters (bidirectional overrides too), lone surrogates, line separators."""
 
 
 def is_showable(name: str) -> bool:
-    """Return whether a name can be shown anywhere: it holds nothing that steers a terminal or turns text."""
+    """Return whether a name can be shown: nothing in it steers a terminal or turns text around."""
     return all(unicodedata.category(letter) not in STEERING for letter in name)
 
 

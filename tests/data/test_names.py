@@ -21,7 +21,7 @@ BAD = [
     "safe\u202egnp",
     "\ufeffage",
     "zero\u200bwidth",
-    "\x00",
+    "a\x00b",
     "\x85",
 ]
 ROWS = np.random.default_rng(0).standard_normal((20, 2))
@@ -86,7 +86,12 @@ def test_columns_of_study_files_are_refused(bad: str, tmp_path: Path) -> None:
     content = {
         "name": "s",
         "columns": {"names": ["x", bad]},
+        "rows": {"row_norm": 1.0},
+        "components": {"n_components": 1},
+        "privacy": {"epsilon": 1.0, "delta": 1e-6},
+        "rounds": {"deadline": 60.0},
         "silos": {"names": ["north", "south"]},
+        "coordinator": {"host": "localhost"},
     }
     path.write_text(rendered(content), encoding="utf-8")
     with pytest.raises(InputError, match="control characters") as told:

@@ -9,8 +9,8 @@ RUN = ("=", "+", "-", "@", "\t", "\r")
 def as_text(cell: Any) -> Any:
     """Return a cell that no spreadsheet runs: text that begins as formulas do gets an apostrophe first.
 
-    So does text that already has apostrophes before such a beginning: one taken off gives it back. Numbers
-    stay numbers, also those that are written as text.
+    So does text that has apostrophes before such a beginning already: one taken off gives it back.
+    Numbers stay numbers, also those that are written as text.
     """
     if not isinstance(cell, str) or not cell.lstrip("'").startswith(RUN) or _is_number(cell):
         return cell
