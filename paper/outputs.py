@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedpower.report.atomic import write_whole
 from paper.claims import Verdict, judge_all
 from paper.figures import captions, draw_all
 from paper.own_claims import own_claims
 from paper.paper_claims import paper_claims
 from paper.settings import Settings
-from paper.store import versions, write_whole
+from paper.store import versions
 from paper.table import Table
 
 RUNS, CLAIMS, CAPTIONS = "runs.csv", "claims.json", "captions.json"

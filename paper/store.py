@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-import os
 import platform
-import secrets
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedpower.errors import InputError
+from fedpower.report.atomic import write_whole
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run, run_repetition
 from paper.settings import ModelName, Settings
@@ -125,20 +124,6 @@ class Store:
                 f"it, got {name} {there.get(name)} there and {here[name]} here; name another folder "
                 "with -o, or give the same options again"
             )
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that appears whole or not at all, and is on disk when this returns."""
-    data = content.encode() if isinstance(content, str) else content
-    staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with staging.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        staging.replace(path)
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def _run(curve: Curve, kept: dict[str, Any]) -> Run:

@@ -166,9 +166,7 @@ def parties_of(case: str, *, seed: int = 0, folder: Path | None = None) -> dict[
 def coordinator_of(case: str, **options: Any) -> Coordinator:
     settings = settings_of(case)
     options = {"run": "a-run", "silos": NAMES, **options}
-    return Coordinator(
-        start(settings, np.random.default_rng(0)), study=study_of(case).digest, **options
-    )
+    return Coordinator(start(settings, np.random.default_rng(0)), study=study_of(case), **options)
 
 
 def deliver(coordinator: Coordinator, parties: Mapping[str, Party], *, rounds: int = 10**6) -> None:

@@ -30,7 +30,7 @@ def make_coordinator(
 ) -> Coordinator:
     study = next(iter(silos.values())).study
     solver = fedpower(settings, rng or np.random.default_rng(0))
-    return Coordinator(solver, list(silos), study=study.digest, run="test", min_silos=min_silos)
+    return Coordinator(solver, list(silos), study=study, run="test", min_silos=min_silos)
 
 
 def drive(coordinator: Coordinator, silos: dict[str, Silo]) -> list[Message]:

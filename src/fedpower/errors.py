@@ -1,5 +1,15 @@
 """The errors a user can meet: each is one sentence that says what must hold, what was got, what to do."""
 
+import unicodedata
+
+STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Control and format characters (bidirectional overrides too), lone surrogates, line separators."""
+
+
+def is_showable(name: str) -> bool:
+    """Return whether a name can be shown: nothing in it steers a terminal or turns text around."""
+    return all(unicodedata.category(letter) not in STEERING for letter in name)
+
 
 def installing(extra: str) -> str:
     """Return how an extra is installed, for sentences about a package that is not there."""

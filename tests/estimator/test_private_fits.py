@@ -45,15 +45,15 @@ class TestThePublic:
     """The smaller ε holds for one sum of all silos, weighed by their sizes, and nothing else."""
 
     def test_one_fit_over_everyone_gives_the_public_less(self, parts: dict[str, Array]) -> None:
-        for solver in ("moment", "krylov"):
-            coordinator, public = epsilons(FedPCA(2, solver=solver, **OPTIONS).fit_silos(parts))
-            assert public < 0.8 * coordinator
+        coordinator, public = epsilons(FedPCA(2, solver="moment", **OPTIONS).fit_silos(parts))
+        assert public < 0.8 * coordinator
 
     @pytest.mark.parametrize(
         "changed",
         [
             {"n_participants": 1, "n_steps": 1},
             {"n_participants": 3, "n_steps": 4},
+            {"solver": "krylov"},
             {"solver": "krylov", "one_shot_start": True},
             {"local_steps": 2},
             {"local_steps": 2, "drift_correction": True},

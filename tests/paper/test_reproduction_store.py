@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from fedpower.errors import InputError
+from fedpower.report.atomic import write_whole
 from paper import store as module
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run
 from paper.settings import Settings
-from paper.store import Store, write_whole
+from paper.store import Store
 
 SETTINGS = Settings(quick=True, repetitions=2, figures=("silos",))
 CURVES = curves_of(SETTINGS)
@@ -101,7 +102,7 @@ def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(tmp_path / "a.json", json.dumps(2))
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -16,9 +16,7 @@ from fedpower.privacy.accounting import (
     epsilon_of,
     mu_of,
     multiplier_of,
-    public_mu,
 )
-from fedpower.privacy.sensitivity import moment_sensitivity
 
 EPSILONS = [1e-4, 1e-3, 1e-2, 0.1, 0.46, 1.0, 3.0, 10.0, 60.0, 100.0, 317.0, 1000.0]
 DELTAS = [1e-30, 2.3e-28, 1e-20, 1e-15, 1e-10, 1e-6, 1e-4, 1e-2, 0.3, 0.5]
@@ -127,21 +125,6 @@ def test_total_variation_costs_one_plus_e_to_the_epsilon():
     assert delta_with_distance(1e-6, 5000.0, 1e-30) == 1.0
 
 
-def test_the_public_sees_the_root_of_m_less_of_equal_silos():
-    tau = 0.01
-    alone = moment_sensitivity(100) / tau
-    assert public_mu([0.25] * 4, [tau] * 4, [100] * 4) == pytest.approx(alone / 2, rel=1e-14)
-    assert public_mu([1.0], [tau], [100]) == pytest.approx(alone, rel=1e-14)
-
-
-def test_the_public_mu_of_unequal_silos_is_root_two_over_n_over_the_pooled_noise():
-    sizes, stds = [100, 300, 600], [0.05, 0.02, 0.01]
-    weights = [s / 1000 for s in sizes]
-    pooled = math.sqrt(sum((w * t) ** 2 for w, t in zip(weights, stds, strict=True)))
-    assert public_mu(weights, stds, sizes) == pytest.approx(math.sqrt(2) / 1000 / pooled, rel=1e-14)
-    assert public_mu(weights, [0.0] * 3, sizes) == math.inf
-
-
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -150,8 +133,6 @@ def test_the_public_mu_of_unequal_silos_is_root_two_over_n_over_the_pooled_noise
         (lambda: multiplier_of(1.0, 0.0), "delta must be between 0 and 1"),
         (lambda: epsilon_of(1.0, 1.0), "delta must be between 0 and 1"),
         (lambda: epsilon_of(-1.0, 0.1), "mu must be a number of at least 0"),
-        (lambda: public_mu([1.0], [1.0], []), "one entry per silo"),
-        (lambda: public_mu([1.0], [-1.0], [3]), "must not be negative"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_sentence(call, sentence):

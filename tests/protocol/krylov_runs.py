@@ -64,7 +64,7 @@ def drive(
     coordinator = Coordinator(
         start(settings, np.random.default_rng(seed)),
         list(silos),
-        study=next(iter(silos.values())).study.digest,
+        study=next(iter(silos.values())).study,
         run="test",
         min_silos=min_silos,
     )

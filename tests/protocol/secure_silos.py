@@ -155,7 +155,7 @@ def coordinator_of(
     return Coordinator(
         secure(settings, np.random.default_rng(0)),
         [name for name, _ in study.identities],
-        study=study.digest,
+        study=study,
         run=run,
         min_silos=min_silos or study.min_silos,
         recorded=recorded,

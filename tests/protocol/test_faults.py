@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, Receipt, Silo, decode, encode, every
+from fedpower.protocol import Coordinator, Receipt, Silo, Study, decode, encode, every
 from fedpower.protocol.messages import LocalSteps, Message, Refusal
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, fedpower, krylov
 from networks import Network
@@ -150,7 +150,9 @@ def test_non_finite_answers_are_malformed_and_the_silo_is_asked_again() -> None:
 
 def test_silos_with_the_same_name_are_refused() -> None:
     with pytest.raises(ProtocolError, match="different names"):
-        Coordinator(iter(()), ["a", "a"], study="s", run="r")  # type: ignore[arg-type]
+        Coordinator(
+            iter(()), ["a", "a"], study=Study(columns=None, n_features=1, iteration_rank=1), run="r"
+        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("solver", [fedpower, krylov])
@@ -165,7 +167,7 @@ def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(solver: object) 
     coordinator = Coordinator(
         solver(settings, np.random.default_rng(0)),  # type: ignore[operator]
         list(silos),
-        study=silos["silo-0"].study.digest,
+        study=silos["silo-0"].study,
         run="test",
         min_silos=3,
     )

@@ -27,10 +27,15 @@ def public_epsilon(case: str, parties: dict[str, Party], run: str) -> tuple[floa
     return inside.epsilon, outside.epsilon
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_first_run_of_a_release_promises_the_public_more(case: str) -> None:
-    inside, outside = public_epsilon(case, parties_of(case), "first")
+def test_the_first_run_of_a_release_promises_the_public_more() -> None:
+    inside, outside = public_epsilon("upload, moment", parties_of("upload, moment"), "first")
     assert outside < inside
+
+
+def test_rounds_of_products_promise_the_public_no_more_than_the_coordinator() -> None:
+    """Each silo's product is rounded by itself: its digits could be told from those of the result."""
+    inside, outside = public_epsilon("krylov, moment", parties_of("krylov, moment"), "first")
+    assert outside == inside
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -54,7 +59,7 @@ def test_a_resumed_run_keeps_its_promise(case: str) -> None:
         assert result_bytes(case, again) == result_bytes(case, first)
     _, outside = outcome_of(case, again).privacy.protections
     inside, _ = outcome_of(case, again).privacy.protections
-    assert outside.epsilon < inside.epsilon
+    assert (outside.epsilon < inside.epsilon) == (case == "upload, moment")
 
 
 @pytest.mark.parametrize("case", CASES)

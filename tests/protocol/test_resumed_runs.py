@@ -115,7 +115,7 @@ def test_rounds_of_another_start_basis_are_not_taken_for_this_run_s() -> None:
     other = Coordinator(
         fedpower(CASES[case][1], np.random.default_rng(99)),  # type: ignore[arg-type]
         tuple(parties_of(case)),
-        study=study_of(case).digest,
+        study=study_of(case),
         run="a-run",
     )
     deliver(other, parties_of(case))
@@ -146,7 +146,7 @@ def test_a_run_of_very_many_rounds_is_played_back() -> None:
         return Coordinator(
             fedpower(settings, np.random.default_rng(0)),
             list(silos),
-            study=silos["silo-0"].study.digest,
+            study=silos["silo-0"].study,
             run="long",
             recorded=recorded,
         )

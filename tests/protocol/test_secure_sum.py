@@ -51,13 +51,18 @@ STUDY = study_of()
 centred = pytest.mark.parametrize("study", [STUDY, study_of(center=True)], ids=["plain", "centred"])
 
 
-def drive(coordinator, there, *, lost=frozenset()):
-    """Deliver all but the (round, silo) that are lost; a round ends with its deadline."""
+def drive(coordinator, there, *, lost=frozenset(), spoil=None):
+    """Deliver all but the (round, silo) that are lost, or spoilt; a round ends with its deadline."""
     while not coordinator.done:
         number = coordinator.history[-1].number
         for question in coordinator.next():
+            answer = there[question.silo].silo.answer
             if (question.round, question.silo) not in lost:
-                coordinator.receive(there[question.silo].silo.answer(question))
+                coordinator.receive(answer(question))
+            elif spoil is not None:
+                told = answer(question)
+                body = replace(told.body, words=spoil(told.body.words))
+                assert coordinator.receive(replace(told, body=body)) is Receipt.MALFORMED
         if not coordinator.done and coordinator.history[-1].number == number:
             coordinator.deadline()
     return coordinator.outcome
@@ -445,9 +450,12 @@ def test_a_place_that_its_silo_did_not_sign_is_left_off_the_roll():
     for question in coordinator.next():
         answer = there[question.silo].silo.answer(question)
         if question.silo == "west":
-            answer = replace(answer, body=replace(answer.body, n_rows=answer.body.n_rows + 1))
-        assert coordinator.receive(answer) is Receipt.ACCEPTED
-    drive(coordinator, there)
+            answer = replace(answer, body=replace(answer.body, signature=bytes(64)))
+            assert coordinator.receive(answer) is Receipt.MALFORMED
+        else:
+            assert coordinator.receive(answer) is Receipt.ACCEPTED
+    assert "signature" in coordinator.history[-1].set_aside["west"]
+    drive(coordinator, there, lost={(1, "west")})
     assert list(coordinator.outcome.sizes) == ["north", "south", "east"]
     assert there["west"].charges == 0
 
@@ -455,12 +463,7 @@ def test_a_place_that_its_silo_did_not_sign_is_left_off_the_roll():
 def test_an_upload_of_the_wrong_length_is_a_failed_attempt():
     there = parties(STUDY)
     coordinator = coordinator_of(STUDY)
-    while not coordinator.done:
-        for question in coordinator.next():
-            answer = there[question.silo].silo.answer(question)
-            if question.silo == "west" and question.round == 2:
-                answer = replace(answer, body=replace(answer.body, words=answer.body.words[:-1]))
-            coordinator.receive(answer)
+    drive(coordinator, there, lost={(2, "west")}, spoil=lambda words: words[:-1])
     assert list(coordinator.outcome.sizes) == ["north", "south", "east"]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedpower.errors import ProtocolError
 from fedpower.linalg import sin_theta
-from fedpower.protocol import Coordinator
+from fedpower.protocol import Coordinator, Receipt
 from fedpower.protocol.messages import Message, PackedMoment
 from fedpower.protocol.solvers import UploadSettings, upload
 from problems import Array, spiked_rows
@@ -20,7 +20,7 @@ def solve(parts: list[Array], *, center: bool, rank: int | float = 3) -> Coordin
     coordinator = Coordinator(
         upload(settings, np.random.default_rng(0)),
         list(silos),
-        study=silos["silo-0"].study.digest,
+        study=silos["silo-0"].study,
         run="test",
     )
     drive(coordinator, silos)
@@ -57,13 +57,13 @@ def test_it_takes_one_round_of_a_packed_triangle(rows: Array) -> None:
     assert 2 * 8 * numbers < only.bytes_up < 2 * (8 * numbers + 600)
 
 
-def test_a_moment_of_the_wrong_size_ends_the_run_in_one_sentence(rows: Array) -> None:
+def test_moments_of_the_wrong_size_alone_end_the_run_in_one_sentence(rows: Array) -> None:
     silos = make_silos(np.split(rows, [100]), 5)
     settings = UploadSettings(n_features=12, rank=3, iteration_rank=5)
     coordinator = Coordinator(
         upload(settings, np.random.default_rng(0)),
         list(silos),
-        study=silos["silo-0"].study.digest,
+        study=silos["silo-0"].study,
         run="test",
     )
     for question in coordinator.next():
@@ -78,6 +78,7 @@ def test_a_moment_of_the_wrong_size_ends_the_run_in_one_sentence(rows: Array) ->
         )
         for question in coordinator.next()
     )
-    coordinator.receive(first)
-    with pytest.raises(ProtocolError, match="a moment must have 78 numbers"):
-        coordinator.receive(second)
+    assert coordinator.receive(first) is Receipt.MALFORMED
+    assert coordinator.receive(second) is Receipt.MALFORMED
+    with pytest.raises(ProtocolError, match=r"silo-0 sent was set aside: a moment must have the"):
+        coordinator.deadline()

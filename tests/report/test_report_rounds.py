@@ -67,6 +67,15 @@ def test_a_silo_that_never_answered_is_in_the_grid_of_a_federation(result: Any):
     assert "Rows come from" not in words(section)
 
 
+def test_a_silo_whose_answers_were_set_aside_is_named_with_the_reason(result: Any):
+    whole = result("federated")
+    assert "Set aside" not in words(parsed(page(whole)).by_id("silos"))
+    why = "round 1: a mean must have the shape (6,), got (5,)"
+    told = {**whole.run["federation"], "set_aside": {"never-there": why}}
+    section = parsed(page(replace(whole, run={**whole.run, "federation": told}))).by_id("silos")
+    assert why in words(section)
+
+
 def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result: Any):
     whole = result("private")
     plain = words(parsed(page(whole)).by_id("privacy"))

@@ -160,3 +160,5 @@ def _round(told: dict[str, Any]) -> None:
         f"round {told['round']} ({told['kind']}): {len(told['answered'])} answered{missing}{restarted}, "
         f"{human_bytes(told['bytes_up'])} up{moved}"
     )
+    for name, problem in told.get("set_aside", {}).items():
+        _say(f"what {name} sent in round {told['round']} was set aside: {problem}")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.source import Block, is_sparse
-from fedpower.errors import InputError
+from fedpower.errors import InputError, is_showable
 
 MAX_NAMES = 5
 
@@ -77,7 +77,13 @@ def require_block_size(max_rows: int) -> None:
 
 
 def require_distinct(name: str, columns: Sequence[str]) -> None:
-    """Refuse column names that occur twice."""
+    """Refuse column names that cannot be shown, or occur twice."""
+    for column in columns:
+        if not is_showable(str(column)):
+            raise InputError(
+                f"{name} must have column names without control characters, got {str(column)!a}; "
+                "rename the column"
+            )
     twice = sorted(column for column, count in Counter(columns).items() if count > 1)
     if twice:
         raise InputError(

@@ -192,7 +192,7 @@ def federate(
         coordinator = Coordinator(
             start(settings, rng),
             list(silos),
-            study=study.digest,
+            study=study,
             run=run,
             min_silos=min_silos,
             on_round=on_round,

@@ -64,9 +64,7 @@ def check_beforehand(
         n_participants=model.n_participants,
         participation=model.participation,
     )
-    Coordinator(
-        start(settings, rng), list(sources), study=study.digest, run="", min_silos=model.min_silos
-    )
+    Coordinator(start(settings, rng), list(sources), study=study, run="", min_silos=model.min_silos)
     if budget is not None and ledgers:
         check_ledgers(list(sources), budget, ledgers, data_version=data_version, data_set=data_set)
 

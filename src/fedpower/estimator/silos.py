@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowSource, open_source
-from fedpower.errors import InputError
+from fedpower.errors import InputError, is_showable
 
 
 def named_sources(silos: Any) -> dict[str, RowSource]:
@@ -23,6 +23,12 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
         items = [(_name(silo, place), silo) for place, silo in enumerate(silos, start=1)]
     if not items:
         raise InputError("silos must hold at least one silo, got none; give the data of each")
+    for name, _ in items:
+        if not is_showable(name):
+            raise InputError(
+                f"a silo's name must hold no control characters, got {name!a}; rename it, or "
+                "pass a mapping from names to data"
+            )
     twice = sorted(name for name, count in Counter(name for name, _ in items).items() if count > 1)
     if twice:
         raise InputError(

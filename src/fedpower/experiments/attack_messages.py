@@ -69,7 +69,7 @@ def overhear(
     with ledgers_for(charged, epsilon=study.epsilon, delta=study.delta) as ledgers:
         silos = silos_of(moments, study, ledgers=ledgers, noise=lambda name: source)
         solver = start(settings, np.random.default_rng(seed))
-        coordinator = Coordinator(solver, list(silos), study=study.digest, run=RUN)
+        coordinator = Coordinator(solver, list(silos), study=study, run=RUN)
         while not coordinator.done:
             for question in coordinator.next():
                 answer = silos[question.silo].answer(question)

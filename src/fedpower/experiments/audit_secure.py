@@ -111,7 +111,7 @@ class SecureGame:
         coordinator = Coordinator(
             secure(settings, np.random.default_rng(0)),
             list(silos),
-            study=self._study.digest,
+            study=self._study,
             run=RUN,
         )
         while not coordinator.done:

@@ -108,7 +108,7 @@ def drive(
     reorder
         In which order the answers to a round's questions arrive; as asked unless given.
     """
-    coordinator = Coordinator(solver, list(silos), study=study.digest, run="experiment")
+    coordinator = Coordinator(solver, list(silos), study=study, run="experiment")
     bases: list[Array] = []
     while not coordinator.done:
         questions = list(coordinator.next())

@@ -1,8 +1,6 @@
 """A model's silos written as files, in bounded memory and all or nothing."""
 
 import json
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from fedpower.data import block_rows
 from fedpower.errors import InputError
 from fedpower.experiments.simulated import Model
+from fedpower.report.atomic import staged
 
 Array = NDArray[np.float64]
 Format = Literal["npy", "parquet", "csv"]
@@ -92,31 +91,15 @@ def _is_ours(path: Path) -> bool:
 
 @contextmanager
 def _all_or_nothing(folder: Path) -> Iterator[Path]:
-    """Give a new folder beside ``folder`` that takes its place at the end, or vanishes."""
-    target = folder.resolve()
-    partial = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
+    """Give a new folder that takes the place of ``folder`` at the end, or vanishes."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial.mkdir()
-        yield partial
-        if target.exists():
-            old = partial.with_suffix(".old")
-            target.rename(old)
-            try:
-                partial.rename(target)
-            except BaseException:
-                old.rename(target)
-                raise
-            shutil.rmtree(old)
-        else:
-            partial.rename(target)
+        with staged(folder, folder=True) as partial:
+            yield partial
     except OSError as error:
         raise InputError(
             f"{folder} must be a folder that can be written, got "
             f"{(error.strerror or str(error)).lower()!r}; choose another, or make room"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _counted(model: Model, silo: int, on_rows: Callable[[int], None] | None) -> Iterator[Array]:

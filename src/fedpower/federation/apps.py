@@ -103,6 +103,7 @@ class StudyController(CoordinatorController):
                 "restarted": restarted,
                 "silent": silent,
                 "refused": closed.refused,
+                "set_aside": closed.set_aside,
                 "bytes_up": closed.bytes_up,
                 "change": row["change"] if row["change"] == row["change"] else None,
             }

@@ -114,7 +114,7 @@ class CoordinatorNode:
         self.coordinator = Coordinator(
             start(self.settings, public_rng(study_file.model())),
             study_file.silos,
-            study=self.study.digest,
+            study=self.study,
             run=run,
             min_silos=study_file.min_silos,
             on_round=on_round,
@@ -139,6 +139,7 @@ class CoordinatorNode:
             "run": self.coordinator.run,
             "rounds_resumed": self.coordinator.n_replayed,
             "silent": _silent(self.coordinator),
+            "set_aside": _set_aside(self.coordinator),
         }
         folder.mkdir(parents=True, exist_ok=True)
         return write_files(folder, model, record)
@@ -161,3 +162,12 @@ def _silent(coordinator: Coordinator) -> dict[str, int]:
         for name in set(each.asked) - set(each.answers):
             missed[name] += 1
     return missed
+
+
+def _set_aside(coordinator: Coordinator) -> dict[str, str]:
+    """Return the silos that sent what was no answer and gave none after it, and what was wrong."""
+    told: dict[str, str] = {}
+    for each in coordinator.history:
+        for name, problem in each.set_aside.items():
+            told.setdefault(name, f"round {each.number}: {problem}")
+    return told

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowTreatment
-from fedpower.errors import InputError
+from fedpower.errors import InputError, is_showable
 from fedpower.estimator import FedPCA
 from fedpower.estimator.parameters import check_parameters
 from fedpower.estimator.secure import ATTEMPTS
@@ -301,6 +301,11 @@ def _check(study: StudyFile) -> None:
 def _names(what: str, names: list[Any]) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) and name for name in names):
         raise InputError(f"{what} must be a list of names, got {names!r}; name one at least")
+    for name in names:
+        if not is_showable(name):
+            raise InputError(
+                f"{what} must have names without control characters, got {name!a}; rename it"
+            )
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise InputError(

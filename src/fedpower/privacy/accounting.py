@@ -6,14 +6,13 @@ A Gaussian release of noise multiplier σ (standard deviation / sensitivity) is 
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
 from fedpower.errors import InputError
-from fedpower.privacy.sensitivity import moment_sensitivity
 
 Array = NDArray[np.float64]
 
@@ -153,43 +152,6 @@ def delta_with_distance(delta: float, epsilon: float, tv: float) -> float:
         return delta
     log_total = math.log(tv) + max(epsilon, 0.0) + math.log1p(math.exp(-max(epsilon, 0.0)))
     return min(1.0, delta + math.exp(min(log_total, 0.0)))
-
-
-def public_mu(weights: Sequence[float], stds: Sequence[float], n_rows: Sequence[int]) -> float:
-    """Return μ of the pooled noised moment Σ w_i(A_i + N_i) for whoever sees only it.
-
-    Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm: Frobenius. A row of silo i
-    moves the pooled moment by w_i√2/s_i (= √2/n when w_i = s_i/n), and the noises add up to one of
-    the same shape with standard deviation √(Σ w_i²τ_i²); the silo with the largest w_i/s_i decides.
-    For m equal silos this is μ/√m, the answer to the third question of [FP §6] where the solver
-    sees the messages only through their weighted sum.
-
-    It supposes that the observer does not know the *other* silos' noise (a silo knows its own).
-
-    Exact for real-valued noise. On lattices a sum of rounded values is no function of the real sum,
-    and with steps w_i·g_i that have no common multiple its digits could tell the summands apart.
-    With one common step (equal sizes and levels; or every silo releases MᵀM on the same lattice and
-    divides afterwards) each of the N sums of integers is within total variation 2⁻⁶⁴ of a rounding
-    of the real sum, because m roundings in place of one add (m − 1)/12 to a variance above m·2⁶⁰
-    (Poisson summation, then Taylor): the claim then holds at `delta_with_distance(…, N·2⁻⁶⁴)`.
-
-    Parameters
-    ----------
-    weights, stds, n_rows
-        w_i, τ_i (the standard deviation of the diagonal of N_i) and s_i, one of each per silo.
-    """
-    if not len(weights) == len(stds) == len(n_rows) >= 1:
-        raise InputError(
-            "weights, stds and n_rows must have one entry per silo, got "
-            f"{len(weights)}, {len(stds)} and {len(n_rows)}; pass the three in the same order"
-        )
-    if min(weights) < 0 or min(stds) < 0:
-        raise InputError(
-            "weights and stds must not be negative, got one that is; check their order"
-        )
-    std = math.hypot(*(w * tau for w, tau in zip(weights, stds, strict=True)))
-    moved = max(w * moment_sensitivity(s) for w, s in zip(weights, n_rows, strict=True))
-    return math.inf if std == 0 else moved / std
 
 
 def check_promise(epsilon: float, delta: float) -> None:

@@ -6,41 +6,27 @@ no sockets, threads, clocks or files in here.
 """
 
 import hashlib
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
-from fedpower.errors import ProtocolError
-from fedpower.privacy.data_version import is_label
+from fedpower.errors import ProtocolError, is_showable
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
-    AskMean,
-    AskMoment,
     AskSteps,
-    Enrol,
-    Enrolment,
-    LocalSteps,
-    MeanRow,
     Message,
-    PackedMoment,
     Question,
     Refusal,
     encode,
     encoded_size,
 )
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
+from fedpower.protocol.receiving import cleaned, problem_with
+from fedpower.protocol.secure_messages import AskMasked, Present
+from fedpower.protocol.study import Study
 
-ANSWER_TO: dict[type, type | tuple[type, ...]] = {
-    Enrol: Enrolment,
-    AskMean: MeanRow,
-    AskSteps: LocalSteps,
-    AskMoment: PackedMoment,
-    CallRoll: Present,
-    AskMasked: (MaskedMoment, KeyGone),
-}
+logger = logging.getLogger(__name__)
 
 
 class Receipt(Enum):
@@ -51,7 +37,7 @@ class Receipt(Enum):
     DUPLICATE = "already answered in this round"
     LATE = "belongs to a round that is closed"
     FOREIGN = "belongs to another study, run or silo, or to a round not yet asked"
-    MALFORMED = "does not have the shape or the finite values of an answer to the question"
+    MALFORMED = "is no answer to the question, and is as if it had not come"
 
 
 class Coordinator:
@@ -65,7 +51,8 @@ class Coordinator:
     silos
         Names of the enrolled silos; their order is the order of every sum.
     study, run
-        The study's hash and this run's identity; both are in every message.
+        The terms, which every answer is held against, and this run's identity; the study's hash and the
+        run are in every message.
     min_silos
         Fewer answers than this in a round end the run; all of ``silos`` unless given.
     on_round
@@ -83,7 +70,7 @@ class Coordinator:
         solver: Generator[Ask, Round, Any],
         silos: Sequence[str],
         *,
-        study: str,
+        study: Study,
         run: str,
         min_silos: int | None = None,
         on_round: Callable[[Round], None] | None = None,
@@ -95,6 +82,11 @@ class Coordinator:
                 f"silos must have different names and there must be one at least, got {list(silos)};"
                 " rename them"
             )
+        for name in silos:
+            if not is_showable(name):
+                raise ProtocolError(
+                    f"a silo's name must hold no control characters, got {name!a}; rename it"
+                )
         self.silos = tuple(silos)
         self.min_silos = len(self.silos) if min_silos is None else min_silos
         if not 1 <= self.min_silos <= len(self.silos):
@@ -106,7 +98,8 @@ class Coordinator:
         self.outcome: Any = None
         self.done = False
         self._solver = solver
-        self._study = study
+        self._terms = study
+        self._study = study.digest
         self.run = run
         self._on_round = on_round
         self._on_closed = on_closed
@@ -132,7 +125,11 @@ class Coordinator:
         return tuple(self._message(name) for name in open_)
 
     def receive(self, message: Message) -> Receipt:
-        """Take an answer that arrived, whatever it is, and say what was done with it."""
+        """Take an answer that arrived, whatever it is, and say what was done with it.
+
+        What is no answer to the question is set aside, with a sentence that says why; the silo may still
+        answer until the round is closed.
+        """
         current = self._round
         if message.study != self._study or message.run != self.run:
             return Receipt.FOREIGN
@@ -144,17 +141,29 @@ class Coordinator:
             return Receipt.DUPLICATE
         body = message.body
         if isinstance(body, Refusal):
-            current.refused[message.silo] = body.reason
+            current.refused[message.silo] = cleaned(body.reason)
             receipt = Receipt.REFUSED
-        elif self._is_well_formed(body):
+        else:
+            problem = self._problem_with(body, message.silo)
+            if problem is not None:
+                return self.set_aside(message.silo, problem)
             current.answers[message.silo] = body
             receipt = Receipt.ACCEPTED
-        else:
-            return Receipt.MALFORMED
+        current.set_aside.pop(message.silo, None)
         current.bytes_up += encoded_size(message)
         if self._is_complete(current):
             self._close(current)
         return receipt
+
+    def set_aside(self, silo: str, problem: str) -> Receipt:
+        """Take note that something came from a silo that is no answer, and why."""
+        current = self._round
+        if current is not None and silo in current.asked and not self._has_answered(silo):
+            logger.warning(
+                "what silo %r sent in round %d was set aside: %s", silo, current.number, problem
+            )
+            current.set_aside[silo] = problem
+        return Receipt.MALFORMED
 
     def deadline(self) -> None:
         """Close the round with those who answered; end the run if they are too few."""
@@ -182,10 +191,13 @@ class Coordinator:
         for name, reason in current.refused.items():
             return f"silo {name!r} refused: {reason}"
         silent = [name for name in current.asked if name not in current.answers]
-        return (
+        told = (
             f"round {current.number} needs {needed} answers and got {len(current.answers)}; "
             f"bring back {', '.join(silent)} or lower min_silos"
         )
+        for name, problem in current.set_aside.items():
+            return f"{told}; what {name} sent was set aside: {problem}"
+        return told
 
     def _advance(self, closed: Round | None) -> None:
         """Hand the closed round to the solver and open the next, as often as that one is on record."""
@@ -218,7 +230,14 @@ class Coordinator:
         ):
             self._recorded.clear()
             return False
-        opened.answers, opened.refused = dict(known.answers), dict(known.refused)
+        for name, body in known.answers.items():
+            # Written down by a coordinator that looked less closely: asked again, from here on.
+            if name not in opened.asked or self._problem_with(body, name) is not None:
+                self._recorded.clear()
+                opened.answers.clear()
+                return False
+            opened.answers[name] = body
+        opened.refused, opened.set_aside = dict(known.refused), dict(known.set_aside)
         opened.bytes_up = known.bytes_up
         self.n_replayed += 1
         return True
@@ -254,29 +273,21 @@ class Coordinator:
         assert self._round is not None
         return silo in self._round.answers or silo in self._round.refused
 
-    def _is_well_formed(self, body: Any) -> bool:
-        """Return whether ``body`` answers the question with finite values of the right shape."""
+    def _problem_with(self, body: Any, silo: str) -> str | None:
+        """Return why ``body`` is no answer of a silo to the question of the round; None where it is."""
         assert self._ask is not None
-        question = self._ask.body
-        if not isinstance(body, ANSWER_TO[type(question)]):
-            return False
-        if isinstance(body, Enrolment) and body.data_version and not is_label(body.data_version):
-            return False
-        if isinstance(body, Enrolment | Present):
-            return body.n_rows >= 1
-        if isinstance(body, KeyGone):
-            return True
-        if isinstance(body, MaskedMoment):
-            return body.words.ndim == 1
-        if isinstance(body, MeanRow):
-            return body.mean.ndim == 1 and bool(np.isfinite(body.mean).all())
-        if isinstance(body, PackedMoment):
-            mean = np.zeros(0) if body.mean is None else body.mean
-            values = np.concatenate([body.triangle.ravel(), mean.ravel(), [body.total_variance]])
-            return body.triangle.ndim == 1 and bool(np.isfinite(values).all())
-        assert isinstance(question, AskSteps)
-        assert isinstance(body, LocalSteps)
-        return _answers_steps(question, body)
+        assert self._round is not None
+        enrolled = self.history[0].answers.get(silo) if self.history[0] is not self._round else None
+        others = [each for name, each in self._round.answers.items() if name != silo]
+        return problem_with(
+            body,
+            self._ask.body,
+            self._terms,
+            silo=silo,
+            run=self.run,
+            n_rows=getattr(enrolled, "n_rows", None),
+            keys=[each.key for each in others if isinstance(each, Present)],
+        )
 
 
 def _digest(question: Question) -> str:
@@ -284,16 +295,3 @@ def _digest(question: Question) -> str:
     return hashlib.sha256(
         encode(Message(study="", run="", round=0, silo="", body=question))
     ).hexdigest()
-
-
-def _answers_steps(question: AskSteps, body: LocalSteps) -> bool:
-    """Return whether shapes fit, all is finite, and a basis is there where one is needed."""
-    bases = [] if body.basis is None else [body.basis]
-    scalars = [x for x in (body.total_variance, body.misalignment) if x is not None]
-    basis_needed = question.n_local_steps > 1 and question.align is None
-    return (
-        all(a.shape == question.basis.shape for a in (body.product, *bases))
-        and all(bool(np.isfinite(a).all()) for a in (body.product, *bases))
-        and bool(np.isfinite(scalars).all())
-        and (not basis_needed or bool(bases))
-    )

@@ -44,6 +44,8 @@ class Round:
         not depend on timing.
     refused
         Silos that refused, with their sentence.
+    set_aside
+        Silos that sent what is no answer and did not answer afterwards, with what was wrong with it.
     notes
         What the solver measured about this round (change of the subspace, misalignment).
     """
@@ -56,6 +58,7 @@ class Round:
     local_steps: int = 1
     answers: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    set_aside: dict[str, str] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
     notes: dict[str, float] = field(default_factory=dict)

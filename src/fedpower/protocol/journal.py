@@ -63,6 +63,7 @@ def record(closed: Round, study: str, run: str) -> bytes:
         "question": closed.question,
         "local_steps": closed.local_steps,
         "refused": closed.refused,
+        "set_aside": closed.set_aside,
         "bytes_up": closed.bytes_up,
     }
     parts = [json.dumps(header).encode()]

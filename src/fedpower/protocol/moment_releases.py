@@ -54,12 +54,12 @@ class MomentReleases(ChargedReleases):
 
     def moment(self) -> PackedMoment:
         """Return the noised moment itself, about the silo's own noised mean where the study centres."""
+        # With every digit: what hides a silo's own in the sum is added there, for all of them together.
         moment, mean, trace = self._released()
         if mean is None:
-            sent = packed(rounded(moment, self._entry_std), None, trace)
+            sent = packed(moment, None, trace)
         else:
-            centred = rounded(moment - np.outer(mean, mean), self._entry_std)
-            sent = packed(centred, rounded(mean, self._entry_std), trace - float(mean @ mean))
+            sent = packed(moment - np.outer(mean, mean), mean, trace - float(mean @ mean))
         return replace(sent, made_for=self._made_for)
 
     @property

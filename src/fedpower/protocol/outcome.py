@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedpower.privacy.publication import smoothing
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
@@ -50,7 +51,12 @@ def with_noise(
     if budget is None:
         return settings
     if isinstance(settings, UploadSettings):
-        return replace(settings, noise=lambda sizes: pooled_std(budget, sizes), kept=kept)
+        return replace(
+            settings,
+            noise=lambda sizes: pooled_std(budget, sizes),
+            smoothing=lambda sizes: smoothing(budget, sizes.values()),
+            kept=kept,
+        )
     return replace(settings, shift=noise_shift(budget))
 
 

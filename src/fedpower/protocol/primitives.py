@@ -52,6 +52,17 @@ def agreed_key(own: "X25519PrivateKey", other: bytes, *, salt: bytes, info: byte
     return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
 
 
+def gives_secret(public: bytes) -> bool:
+    """Return whether an X25519 public key gives a secret to whoever uses it; a few points give none."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415
+
+    try:
+        new_exchange_key().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
 def keystream(key: bytes) -> Callable[[memoryview, memoryview], None]:
     """Return what fills its second argument with the next bytes of the ChaCha20 stream of ``key``.
 

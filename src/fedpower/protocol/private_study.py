@@ -5,13 +5,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from fedpower.errors import InputError
-from fedpower.privacy.accounting import epsilon_of, mu_of, public_mu
+from fedpower.privacy.accounting import epsilon_of, mu_of
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.sensitivity import moment_sensitivity
+from fedpower.privacy.publication import smoothing
 from fedpower.privacy.shares import shared_noise
-from fedpower.privacy.statement import PrivacyStatement, Protection
-from fedpower.privacy.summary import summary_sensitivity
+from fedpower.privacy.statement import ASSUMPTIONS, PrivacyStatement, Protection
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.messages import PackedMoment
 from fedpower.protocol.secure_statement import (
     epsilon_of_attempts,
     public_facts,
@@ -65,6 +65,12 @@ USED_BEFORE = (
     "the public gets no smaller epsilon than the coordinator, though nothing was charged again"
 )
 """A note of the privacy statement."""
+
+SMOOTHED = (
+    "the public does not know the silos' noised moments, of which SHAKE-256 made a little more noise, "
+    "added to their sum before anything was computed from it"
+)
+"""An assumption of the public's smaller epsilon."""
 
 NOISE_SHARE = 0.01
 """Iterating stops at this share of the least error that the noise can leave."""
@@ -142,17 +148,21 @@ def state_privacy(
             mu=mu,
         )
     ]
-    sees, outside = "the published components and eigenvalues", mu
-    summed = not sampled and _is_linear(budget, sizes, rounds)
+    sees, outside, left = "the published components and eigenvalues", mu, delta
+    assumptions = ASSUMPTIONS
+    noise = smoothing(budget, sizes.values()) if _is_one_sum(budget, sizes, rounds) else None
+    summed = not sampled and noise is not None and noise.mu < mu
     if summed and not used_before:
-        # Of the sum of real numbers: what float64 rounds away is a function of single summands.
-        outside = min(mu, _public_mu(budget, sizes))
-        sees += " of this fit and of no other from the same releases, rounding errors aside"
+        assert noise is not None
+        # Every silo's integers are a little off the ideal, and those that were added to the sum.
+        outside, left = noise.mu, delta - len(sizes) * budget.slack_delta
+        sees += " of this fit and of no other from the same releases"
+        assumptions += (SMOOTHED,)
     rows.append(
         Protection(
             observer="the public",
             sees=sees,
-            epsilon=epsilon_of(outside, delta),
+            epsilon=epsilon_of(outside, left),
             delta=budget.delta,
             mu=outside,
         )
@@ -164,6 +174,7 @@ def state_privacy(
         protections=tuple(rows),
         public=public,
         notes=(USED_BEFORE,) if summed and used_before else (),
+        assumptions=assumptions,
     )
 
 
@@ -191,23 +202,14 @@ def attempt_epsilon(study: Study, most: float) -> float:
     return epsilon_of(mu_of(most, study.delta) / math.sqrt(study.attempts), study.delta)
 
 
-def _is_linear(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:
-    """Return whether the result depends on the noised moments through one weighted sum alone.
+def _is_one_sum(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:
+    """Return whether the result is computed from one sum of everybody's noised moment, and that alone.
 
-    So it is when every silo answered every round and no silo took local steps of its own: sums over
-    different sets of silos would tell single silos' moments by their difference.
+    So it is where the moments themselves were asked for, once, and all silos answered: sums over
+    different sets of silos would tell single silos' moments by their difference. Rounds of products
+    are sums too, but of numbers that were rounded one silo at a time, and nothing can be added to them
+    that hides it.
     """
-    return (
-        budget.mode == "moment"
-        and all(each.local_steps == 1 for each in rounds)
-        and all(len(each.answers) == len(sizes) for each in rounds)
-    )
-
-
-def _public_mu(budget: Budget, sizes: Mapping[str, int]) -> float:
-    """Return the Gaussian-DP parameter of the pooled noised summary [FP §6, third question]."""
-    counts = list(sizes.values())
-    weights = [count / sum(counts) for count in counts]
-    stds = [budget.std(count) for count in counts]
-    with_mean = summary_sensitivity(1, with_mean=budget.center) / moment_sensitivity(1)
-    return public_mu(weights, stds, counts) * with_mean
+    return budget.mode == "moment" and [(each.kind, len(each.answers)) for each in rounds] == [
+        (PackedMoment.kind, len(sizes))
+    ]

@@ -104,7 +104,7 @@ def rehearse(
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
         floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
         settings = replace(settings, shift=lambda sizes, steps: edge, floor=lambda sizes: floor)
-    coordinator = Coordinator(start(settings, rng), [SILO], study=study.digest, run="rehearsal")
+    coordinator = Coordinator(start(settings, rng), [SILO], study=study, run="rehearsal")
     silo = Silo(SILO, study, releases)
     while not coordinator.done:
         for question in coordinator.next():
@@ -210,7 +210,7 @@ class _Pooled:
         """Return the noised diagonal moment."""
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None
-        return packed(rounded(moment, self._silo_std), mean, float(self._spectrum.sum()))
+        return packed(moment, mean, float(self._spectrum.sum()))
 
     def _multiply(self, basis: Array) -> Array:
         product = self._spectrum[:, np.newaxis] * basis

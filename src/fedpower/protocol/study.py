@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, is_showable
 
 NoiseMode = Literal["none", "paper", "step", "moment"]
 NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
@@ -88,6 +88,12 @@ class Study:
                 f"iteration_rank must lie between 1 and the number of columns {self.n_features}, "
                 f"got {self.iteration_rank}; choose a smaller one"
             )
+        for name in (*(self.columns or ()), *(silo for silo, _ in self.identities)):
+            if not is_showable(name):
+                raise InputError(
+                    "names of columns and silos must hold no control characters, got "
+                    f"{name!a}; rename it"
+                )
         self._check_aggregation()
 
     def _check_aggregation(self) -> None:

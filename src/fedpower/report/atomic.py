@@ -1,5 +1,6 @@
 """Outputs that appear whole or not at all: written beside their place and renamed at the end."""
 
+import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterator
@@ -26,24 +27,9 @@ def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> 
         Whether an earlier output may be replaced; a folder that holds anything else never is.
     """
     _check_place(folder, known, force)
-    staging = _beside(folder)
-    try:
-        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        staging.mkdir()
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-    try:
+    with staged(folder, folder=True) as staging:
         yield staging
         _check_place(folder, known, force)
-        if folder.is_dir() and any(folder.iterdir()):
-            earlier = _beside(folder)
-            folder.rename(earlier)
-            staging.rename(folder)
-            shutil.rmtree(earlier)
-        else:
-            staging.rename(folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
@@ -55,21 +41,65 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
         raise InputError(
             f"{path} must not exist yet, got a file there; name another place or pass force=True"
         )
-    staging = _beside(path)
+    with staged(path) as staging:
+        yield staging
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that appears whole or not at all, and is on disk when this returns."""
+    data = content.encode() if isinstance(content, str) else content
+    with staged(path) as staging, staging.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
+    """Give a new file or folder beside ``place`` that takes its place at the end, or vanishes.
+
+    What stands there, if anything, is replaced; it is there until the new thing is, whatever fails.
+    """
+    target = place.resolve() if folder else place.absolute()
+    staging = _beside(target)
     try:
-        staging.touch()
+        if folder:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+        else:
+            staging.touch()
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _unwritable(place, error) from None
     try:
         yield staging
-        staging.replace(path)
+        try:
+            _put(staging, target)
+        except OSError as error:
+            raise _unwritable(place, error) from error
     finally:
-        staging.unlink(missing_ok=True)
+        if folder:
+            shutil.rmtree(staging, ignore_errors=True)
+        else:
+            staging.unlink(missing_ok=True)
+
+
+def _put(staging: Path, target: Path) -> None:
+    """Give what was made its name; a folder in its way is kept until then, and put back on failure."""
+    if not (target.is_dir() and any(target.iterdir())):
+        staging.replace(target)
+        return
+    earlier = _beside(target)
+    target.rename(earlier)
+    try:
+        staging.rename(target)
+    except BaseException:
+        earlier.rename(target)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _beside(path: Path) -> Path:
-    whole = path.absolute()
-    return whole.with_name(f".{whole.name}.{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def _check_place(folder: Path, known: Collection[str], force: bool) -> None:

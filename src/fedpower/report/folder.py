@@ -18,6 +18,7 @@ from fedpower.report.page import page
 from fedpower.report.page.shape import lacks
 from fedpower.report.record import FORMAT, run_record
 from fedpower.report.result import Result
+from fedpower.report.spreadsheet import as_text
 
 if TYPE_CHECKING:  # reading a result takes no estimator with it
     from fedpower.estimator import FedPCA
@@ -88,7 +89,7 @@ def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[st
     _write_csv(
         place / COMPONENTS,
         ["feature", *(f"pc{number}" for number in places)],
-        zip(features, *model.components_.tolist(), strict=True),
+        zip(map(as_text, features), *model.components_.tolist(), strict=True),
     )
     ratios = model.explained_variance_ratio_.tolist()
     _write_csv(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
+from fedpower.report.spreadsheet import as_text
 
 Array = NDArray[np.float64]
 
@@ -41,12 +42,13 @@ class Scores:
 def write_csv(stream: IO[str], scores: Scores) -> int:
     """Write scores as text that reads back to the same numbers; return how many rows."""
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(scores.header)
+    writer.writerow(map(as_text, scores.header))
     count = 0
     for cells, block in scores.blocks:
         rows = block.tolist()
         if cells is not None:
-            rows = [[label, *row] for label, row in zip(cells.to_pylist(), rows, strict=True)]
+            labels = map(as_text, cells.to_pylist())
+            rows = [[label, *row] for label, row in zip(labels, rows, strict=True)]
         writer.writerows(rows)
         count += len(block)
     return count

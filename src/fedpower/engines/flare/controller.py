@@ -162,11 +162,11 @@ class CoordinatorController(Controller):
 
     def _take(self, coordinator: Coordinator, name: str, result: Shareable) -> Receipt:
         if result.get_return_code() != ReturnCode.OK or KEY not in result:
-            return Receipt.MALFORMED
+            return coordinator.set_aside(name, "an answer must hold a message, got none")
         try:
             answer = unwrapped(result, most_bytes=MOST_ANSWER_BYTES)
-        except ProtocolError:
-            return Receipt.MALFORMED
+        except ProtocolError as error:
+            return coordinator.set_aside(name, str(error))
         if answer.silo != name:  # the certificate says who it is
-            return Receipt.MALFORMED
+            return coordinator.set_aside(name, "an answer must be its silo's own, got another's")
         return coordinator.receive(answer)

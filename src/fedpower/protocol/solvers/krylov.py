@@ -96,7 +96,7 @@ class KrylovSettings:
 
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
-    sizes = yield from enrol(settings.n_features)
+    sizes = yield from enrol()
     center = None
     if settings.center:
         center, sizes = yield from pooled_mean(sizes)

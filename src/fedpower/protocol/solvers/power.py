@@ -93,7 +93,7 @@ class PowerSettings:
 
 def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
-    sizes = yield from enrol(settings.n_features)
+    sizes = yield from enrol()
     center = None
     if settings.center:
         center, sizes = yield from pooled_mean(sizes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.shares import shared_noise
-from fedpower.privacy.summary import summary_size, unpack
+from fedpower.privacy.summary import unpack
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.masks import total
 from fedpower.protocol.messages import read_only
@@ -63,7 +63,7 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     """
     del rng  # nothing is random here
     study = settings.study
-    enrolled = yield from enrol(study.n_features)
+    enrolled = yield from enrol()
     there = tuple(enrolled)
     attempts = 0
     for number in range(MOST_ROLLS):
@@ -73,7 +73,7 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
             break
         opened = yield Ask(body=AskMasked(roll=roll.to_bytes()), silos=tuple(roll.sizes), step=1)
         uploads: dict[str, MaskedMoment] = {
-            name: body for name, body in opened.answers.items() if _fits(body, study)
+            name: body for name, body in opened.answers.items() if isinstance(body, MaskedMoment)
         }
         if len(uploads) == len(roll.places):
             opened.notes["change"] = 0.0
@@ -115,14 +115,6 @@ def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) 
         if place.is_signed(public, study=study.digest, run=run, attempt=attempt):
             places.append(place)
     return Roll(study=study.digest, run=run, attempt=attempt, places=tuple(places))
-
-
-def _fits(body: MaskedMoment | KeyGone, study: Study) -> bool:
-    return (
-        isinstance(body, MaskedMoment)
-        and body.words.size == summary_size(study.n_features, with_mean=study.center)
-        and 1 <= body.charged <= study.attempts
-    )
 
 
 def _may_be_charged(opened: Round) -> bool:

@@ -11,8 +11,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
 from fedpower.linalg import lower_triangle
+from fedpower.privacy.publication import Smoothing, key_of
+from fedpower.privacy.summary import pack, unpack
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
 from fedpower.protocol.solvers.opening import enrol
@@ -32,6 +33,8 @@ class UploadSettings:
         d; k, a fraction of variance or ``"noise"``; the number of eigenpairs to return, at least k.
     noise
         From the sizes of the silos that answered to the σ of their pooled noise; None without any.
+    smoothing
+        Likewise to what is added to the sum before anything is computed from it; None adds nothing.
     kept
         Whether the silos have ledgers that outlive this run, so that the same releases can be had again.
     """
@@ -40,6 +43,7 @@ class UploadSettings:
     rank: Rank
     iteration_rank: int
     noise: Callable[[Mapping[str, int]], float] | None = None
+    smoothing: Callable[[Mapping[str, int]], Smoothing | None] | None = None
     kept: bool = True
 
 
@@ -51,12 +55,15 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     deadline are left out, weights and all.
     """
     del rng  # nothing is random here
-    sizes = yield from enrol(settings.n_features)
+    sizes = yield from enrol()
     opened = yield Ask(body=AskMoment(), silos=tuple(sizes), step=1)
     answers: dict[str, PackedMoment] = opened.answers
     moment, center, total = pool(answers, sizes, settings.n_features)
     opened.notes["change"] = 0.0
     heard = {name: sizes[name] for name in answers}
+    smooth = None if settings.smoothing is None else settings.smoothing(heard)
+    if smooth is not None:
+        moment, center, total = smoothed(moment, center, total, smooth, key=_key(answers))
     return decompose(
         moment,
         center=center,
@@ -121,6 +128,37 @@ def decompose(
     )
 
 
+def smoothed(
+    moment: Array, center: Array | None, total: float, smooth: Smoothing, *, key: bytes
+) -> tuple[Array, Array | None, float]:
+    """Return a pooled moment, mean and trace with a little noise more: all that may be published.
+
+    The sum of the silos' releases is that about the origin; it is centred again afterwards.
+    """
+    if center is not None:
+        moment, total = moment + np.outer(center, center), total + float(center @ center)
+    vector = smooth(pack(moment, center, total), key)
+    moment, center, total = unpack(vector, len(moment), with_mean=center is not None)
+    if center is None:
+        return moment, None, total
+    return moment - np.outer(center, center), read_only(center), total - float(center @ center)
+
+
+def _key(answers: Mapping[str, PackedMoment]) -> bytes:
+    """Return a key that only those who know everybody's noised moment can tell."""
+    return key_of(
+        (
+            name,
+            [
+                np.ascontiguousarray(part, dtype="<f8").tobytes()
+                for part in (answer.triangle, answer.mean, np.array([answer.total_variance]))
+                if part is not None
+            ],
+        )
+        for name, answer in answers.items()
+    )
+
+
 def pool(
     answers: dict[str, PackedMoment], sizes: dict[str, int], n_features: int
 ) -> tuple[Array, Array | None, float]:
@@ -128,12 +166,6 @@ def pool(
     rows, columns = lower_triangle(n_features)
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()
-    for name, answer in answers.items():
-        if answer.triangle.shape != rows.shape:
-            raise ProtocolError(
-                f"a moment must have {rows.size} numbers for {n_features} columns, but silo {name!r} "
-                f"sent {answer.triangle.size}; check its columns"
-            )
     triangle = np.zeros(rows.size)
     for weight, answer in zip(weights, answers.values(), strict=True):
         triangle += weight * answer.triangle

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpower.report.export.provenance import provenance
 from fedpower.report.result import Result
+from fedpower.report.spreadsheet import as_text
 
 METADATA = b"fedpower"
 """The key of a Parquet file's metadata under which `provenance` stands as JSON."""
@@ -39,7 +40,7 @@ def write_csv(result: Result, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(columns)
-        names = columns.pop("feature")
+        names = map(as_text, columns.pop("feature"))
         numbers = (values.tolist() for values in columns.values())
         writer.writerows(zip(names, *numbers, strict=True))
 

@@ -95,7 +95,7 @@ def silos_section(run: dict[str, Any]) -> Markup:
                 "A row a silo, a column a round.",
             ],
         ),
-        _silos(names, told, present, silent),
+        _silos(names, told, present, silent, (run.get("federation") or {}).get("set_aside", {})),
     )
 
 
@@ -155,6 +155,7 @@ def _silos(
     told: dict[str, dict[str, Any]],
     present: Sequence[Sequence[bool]],
     silent: dict[str, int],
+    set_aside: dict[str, str],
 ) -> Markup:
     """Return a line a silo; columns of which nothing is known are left out."""
     sizes = [told.get(silo, {}).get("rows") for silo in names]
@@ -167,6 +168,8 @@ def _silos(
     if silent:
         missed = [silent.get(silo, 0) for silo in names]
         columns["Questions missed"] = figures(map(str, missed), missed)
+    if set_aside:
+        columns["Set aside"] = [name(set_aside.get(silo, MISSING)) for silo in names]
     sources = [told.get(silo, {}).get("source") for silo in names]
     if any(sources):
         columns["Rows come from"] = [name(source or MISSING) for source in sources]

@@ -87,7 +87,9 @@ RECORD = {
     "bytes_down": int,
     "rounds": Several(ROUND, least=1),
     "privacy": PRIVACY,
-    "federation": IfThere({"name": str, "agreement": str, "run": str, "silent": {}}),
+    "federation": IfThere(
+        {"name": str, "agreement": str, "run": str, "silent": {}, "set_aside": IfThere({})}
+    ),
 }
 
 

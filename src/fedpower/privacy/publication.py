@@ -1,0 +1,145 @@
+"""What is published of a sum of silos' releases: the sum with a little noise more, so that it hides them.
+
+A weighted sum of numbers from lattices is no function of the sum of real numbers that the public's
+smaller ε is about: its last digits can tell the summands apart. A further draw of noise, far smaller than
+what is in the sum already, drowns those digits, and whatever is published is computed from what it gives.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.lattice import lattice_for_multiplier, quantise
+from fedpower.privacy.noise import gaussian_integers
+
+Array = NDArray[np.float64]
+
+SHARE = 2.0**-7
+"""The noise that is added, as a part of that in the sum: it adds 2⁻¹⁴ to its variance."""
+
+STEPS = 22
+"""That noise is between 2²² and 2²³ lattice steps wide."""
+
+LARGEST_SUM = 2.0**61  # what `quantise` allows
+LARGEST_DRAW = 14.0  # where `gaussian_integers` ends
+UNIT_ROUNDOFF = 2.0**-53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoothing:
+    """The noise that is added to a sum before anything is computed from it.
+
+    Attributes
+    ----------
+    spacing, scale
+        The step of its lattice, and its standard deviation in steps.
+    error
+        E, how far the sum may be from one of real numbers.
+    mu
+        The Gaussian-DP parameter of what is published, for whoever sees nothing else.
+    """
+
+    spacing: float
+    scale: int
+    error: float
+    mu: float
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of what is added."""
+        return self.scale * self.spacing
+
+    def __call__(self, summed: Array, key: bytes) -> Array:
+        """Return a packed sum with the noise that ``key`` gives, on the lattice."""
+        drawn = gaussian_integers(WordsOfKey(key), summed.size, scale=self.scale)
+        return (quantise(summed, self.spacing) + drawn).astype(np.float64) * self.spacing
+
+
+class WordsOfKey:
+    """The words that SHAKE-256 makes of a key: random to whoever does not know it.
+
+    The key is the hash of the silos' own releases, full of noise that the public does not know. So the
+    same releases give the same result, in whichever process and however often a run is taken up, and no
+    two published results can be averaged.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._calls = 0
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        """Return the next n words."""
+        self._calls += 1
+        stream = hashlib.shake_256(self._key + self._calls.to_bytes(8, "little"))
+        return np.frombuffer(stream.digest(8 * n), dtype="<u8").astype(np.uint64)
+
+
+def key_of(releases: Iterable[tuple[str, Sequence[bytes]]]) -> bytes:
+    """Return SHA-256 of the named releases, in an order that does not depend on how they came."""
+    digest = hashlib.sha256(b"fedpower publication 1")
+    for name, parts in sorted(releases):
+        for part in (name.encode(), *parts):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+    return digest.digest()
+
+
+def smoothing(budget: Budget, sizes: Iterable[int]) -> Smoothing | None:
+    """Return what to add to the sum of silos' noised moments; None where the lattice has no room for it.
+
+    Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm: Euclidean, over all N numbers of
+    the packed summary.
+
+    Theorem. Let S = Σ w_i(g_iq_i + τ_iX_i) be the sum of the silos' quantised summaries with real normal
+    noise; T what the coordinator computes, with ‖T − S‖ ≤ E always, however the difference depends on
+    single silos' noise; and R = T + sX, X independent of all that. Then R, and whatever is computed
+    from it, is √(μ² + (2E/s)²)-GDP, μ = max_i w_iΔ_i/√(Σ w_j²τ_j²).
+
+    Proof. S is a Gaussian release: μ-GDP. Given S = t, R is t + e + sX, where e = T − S has some law on
+    the ball of radius E, and another one for a neighbour. For points e, e′ of the ball, t + e + sX and
+    t + e′ + sX have the trade-off function G_{‖e − e′‖/s} ≥ G = G_{2E/s}: a test of error α(e) under
+    the one has an error β(e′) ≥ G(α(e)) under the other. Take e and e′ independently from the two laws:
+    by Jensen, G being convex, E β(e′) ≥ E G(α(e)) ≥ G(E α(e)). So whatever t is, R given S = t is
+    (2E/s)-GDP, and by composition [DRS22 Cor. 3.3] the pair (S, R) is as stated; R is a function of it. ∎
+
+    E. A silo's numbers are rounded to its lattice, ½g_i each, and T to that of R, ½G each: together
+    ½√N(Σ w_ig_i + G). Float64 does the rest. `gaussian_integers` ends at 14, so a noised number is at
+    most 1 + 14τ and a noised mean has norm at most 1 + 14√2·τ√d: with B = (1 + 20τ√d)² for the largest
+    τ, no number that is added or multiplied on the way exceeds 4B. Those of moment and mean pass
+    through fewer than 2m + 32 roundings, the trace through 2(d + m + 32) [H02 §3.1].
+
+    Parameters
+    ----------
+    budget
+        The price list of a study in mode ``moment`` whose silos noise by themselves.
+    sizes
+        Rows of each silo in the sum.
+    """
+    rows = list(sizes)
+    m, n, size, d = len(rows), sum(rows), budget.size, budget.n_features
+    weights = [count / n for count in rows]
+    lattices = [
+        lattice_for_multiplier(
+            budget.multiplier, sensitivity=budget.sensitivity(count), n_coordinates=size
+        )
+        for count in rows
+    ]
+    pairs = list(zip(weights, lattices, strict=True))
+    std = math.hypot(*(weight * each.std for weight, each in pairs))
+    spacing = math.ldexp(1.0, math.frexp(SHARE * std)[1] - 1 - STEPS)
+    scale = math.ceil(SHARE * std / spacing)
+    widest = max(each.std for each in lattices)
+    largest = (1.0 + 20.0 * widest * math.sqrt(d)) ** 2
+    if 4.0 * largest / spacing + LARGEST_DRAW * scale > LARGEST_SUM:
+        return None
+    steps = sum(weight * each.spacing for weight, each in pairs) + spacing
+    roundings = math.sqrt(size) * (2 * m + 32) + 2 * (d + m + 32)
+    off = 0.5 * math.sqrt(size) * steps + 4.0 * largest * roundings * UNIT_ROUNDOFF
+    alone = max(weight * each.sensitivity for weight, each in pairs) / std
+    mu = math.hypot(alone, 2.0 * off / (scale * spacing)) * (1 + 2.0**-40)
+    return Smoothing(spacing=spacing, scale=scale, error=off, mu=mu)
