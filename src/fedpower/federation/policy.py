@@ -11,6 +11,7 @@ from typing import Any
 CONTROLLER = "fedpower.federation.apps.StudyController"
 EXECUTOR = "fedpower.federation.apps.StudySilo"
 DOORKEEPER = "fedpower.federation.doorkeeper.Doorkeeper"
+LAUNCHER = "fedpower.federation.launcher"
 ROLE = "lead"
 """FLARE's name for someone who may submit jobs and look after their own, and no more."""
 
@@ -24,7 +25,6 @@ COORDINATOR_RIGHTS = {
     "app_command": "n:submitter",
     "view": "any",
 }
-_PROCESS = "nvflare.app_common.job_launcher"
 LOOK_S = 0.1
 """How often a silo asks whether there is something to do."""
 
@@ -41,7 +41,7 @@ def write_silo_policy(kit: Path) -> None:
             *_resource_components(),
             {
                 "id": "process_launcher",
-                "path": f"{_PROCESS}.client_process_launcher.ClientProcessJobLauncher",
+                "path": f"{LAUNCHER}.SiloJobs",
                 "args": {},
             },
             {"id": "app_deployer", "path": DOORKEEPER, "args": {}},
@@ -90,7 +90,7 @@ def write_coordinator_policy(kit: Path) -> None:
             {"id": "job_store", "path": store},
             {
                 "id": "process_launcher",
-                "path": f"{_PROCESS}.server_process_launcher.ServerProcessJobLauncher",
+                "path": f"{LAUNCHER}.CoordinatorJobs",
                 "args": {},
             },
         ],
@@ -125,6 +125,9 @@ def job(run: str, study_name: str) -> dict[str, dict[str, Any]]:
             "task_data_filters": [],
             "task_result_filters": [],
             "default_task_fetch_interval": LOOK_S,
+            # Past this FLARE would tell its party without a pause, for ever; a job that cannot reach its
+            # party has ended long before.
+            "notify_cp_retry_timeout": 86_400.0,
         },
     }
 

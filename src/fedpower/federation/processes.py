@@ -11,6 +11,7 @@ from pathlib import Path
 from fedpower.federation import environment as names
 from fedpower.federation import policy
 from fedpower.federation.kits import COORDINATOR, STUDY_FILE, kit_study, organisation
+from fedpower.federation.lifeline import start_process
 from fedpower.federation.silo_file import read_silo
 
 MOST_RESTARTS, WITHIN_S = 5, 300.0
@@ -90,18 +91,17 @@ def supervise(
 def start(
     command: list[str], told: Mapping[str, str], *, cwd: Path, log: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a party's process in a group of its own, so that its jobs end with it."""
+    """Start a party's process, which ends with this one; its jobs end with it."""
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("FEDPOWER_")},
         **told,
     }
-    return subprocess.Popen(  # noqa: S603 (our own interpreter)
+    return start_process(
         command,
+        environment,
         cwd=cwd,
-        env=environment,
         stdout=log,
         stderr=subprocess.STDOUT if log is not None else None,
-        start_new_session=True,
     )
 
 
