@@ -22,7 +22,11 @@ LIFELINE = "FEDPOWER_LIFELINE"
 
 
 def start_process(
-    command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None, **streams: Any
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    **streams: Any,
 ) -> subprocess.Popen[bytes]:
     """Return a process in a group of its own, which ends with this one once it calls :func:`hold_on`."""
     end = _reading_end(os.getpid())
