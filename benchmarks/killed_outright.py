@@ -1,10 +1,10 @@
 """Killed outright at many moments between start and result: what is left running, and what was charged.
 
-A rehearsal (`fedpower run --local 3`) is one process that a user sees; separate parties are a coordinator,
-three silos and a runner, each a process that a user sees. At each moment these, and nothing that they
-started, are killed with SIGKILL. Ten seconds later no process of theirs may be there, every ledger must open
-and hold no release twice; separate parties are then started again, must end with a result, and must have been
-charged what an undisturbed run is charged.
+A rehearsal (`fedpower run --local 3`) is one process that a user sees; separate parties are a
+coordinator, three silos and a runner, each a process that a user sees. At each moment these, and nothing
+that they started, are killed with SIGKILL. Ten seconds later no process of theirs may be there, every
+ledger must open and hold no release twice; separate parties are then started again, must end with a
+result, and must have been charged what an undisturbed run is charged.
 """
 
 import os
@@ -118,7 +118,7 @@ def main() -> None:
             "releases booked then, of 12",
             "booked twice, unsound",
             "reruns with a result and 12 booked",
-        ],  # fmt: skip
+        ],
         rows=[_row(how, [each for each in found if each.how == how]) for how in _kinds(found)],
         raw=[asdict(each) for each in found],
     )
@@ -210,7 +210,7 @@ class _Killing:
         if self.own is not None:
             environment["TMPDIR"] = str(self.own)
         with (self.folder / f"{name}.out").open("ab") as log:
-            self.running[name] = subprocess.Popen(  # noqa: S603 (our own interpreter)
+            self.running[name] = subprocess.Popen(
                 [sys.executable, "-c", "from fedpower.cli import main; main()", *words],
                 env=environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip

@@ -3,9 +3,9 @@
 A process that is killed outright cannot stop its children. A silo that went on without its supervisor
 would be there twice once it is started again; so would a coordinator's job, on the same checkpoint.
 
-So whoever starts a process holds the writing end of a pipe and hands the reading end down. Nobody else has
-the writing end, and the kernel closes it with its holder. A closed pipe stays closed: a child that begins
-to look only after its starter is gone finds that out at once, which asking for one's parent does not tell.
+So whoever starts a process holds the writing end of a pipe and hands the reading end down. Nobody else
+has the writing end, and the kernel closes it with its holder. A closed pipe stays closed: a child that
+begins to look only after its starter is gone finds out at once, which its parent would not tell.
 """
 
 import functools
@@ -59,7 +59,7 @@ def hold_on() -> None:
 
 @functools.cache
 def _reading_end(holder: int) -> int:
-    """Return the end that children of the process ``holder`` get; the other is open as long as it lives."""
+    """Return the end that children of the process ``holder`` get; the other stays open while it lives."""
     reading, _writing = os.pipe()  # neither is inherited unless it is handed down
     return reading
 

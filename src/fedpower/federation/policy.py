@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedpower.federation.private_files import private_folder, write_private
+
 CONTROLLER = "fedpower.federation.apps.StudyController"
 EXECUTOR = "fedpower.federation.apps.StudySilo"
 DOORKEEPER = "fedpower.federation.doorkeeper.Doorkeeper"
@@ -98,6 +100,13 @@ def write_coordinator_policy(kit: Path) -> None:
     _write(kit, resources, COORDINATOR_RIGHTS)
 
 
+def write_runner_settings(kit: Path) -> None:
+    """Write how long the runner's session waits into its kit."""
+    waits = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 2.0}
+    settings = {"format_version": 1, "admin": {**waits, "with_debug": False, "prompt": "> "}}
+    write_private(private_folder(kit / "local") / "resources.json", json.dumps(settings, indent=2))
+
+
 def job(run: str, study_name: str) -> dict[str, dict[str, Any]]:
     """Return the files of a job that starts or takes up a run: two class names and the run."""
     return {
@@ -156,14 +165,13 @@ def _resource_components() -> list[dict[str, Any]]:
 
 
 def _write(kit: Path, resources: dict[str, Any], rights: dict[str, str]) -> None:
-    local = kit / "local"
-    local.mkdir(exist_ok=True)
+    local = private_folder(kit / "local")
     for left in (*local.glob("*.default"), *local.glob("*.sample")):
         left.unlink()
     permissions = {"format_version": "1.0", "permissions": {ROLE: rights}}
-    (local / "resources.json").write_text(json.dumps(resources, indent=2))
-    (local / "authorization.json").write_text(json.dumps(permissions, indent=2))
-    (local / "log_config.json").write_text(json.dumps(_logging(), indent=2))
+    write_private(local / "resources.json", json.dumps(resources, indent=2))
+    write_private(local / "authorization.json", json.dumps(permissions, indent=2))
+    write_private(local / "log_config.json", json.dumps(_logging(), indent=2))
 
 
 def _logging() -> dict[str, Any]:

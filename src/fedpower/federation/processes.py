@@ -10,7 +10,13 @@ from pathlib import Path
 
 from fedpower.federation import environment as names
 from fedpower.federation import policy
-from fedpower.federation.kits import COORDINATOR, STUDY_FILE, kit_study, organisation
+from fedpower.federation.certificates import organisation
+from fedpower.federation.kits import (
+    COORDINATOR,
+    STUDY_FILE,
+    check_certificate,
+    kit_study,
+)
 from fedpower.federation.lifeline import start_process
 from fedpower.federation.silo_file import read_silo
 
@@ -25,6 +31,7 @@ def coordinator_command(kit: Path) -> tuple[list[str], dict[str, str]]:
     """Return the coordinator's command and what its jobs are told, after its policy is written."""
     kit = kit.absolute()
     kit_study(kit, COORDINATOR)
+    check_certificate(kit)
     policy.write_coordinator_policy(kit)
     told = {names.STUDY: str(kit / STUDY_FILE), names.RUNS: str(kit / "runs")}
     return _command(kit, "server", "server_train", "org=coordinator"), told
@@ -40,6 +47,7 @@ def silo_command(kit: Path, silo_path: Path) -> tuple[list[str], dict[str, str]]
     own = read_silo(silo_path)
     study = kit_study(kit, own.name)
     own.check_agreed(study)
+    check_certificate(kit)
     policy.write_silo_policy(kit)
     told = {names.STUDY: str(kit / STUDY_FILE), names.SILO: str(silo_path.absolute())}
     command = _command(

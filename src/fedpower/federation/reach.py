@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 from fedpower.federation.lifeline import end_group
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 def party_address(words: Sequence[str]) -> tuple[str, int] | None:
     """Return where the party of a job listens, of the words of its command; None for a party's own."""
-    for option, value in zip(words, words[1:], strict=False):
+    for option, value in pairwise(words):
         if option in ("-p", "--parent_url"):
             url = urlsplit(value)
             if url.hostname and url.port:
