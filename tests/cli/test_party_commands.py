@@ -155,7 +155,7 @@ WRONG = {
     "silo without files": (("silo",), "Missing argument"),
     "silo with no kit": (
         ("silo", ".", "north.toml"),
-        "must be a kit made by `fedpower federation init`",
+        "must be a kit made by `fedpower federation request`",
     ),
     "silo with no file": (
         ("silo", "kits/north", "none.toml"),
@@ -200,7 +200,7 @@ WRONG = {
     ),
     "coordinator with no kit": (
         ("coordinator", "."),
-        "must be a kit made by `fedpower federation init`",
+        "must be a kit made by `fedpower federation request`",
     ),
     "coordinator with a silo's kit": (
         ("coordinator", "kits/north"),
@@ -253,7 +253,38 @@ WRONG = {
         ("federation", "init", "host.toml", "-o", "new"),
         "called like the coordinator's host, got 'north' for both",
     ),
-    "kits without a folder": (("federation", "init", "study.toml"), "Missing option"),
+    "a request of a stranger": (
+        ("federation", "request", "study.toml", "west"),
+        "a party of the study must be coordinator, runner, north, south, east, got 'west'",
+    ),
+    "a request into a kit": (
+        ("federation", "request", "study.toml", "north"),
+        "must be new or empty, got a folder that holds",
+    ),
+    "a signature of no authority": (
+        ("federation", "sign", "occupied", "study.toml"),
+        "must be an authority made by `fedpower federation init`, got something else there",
+    ),
+    "a renewal of no authority": (
+        ("federation", "renew", "nowhere", "study.toml"),
+        "must be an authority made by `fedpower federation init`, got nothing there",
+    ),
+    "a certificate into no kit": (
+        ("federation", "accept", "occupied", "study.toml"),
+        "must hold the request that was signed, got none",
+    ),
+    "certificates of no kit": (
+        ("federation", "show", "occupied"),
+        "must be a kit made by `fedpower federation request`",
+    ),
+    "certificates of a kit that has none": (
+        ("federation", "show", "kits/north"),
+        "must hold a certificate and its authority's, got something else",
+    ),
+    "a coordinator without a certificate": (
+        ("coordinator", "kits/coordinator"),
+        "must hold a certificate and its authority's, got something else",
+    ),
 }
 
 
@@ -330,10 +361,11 @@ def test_without_flare_one_sentence_says_what_to_install(
 
 @pytest.mark.slow
 def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) -> None:
-    """Real keys and certificates, by FLARE's own provisioning."""
+    """Real keys and certificates, all by one party."""
     write_study()
     digest = read_study(Path("study.toml")).digest
-    said = succeed("federation", "init", "study.toml", "-o", "kits").stdout
+    said = succeed("federation", "init", "study.toml", "-o", "kits", "--with-keys").stdout
+    assert "Every private key was made here: fit for a rehearsal." in said
     folders = {"coordinator", "runner", "north", "south", "east", "authority"}
     assert {path.name for path in Path("kits").iterdir()} == folders
     assert all(f"kits/{name}" in said for name in folders)
@@ -345,7 +377,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         assert key.stat().st_mode & 0o777 == 0o600
         assert not list(kit.rglob("*.sh"))
     keys = {path.read_bytes() for path in Path("kits").rglob("*.key")}
-    assert len(keys) == 5
+    assert len(keys) == 6
     assert Path("kits/authority").stat().st_mode & 0o777 == 0o700
     template = Path("kits/north/silo.toml").read_text()
     assert digest in template
@@ -362,3 +394,34 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout
     )
     assert shown["affordable"] is True
+
+
+@pytest.mark.slow
+def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here: Path) -> None:
+    write_study()
+    assert "sign them with" in succeed("federation", "init", "study.toml").stdout
+    told = {}
+    for party in ("coordinator", "runner", "north", "south", "east"):
+        said = succeed("federation", "request", "study.toml", party).stdout.splitlines()
+        assert said[0].startswith(f"wrote kits/{party}/{party}.csr: send it to the authority")
+        told[party] = said[1].removeprefix("fingerprint of the key: ")
+    requests = [f"kits/{party}/{party}.csr" for party in told]
+    twice = run("federation", "sign", "authority", *requests, requests[0])
+    assert twice.exit_code == 2
+    assert "got two requests from 'coordinator'" in twice.stderr
+    said = succeed("federation", "sign", "authority", *requests, "--days", 30).stdout
+    for party, digits in told.items():
+        assert f"fingerprint of {party}: {digits}" in said
+        assert f"authority/signed/{party}.crt" in said
+        whole = succeed("federation", "accept", f"kits/{party}", f"authority/signed/{party}.crt")
+        assert f"The kit of {party} is whole" in whole.stdout
+    succeed("federation", "request", "study.toml", "north", "--renew")
+    succeed("federation", "renew", "authority", "kits/north/north.csr", "--days", 60)
+    succeed("federation", "accept", "kits/north", "authority/signed/north.crt")
+    shown = json.loads(succeed("federation", "show", "kits/north", "authority", "--json").stdout)
+    left = {each["party"]: each["days_left"] for each in shown}
+    assert left == {"authority": 3649, **dict.fromkeys(told, 29), "north": 59}
+    assert shown[0]["fingerprint"] != told["north"]
+    lines = succeed("federation", "show", "kits/south").stdout
+    assert f"fingerprint of south: {told['south']}" in lines
+    assert not list(Path("authority").rglob("client.key"))

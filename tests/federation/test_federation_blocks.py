@@ -34,6 +34,9 @@ class Parties:
     def do(self, command: str) -> str | None:
         """Run a command and return its output; None for a party, which is left running."""
         words = shlex.split(command, comments=True)
+        if words[:2] == ["fedpower", "federation"] and words[2] in ("request", "accept"):
+            for party in ("coordinator", "runner", "south", "east"):
+                self.run(command.replace("north", party))
         if words[:2] == ["fedpower", "study"] and words[2] == "init":
             host = words[words.index("--host") + 1]
             command = command.replace(host, f"localhost --port {self.port}")
@@ -44,6 +47,11 @@ class Parties:
         ):
             self.start(words)
             return None
+        return self.run(command)
+
+    def run(self, command: str) -> str:
+        """Run a command that ends by itself, and return its output."""
+        words = shlex.split(command, comments=True)
         done = subprocess.run(
             ["bash", "-c", command],
             check=False,

@@ -61,7 +61,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         if options["n_local"] is None and runner.study.digest != read.digest:
             raise InputError(
                 f"the kit must be of study {read.digest[:12]}, got one of study "
-                f"{runner.study.digest[:12]}; make kits anew with `fedpower federation init`"
+                f"{runner.study.digest[:12]}; make kits anew with `fedpower federation request`"
             )
         try:
             state = runner.run(place, resume=options["resume"])

@@ -24,7 +24,6 @@ from fedpower.engines.pacing import Pace
 from fedpower.errors import InputError
 from fedpower.federation import environment
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.lifeline import end_with_parent
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, read_study
@@ -55,7 +54,6 @@ class StudyController(CoordinatorController):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Let whoever submitted the job ask how far it is."""
-        end_with_parent()
         self._engine.register_app_command(environment.PROGRESS, self._tell_progress)
         self._engine.register_app_command(environment.REJOIN, self._take_in)
 
@@ -131,7 +129,6 @@ class StudySilo(SiloExecutor):
 
     def open(self) -> AbstractContextManager[Answers]:
         """Give the silo, its rows read."""
-        end_with_parent()
         return self._opened()
 
     @functools.cached_property

@@ -13,6 +13,7 @@ from fedpower.errors import ProtocolError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.fitted import take
 from fedpower.estimator.terms import public_rng
+from fedpower.federation.private_files import open_private, private_folder
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import journal
 from fedpower.protocol.coordinator import Coordinator
@@ -43,15 +44,15 @@ class Checkpoint:
         opening = journal.opening(study, run)
         content = path.read_bytes() if path.exists() else b""
         if opening.startswith(content):  # new, or its writer died before the first round
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._write(opening, "wb")
+            private_folder(path.parent)
+            self._write(opening, os.O_CREAT | os.O_TRUNC)
             self._ends: tuple[int, ...] = (len(opening),)
         else:
             self._read(content)
 
     def append(self, closed: Round) -> None:
         """Put a closed round on disk."""
-        self._write(journal.record(closed, self._study, self._run), "ab")
+        self._write(journal.record(closed, self._study, self._run), os.O_APPEND)
 
     def keep(self, n_rounds: int) -> None:
         """Forget the rounds read after the first ``n_rounds``: the run goes another way from there."""
@@ -76,8 +77,8 @@ class Checkpoint:
             file.truncate(size)
             os.fsync(file.fileno())
 
-    def _write(self, content: bytes, mode: str) -> None:
-        with self.path.open(mode) as file:
+    def _write(self, content: bytes, flags: int) -> None:
+        with os.fdopen(open_private(self.path, os.O_WRONLY | flags), "ab") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

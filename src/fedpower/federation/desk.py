@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpower.errors import ProtocolError
 from fedpower.federation.environment import PROGRESS, REJOIN, RESULT, STATE
-from fedpower.federation.kits import RUNNER, USER, kit_study
+from fedpower.federation.kits import RUNNER, USER, check_certificate, kit_study
 from fedpower.federation.policy import write_job
 
 CONNECT_S = 10.0
@@ -149,6 +149,7 @@ def open_desk(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Desk]:
 
     kit = kit.absolute()
     study = kit_study(kit, RUNNER)
+    check_certificate(kit)
     logging.getLogger().setLevel(logging.CRITICAL)  # FLARE's client speaks of every attempt
     ends = time.monotonic() + patience
     while True:

@@ -1,22 +1,46 @@
-"""Kits: one folder a party, with its key, its certificate and the study, made by FLARE's provisioning."""
+"""Kits: one folder a party, with its key, its certificate, the study and where the coordinator is.
 
-import contextlib
-import io
+A party makes its kit itself: the key and a request first, the rest once an authority has signed the
+request. The private key is made in the kit and never leaves it.
+"""
+
 import json
-import logging
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from fedpower.errors import InputError
 from fedpower.federation import policy
+from fedpower.federation.certificates import (
+    AUTHORITY,
+    AUTHORITY_DAYS,
+    COORDINATOR,
+    LONGEST_COMMON_NAME,
+    PARTY_DAYS,
+    RUNNER,
+    STUDY_FILE,
+    USER,
+    Authority,
+    Bundle,
+    Request,
+    days_left,
+    ends,
+    fingerprint,
+    key_text,
+    new_key,
+    new_request,
+    parties,
+    pem,
+    read_key,
+    subject,
+)
+from fedpower.federation.private_files import private_folder, write_private
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 
-COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
-STUDY_FILE, SILO_FILE = "study.toml", "silo.toml"
-USER = "runner@fedpower.local"
-VALID_DAYS = 3650
+SILO_FILE = "silo.toml"
+NEXT_KEY = "next.key"
+"""A key whose certificate has not come yet."""
 
 SILO_TEMPLATE = """\
 # This organisation's own terms. Nothing in here leaves it, and nobody else can change it.
@@ -51,42 +75,107 @@ study = "{digest}"   # this study and no other
 """
 
 
-def make_kits(study: StudyFile, folder: Path) -> None:
-    """Write a study's kits into a new folder: coordinator, runner, every silo.
+def make_kits(
+    study: StudyFile, folder: Path, *, days: int = PARTY_DAYS, authority_days: int = AUTHORITY_DAYS
+) -> None:
+    """Write the kits of all parties into a new folder, keys included, and the authority's.
 
-    Whoever runs this holds every key for a moment. Hand each kit to its party over a channel you trust,
-    then delete it here; ``authority`` can make further kits and belongs in a safe.
+    For rehearsals: whoever runs this holds every key, be it for a moment.
     """
-    taken = {COORDINATOR, RUNNER, AUTHORITY} & set(study.silos)
-    if taken:
-        raise InputError(
-            f"a silo must not be called {sorted(taken)[0]!r}, which names another kit; rename it"
-        )
-    if study.host in study.silos:
-        raise InputError(
-            f"a silo must not be called like the coordinator's host, got {study.host!r} for both; rename "
-            "the silo or give the host's full name"
-        )
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(
-            f"{folder} must be new or empty, got a folder that holds "
-            f"{sorted(each.name for each in folder.iterdir())[0]!r}; name another with -o"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = _provision(study, Path(scratch))
-        places = {COORDINATOR: study.host, RUNNER: USER, **{name: name for name in study.silos}}
-        for kit, name in places.items():
-            shutil.move(made / name, folder / kit)
-        shutil.move(made.parent / "state", folder / AUTHORITY)
-    (folder / AUTHORITY).chmod(0o700)
-    for kit in places:
-        _finish(folder / kit, study)
+    _must_be_new(folder)
+    private_folder(folder)
+    authority = Authority.make(study, folder / AUTHORITY, days=authority_days)
+    for party in parties(study):
+        request = ask(study, party, folder / party)
+        authority.sign(Request.read(request), days=days)
+        accept(folder / party, authority.signed(party))
 
 
-def organisation(silo: str) -> str:
-    """Return a silo's name as FLARE lets an organisation be called: it knows no dashes there."""
-    return silo.replace("-", "_")
+def make_authority(study: StudyFile, folder: Path, *, days: int = AUTHORITY_DAYS) -> Authority:
+    """Return an authority in a new folder, which has no party's key and needs none."""
+    _must_be_new(folder)
+    return Authority.make(study, folder, days=days)
+
+
+def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path:
+    """Return a party's request, after its key was made in its kit.
+
+    Parameters
+    ----------
+    study, party
+        In which study, and who.
+    kit
+        A new folder, or with ``renew`` the party's kit, which works on until the new certificate comes.
+    """
+    known = parties(study)
+    if party not in known:
+        raise InputError(
+            f"a party of the study must be {', '.join(known)}, got {party!r}; name one"
+        )
+    if renew:
+        if kit_study(kit, party).digest != study.digest:
+            raise InputError(
+                f"the kit must be of study {study.digest[:12]}, got one of another; make a new "
+                "request for it"
+            )
+    else:
+        _must_be_new(kit)
+    private_folder(kit)
+    private_folder(kit / "startup")
+    key = new_key()
+    request = kit / f"{party}.csr"
+    write_private(kit / "startup" / NEXT_KEY, key_text(key))
+    write_private(kit / STUDY_FILE, rendered(study.content))
+    write_private(request, new_request(study, party, key))
+    return request
+
+
+def accept(kit: Path, certificate: Path) -> Bundle:
+    """Return the certificates that make a kit whole, after they were put into it.
+
+    Nothing is taken from the authority but the two certificates: where the coordinator is, and what this
+    site allows, is written from the party's own study file and its own fedpower.
+    """
+    (path,) = sorted(kit.glob("*.csr")) or (None,)
+    if path is None:
+        raise InputError(
+            f"{kit} must hold the request that was signed, got none; begin with `fedpower "
+            "federation request`"
+        )
+    request, study, bundle = (
+        Request.read(path),
+        read_study(kit / STUDY_FILE),
+        Bundle.read(certificate),
+    )
+    startup, party = kit / "startup", request.party
+    side = _side(party)
+    waiting, root = startup / NEXT_KEY, startup / "rootCA.pem"
+    own = waiting if waiting.exists() else startup / f"{side}.key"
+    if fingerprint(bundle.party.public_key()) != fingerprint(read_key(own).public_key()):
+        raise InputError(
+            f"{certificate} must certify the key that was made in {kit}, got another's; ask the "
+            f"authority for the one that it signed for {path.name}"
+        )
+    if bundle.party.subject != subject(study, party):
+        raise InputError(
+            f"{certificate} must name {party!r} and the coordinator's host as {kit / STUDY_FILE} does, "
+            "got another name; compare the study files"
+        )
+    if root.exists() and x509.load_pem_x509_certificate(root.read_bytes()) != bundle.authority:
+        raise InputError(
+            f"{certificate} must be of the authority that signed before, got one of another; a new "
+            "authority needs new kits of all"
+        )
+    write_private(startup / f"{side}.crt", pem(bundle.party))
+    if waiting.exists():
+        waiting.replace(startup / f"{side}.key")
+    write_private(
+        startup / f"fed_{_ROLES.get(party, 'client')}.json",
+        json.dumps(_told(study, party), indent=2),
+    )
+    _furnish(kit, study, party)
+    write_private(root, pem(bundle.authority))  # last: it tells a kit that is whole
+    return bundle
 
 
 def kit_study(kit: Path, party: str | None = None) -> StudyFile:
@@ -94,13 +183,17 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
 
     ``party`` is whose kit it must be: the coordinator's, the runner's, or that of a silo by its name.
     """
+    if (kit / "startup" / NEXT_KEY).is_file() and not (kit / "startup" / "rootCA.pem").is_file():
+        raise InputError(
+            f"{kit} must be a whole kit, got one without its certificate; send its request to the "
+            "authority and put in what comes back with `fedpower federation accept`"
+        )
     if not (kit / "startup" / "rootCA.pem").is_file() or not (kit / STUDY_FILE).is_file():
         raise InputError(
-            f"{kit} must be a kit made by `fedpower federation init`, got "
-            f"{'something else' if kit.exists() else 'nothing'} there; give one "
-            "of the folders it wrote"
+            f"{kit} must be a kit made by `fedpower federation request`, got "
+            f"{'something else' if kit.exists() else 'nothing'} there; give the folder it wrote"
         )
-    whose = _whose(kit)
+    whose = kit_party(kit)
     if party is not None and whose != party:
         spoken = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
         raise InputError(
@@ -109,7 +202,48 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     return read_study(kit / STUDY_FILE)
 
 
-def _whose(kit: Path) -> str:
+def check_certificate(kit: Path) -> int:
+    """Return how many days a kit's certificate is still valid; refuse one that has ended."""
+    bundle = kit_certificates(kit)
+    for whose, each in (("kit's", bundle.party), ("authority's", bundle.authority)):
+        if days_left(each) < 0:
+            raise InputError(
+                f"the {whose} certificate in {kit} must be valid, got one that ended on {ends(each)}; "
+                + (
+                    "ask for another with `fedpower federation request --renew`"
+                    if each is bundle.party
+                    else "make a new authority with `fedpower federation init`"
+                )
+            )
+    return days_left(bundle.party)
+
+
+def kit_certificates(kit: Path) -> Bundle:
+    """Return a kit's certificate and its authority's."""
+    startup = kit / "startup"
+    try:
+        return Bundle(
+            party=x509.load_pem_x509_certificate(
+                (startup / f"{_side(kit_party(kit))}.crt").read_bytes()
+            ),
+            authority=x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes()),
+        )
+    except (OSError, ValueError):
+        raise InputError(
+            f"{kit} must hold a certificate and its authority's, got something else; put it in with "
+            "`fedpower federation accept`"
+        ) from None
+
+
+_ROLES = {COORDINATOR: "server", RUNNER: "admin"}
+
+
+def _side(party: str) -> str:
+    """Return what FLARE calls a party's key and certificate."""
+    return "server" if party == COORDINATOR else "client"
+
+
+def kit_party(kit: Path) -> str:
     """Return the party that a kit was made for."""
     if (kit / "startup" / "fed_server.json").is_file():
         return COORDINATOR
@@ -122,72 +256,62 @@ def _whose(kit: Path) -> str:
         return "nobody"
 
 
-def _finish(kit: Path, study: StudyFile) -> None:
-    """Take out what only invites a second way of starting, put in the study and the site's policy."""
-    for script in (*(kit / "startup").glob("*.sh"), *(kit / "startup").glob("*.ipynb")):
-        script.unlink()
-    for readme in (kit / "readme.txt", kit / "startup" / "readme.txt"):
-        readme.unlink(missing_ok=True)
-    for key in (kit / "startup").glob("*.key"):
-        key.chmod(0o600)
-    (kit / STUDY_FILE).write_text(rendered(study.content))
-    if kit.name in study.silos:
-        policy.write_silo_policy(kit)
-        text = SILO_TEMPLATE.format(name=kit.name, digest=study.digest)
-        (kit / SILO_FILE).write_text(text)
-    elif kit.name == COORDINATOR:
-        policy.write_coordinator_policy(kit)
-    kit.chmod(0o700)
-
-
-def _provision(study: StudyFile, scratch: Path) -> Path:
-    """Return the folder in which FLARE's provisioning put a folder for every party."""
-    from nvflare.lighter.prov_utils import prepare_builders, prepare_packager  # noqa: PLC0415
-    from nvflare.lighter.provision import prepare_project  # noqa: PLC0415
-    from nvflare.lighter.provisioner import Provisioner  # noqa: PLC0415
-
-    lighter = "nvflare.lighter.impl"
-    parties: list[dict[str, Any]] = [
-        {
-            "name": study.host,
-            "type": "server",
-            "org": COORDINATOR,
-            "fed_learn_port": study.port,
-        },
-        {"name": USER, "type": "admin", "org": COORDINATOR, "role": policy.ROLE},
-        *(
-            {
-                "name": name,
-                "type": "client",
-                "org": organisation(name),
-                "allow_log_streaming": False,
-            }
-            for name in study.silos
-        ),
-    ]
-    project = {
-        "api_version": 3,
-        "name": study.name,
-        "description": f"fedpower study {study.digest}",
-        "participants": parties,
-        "builders": [
-            {
-                "path": f"{lighter}.workspace.WorkspaceBuilder",
-                "args": {"template_file": ["master_template.yml"]},
-            },
-            {
-                "path": f"{lighter}.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "grpc"},
-            },
-            {"path": f"{lighter}.cert.CertBuilder", "args": {"root_valid_days": VALID_DAYS}},
-            {"path": f"{lighter}.signature.SignatureBuilder", "args": {}},
-        ],
-    }
-    told = io.StringIO()
-    logging.getLogger("nvflare").setLevel(logging.WARNING)
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-        made = prepare_project(project)
-        Provisioner(str(scratch), prepare_builders(project), prepare_packager(project)).provision(
-            made
+def _must_be_new(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(
+            f"{folder} must be new or empty, got a folder that holds "
+            f"{sorted(each.name for each in folder.iterdir())[0]!r}; name another with -o"
         )
-    return scratch / study.name / "prod_00"
+
+
+def _told(study: StudyFile, party: str) -> dict[str, Any]:
+    """Return what FLARE reads when a party starts: where the coordinator is, which files are its own."""
+    place = f"{study.host}:{study.port}"
+    files = {
+        "ssl_private_key": f"{_side(party)}.key",
+        "ssl_cert": f"{_side(party)}.crt",
+        "ssl_root_cert": "rootCA.pem",
+        "connection_security": "mtls",
+    }
+    identity = study.host[:LONGEST_COMMON_NAME]
+    server = {"name": study.name, "service": {"target": place, "scheme": "grpc"}}
+    if party == COORDINATOR:
+        served = {**server, **files, "admin_server": study.host, "admin_port": study.port}
+        return {"format_version": 2, "servers": [served]}
+    if party == RUNNER:
+        admin = {
+            "project_name": study.name,
+            "username": USER,
+            "server_identity": identity,
+            "scheme": "grpc",
+            "host": study.host,
+            "port": study.port,
+            "connection_security": "mtls",
+            "uid_source": "user_input",
+            "with_file_transfer": True,
+            "upload_dir": "transfer",
+            "download_dir": "transfer",
+            "client_key": "client.key",
+            "client_cert": "client.crt",
+            "ca_cert": "rootCA.pem",
+        }
+        return {"format_version": 1, "admin": admin}
+    return {
+        "format_version": 2,
+        "servers": [{**server, "identity": identity}],
+        "client": {**files, "fqsn": party, "is_leaf": True},
+    }
+
+
+def _furnish(kit: Path, study: StudyFile, party: str) -> None:
+    """Put in the site's policy and, for a silo, the beginning of its own file."""
+    if party == COORDINATOR:
+        policy.write_coordinator_policy(kit)
+    elif party == RUNNER:
+        private_folder(kit / "transfer")
+        policy.write_runner_settings(kit)
+    else:
+        policy.write_silo_policy(kit)
+        if not (kit / SILO_FILE).exists():
+            text = SILO_TEMPLATE.format(name=party, digest=study.digest)
+            write_private(kit / SILO_FILE, text)

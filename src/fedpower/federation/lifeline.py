@@ -1,23 +1,79 @@
-"""Processes that end when the one that started them does.
+"""Processes that end when the one that started them does, however it ended.
 
 A process that is killed outright cannot stop its children. A silo that went on without its supervisor
 would be there twice once it is started again; so would a coordinator's job, on the same checkpoint.
+
+So whoever starts a process holds the writing end of a pipe and hands the reading end down. Nobody else
+has the writing end, and the kernel closes it with its holder. A closed pipe stays closed: a child that
+begins to look only after its starter is gone finds out at once, which its parent would not tell.
 """
 
+import functools
 import os
 import signal
+import subprocess
 import threading
-import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-LOOK_S = 0.5
-
-
-def end_with_parent() -> None:
-    """Watch the process that started this one; when it is gone, kill this one and its group."""
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+LIFELINE = "FEDPOWER_LIFELINE"
+"""Tells a process which of its file descriptors is the reading end."""
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+def start_process(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    **streams: Any,
+) -> subprocess.Popen[bytes]:
+    """Return a process in a group of its own, which ends with this one once it calls :func:`hold_on`."""
+    end = _reading_end(os.getpid())
+    return subprocess.Popen(  # noqa: S603 (our own interpreter)
+        command,
+        cwd=cwd,
+        env={**environment, LIFELINE: str(end)},
+        pass_fds=(end,),
+        start_new_session=True,
+        **streams,
+    )
+
+
+def hold_on() -> None:
+    """End this process, with its group, as soon as the one that started it is gone.
+
+    To be called before anything else. A process that was handed no lifeline ends too: nobody would end
+    it otherwise.
+    """
+    try:
+        end = int(os.environ.pop(LIFELINE, ""))
+        os.set_inheritable(end, False)
+    except (ValueError, OSError):
+        raise SystemExit(
+            "this process must be started by `fedpower coordinator`, `silo` or `run`, got no lifeline; "
+            "use one of them"
+        ) from None
+    threading.Thread(target=_watch, args=(end,), name="lifeline", daemon=True).start()
+
+
+@functools.cache
+def _reading_end(holder: int) -> int:
+    """Return the end that children of the process ``holder`` get; the other stays open while it lives."""
+    reading, _writing = os.pipe()  # neither is inherited unless it is handed down
+    return reading
+
+
+def _watch(end: int) -> None:
+    try:
+        while os.read(end, 1):
+            pass
+    finally:
+        end_group()
+
+
+def end_group() -> None:
+    """Kill this process, and those in its group where that is its own."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.federation.kits import COORDINATOR, RUNNER, SILO_FILE, make_kits
+from fedpower.federation.private_files import open_private
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
 from fedpower.federation.study_file import StudyFile, moved, read_study
 from fedpower.privacy.ledger import Ledger
@@ -90,7 +91,8 @@ class LocalFederation:
                 if name == COORDINATOR
                 else silo_command(kit, kit / SILO_FILE)
             )
-            log = os.open(self.folder / f"{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+            log = open_private(self.folder / f"{name}.log", flags)
             try:
                 self.processes[name] = start(command, told, cwd=kit, log=log)
             finally:

@@ -8,9 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedpower.federation.private_files import private_folder, write_private
+
 CONTROLLER = "fedpower.federation.apps.StudyController"
 EXECUTOR = "fedpower.federation.apps.StudySilo"
 DOORKEEPER = "fedpower.federation.doorkeeper.Doorkeeper"
+LAUNCHER = "fedpower.federation.launcher"
 ROLE = "lead"
 """FLARE's name for someone who may submit jobs and look after their own, and no more."""
 
@@ -24,7 +27,6 @@ COORDINATOR_RIGHTS = {
     "app_command": "n:submitter",
     "view": "any",
 }
-_PROCESS = "nvflare.app_common.job_launcher"
 LOOK_S = 0.1
 """How often a silo asks whether there is something to do."""
 
@@ -41,7 +43,7 @@ def write_silo_policy(kit: Path) -> None:
             *_resource_components(),
             {
                 "id": "process_launcher",
-                "path": f"{_PROCESS}.client_process_launcher.ClientProcessJobLauncher",
+                "path": f"{LAUNCHER}.SiloJobs",
                 "args": {},
             },
             {"id": "app_deployer", "path": DOORKEEPER, "args": {}},
@@ -90,12 +92,19 @@ def write_coordinator_policy(kit: Path) -> None:
             {"id": "job_store", "path": store},
             {
                 "id": "process_launcher",
-                "path": f"{_PROCESS}.server_process_launcher.ServerProcessJobLauncher",
+                "path": f"{LAUNCHER}.CoordinatorJobs",
                 "args": {},
             },
         ],
     }
     _write(kit, resources, COORDINATOR_RIGHTS)
+
+
+def write_runner_settings(kit: Path) -> None:
+    """Write how long the runner's session waits into its kit."""
+    waits = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 2.0}
+    settings = {"format_version": 1, "admin": {**waits, "with_debug": False, "prompt": "> "}}
+    write_private(private_folder(kit / "local") / "resources.json", json.dumps(settings, indent=2))
 
 
 def job(run: str, study_name: str) -> dict[str, dict[str, Any]]:
@@ -125,6 +134,9 @@ def job(run: str, study_name: str) -> dict[str, dict[str, Any]]:
             "task_data_filters": [],
             "task_result_filters": [],
             "default_task_fetch_interval": LOOK_S,
+            # Past this FLARE would tell its party without a pause, for ever; a job that cannot reach its
+            # party has ended long before.
+            "notify_cp_retry_timeout": 86_400.0,
         },
     }
 
@@ -153,14 +165,13 @@ def _resource_components() -> list[dict[str, Any]]:
 
 
 def _write(kit: Path, resources: dict[str, Any], rights: dict[str, str]) -> None:
-    local = kit / "local"
-    local.mkdir(exist_ok=True)
+    local = private_folder(kit / "local")
     for left in (*local.glob("*.default"), *local.glob("*.sample")):
         left.unlink()
     permissions = {"format_version": "1.0", "permissions": {ROLE: rights}}
-    (local / "resources.json").write_text(json.dumps(resources, indent=2))
-    (local / "authorization.json").write_text(json.dumps(permissions, indent=2))
-    (local / "log_config.json").write_text(json.dumps(_logging(), indent=2))
+    write_private(local / "resources.json", json.dumps(resources, indent=2))
+    write_private(local / "authorization.json", json.dumps(permissions, indent=2))
+    write_private(local / "log_config.json", json.dumps(_logging(), indent=2))
 
 
 def _logging() -> dict[str, Any]:

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from fedpower.federation import environment as names
 from fedpower.federation import policy
-from fedpower.federation.kits import COORDINATOR, STUDY_FILE, kit_study, organisation
+from fedpower.federation.certificates import organisation
+from fedpower.federation.kits import (
+    COORDINATOR,
+    STUDY_FILE,
+    check_certificate,
+    kit_study,
+)
+from fedpower.federation.lifeline import start_process
 from fedpower.federation.silo_file import read_silo
 
 MOST_RESTARTS, WITHIN_S = 5, 300.0
@@ -24,6 +31,7 @@ def coordinator_command(kit: Path) -> tuple[list[str], dict[str, str]]:
     """Return the coordinator's command and what its jobs are told, after its policy is written."""
     kit = kit.absolute()
     kit_study(kit, COORDINATOR)
+    check_certificate(kit)
     policy.write_coordinator_policy(kit)
     told = {names.STUDY: str(kit / STUDY_FILE), names.RUNS: str(kit / "runs")}
     return _command(kit, "server", "server_train", "org=coordinator"), told
@@ -39,6 +47,7 @@ def silo_command(kit: Path, silo_path: Path) -> tuple[list[str], dict[str, str]]
     own = read_silo(silo_path)
     study = kit_study(kit, own.name)
     own.check_agreed(study)
+    check_certificate(kit)
     policy.write_silo_policy(kit)
     told = {names.STUDY: str(kit / STUDY_FILE), names.SILO: str(silo_path.absolute())}
     command = _command(
@@ -90,18 +99,17 @@ def supervise(
 def start(
     command: list[str], told: Mapping[str, str], *, cwd: Path, log: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a party's process in a group of its own, so that its jobs end with it."""
+    """Start a party's process, which ends with this one; its jobs end with it."""
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("FEDPOWER_")},
         **told,
     }
-    return subprocess.Popen(  # noqa: S603 (our own interpreter)
+    return start_process(
         command,
+        environment,
         cwd=cwd,
-        env=environment,
         stdout=log,
         stderr=subprocess.STDOUT if log is not None else None,
-        start_new_session=True,
     )
 
 

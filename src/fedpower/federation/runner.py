@@ -17,6 +17,7 @@ from typing import Any
 from fedpower.errors import ProtocolError
 from fedpower.federation.desk import CoordinatorLostError, Desk, Ended, open_desk
 from fedpower.federation.kits import RUNNER, kit_study
+from fedpower.federation.private_files import write_private
 from fedpower.federation.study_file import StudyFile
 
 LOOK_S = 0.5
@@ -182,7 +183,7 @@ class Runner:
     def _begun(self) -> str:
         run = secrets.token_hex(8)
         told = {"study": self.study.digest, "run": run}
-        (self.kit / LAST_RUN).write_text(json.dumps(told))
+        write_private(self.kit / LAST_RUN, json.dumps(told))
         return run
 
     def _resumed(self) -> str:

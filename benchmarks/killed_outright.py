@@ -1,0 +1,300 @@
+"""Killed outright at many moments between start and result: what is left running, and what was charged.
+
+A rehearsal (`fedpower run --local 3`) is one process that a user sees; separate parties are a
+coordinator, three silos and a runner, each a process that a user sees. At each moment these, and nothing
+that they started, are killed with SIGKILL. Ten seconds later no process of theirs may be there, every
+ledger must open and hold no release twice; separate parties are then started again, must end with a
+result, and must have been charged what an undisturbed run is charged.
+"""
+
+import os
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common import parser, report
+from fedpower.federation.local import LocalFederation, rehearsal_data
+from fedpower.federation.study_file import read_study
+from fedpower.privacy.ledger import Ledger
+
+SILOS = ("north", "south", "east")
+SETTLE_S = 10.0
+LONGEST_S = 300.0
+MARK = "KILLED_OUTRIGHT"
+"""In the environment of all that is started here, and so of all that it starts."""
+
+STUDY = """
+name = "killed"
+[columns]
+names = ["a", "b", "c", "d", "e", "f"]
+[rows]
+row_norm = 8.0
+center = false
+[components]
+n_components = 2
+iteration_rank = 3
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+noise = "step"
+[solver]
+solver = "fedpower"
+n_steps = 4
+[rounds]
+deadline = 60.0
+[silos]
+names = ["north", "south", "east"]
+[coordinator]
+host = "localhost"
+port = 8002
+"""
+N_RELEASES = 4
+"""What the study takes from each silo: one release a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Killed:
+    """What was found after one kill.
+
+    Attributes
+    ----------
+    how, after
+        A rehearsal or separate parties; seconds from start to kill.
+    n_ended
+        Processes that there were a moment before.
+    n_left
+        Processes that are there ten seconds after.
+    charged
+        By silo: releases in its ledger then.
+    n_unsound, n_twice
+        Ledgers that do not open; releases that are booked more than once.
+    charged_again
+        Releases in all ledgers after a second run, which must have ended with a result; -1 for none.
+    """
+
+    how: str
+    after: float
+    n_ended: int
+    n_left: int
+    charged: tuple[int, ...]
+    n_unsound: int
+    n_twice: int
+    charged_again: int = -1
+
+
+def main() -> None:
+    """Measure and tell; fail where anything is not as it must be."""
+    made = parser(__doc__)
+    made.add_argument("--moments", type=int, default=20)
+    options = made.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="fedpower-bench-") as scratch,
+        ThreadPoolExecutor() as both,
+    ):
+        folder = Path(scratch)
+        (folder / "agreed.toml").write_text(STUDY)
+        kinds = [both.submit(_all, kind, folder, options.moments) for kind in KINDS]
+        found = [each for kind in kinds for each in kind.result()]
+    report(
+        options,
+        name="killed_outright",
+        settings={"moments": options.moments, "settle_s": SETTLE_S, "releases": N_RELEASES},
+        columns=[
+            "killed",
+            "moments",
+            "from, to s",
+            "processes then",
+            "left after 10 s",
+            "releases booked then, of 12",
+            "booked twice, unsound",
+            "reruns with a result and 12 booked",
+        ],
+        rows=[_row(how, [each for each in found if each.how == how]) for how in _kinds(found)],
+        raw=[asdict(each) for each in found],
+    )
+    if any(each.n_left or each.n_unsound or each.n_twice for each in found):
+        raise SystemExit("something was left running, or a ledger is not as it must be")
+
+
+def _all(kind: str, folder: Path, n_moments: int) -> list[Killed]:
+    """Return what is found at each moment of one kind, evenly between start and result."""
+    attempt, agreed = KINDS[kind], folder / "agreed.toml"
+    whole = attempt(folder / f"{kind}-whole", agreed, None)
+    found = []
+    for place in range(n_moments):
+        after = whole.after * (place + 0.5) / n_moments
+        found.append(attempt(folder / f"{kind}-{place}", agreed, after))
+        print(asdict(found[-1]), flush=True)
+    return found
+
+
+def rehearsal(folder: Path, agreed: Path, after: float | None) -> Killed:
+    """Return what a rehearsal leaves when it is killed; undisturbed where ``after`` is None."""
+    folder.mkdir()
+    own = folder / "tmp"
+    own.mkdir()
+    words = ["run", str(agreed), "--local", "3", "-o", str(folder / "result")]
+    with _Killing("rehearsal", folder, after, own) as killing:
+        killing.start("run", words)
+    ledgers = sorted(own.glob("fedpower-*/kits/*/*.ledger"))
+    return killing.told(ledgers)
+
+
+def separate_parties(folder: Path, agreed: Path, after: float | None) -> Killed:
+    """Return what parties of their own leave when they are killed, and what a second run then costs."""
+    study = read_study(agreed)
+    data = rehearsal_data(study, 3, folder / "rows", None, say=lambda _: None)
+    made = LocalFederation(study, folder, data)
+    ledgers = [made.ledger(name) for name in SILOS]
+    with _Killing("separate parties", folder, after) as killing:
+        _start_all(killing, made, "result")
+    first = killing.told(ledgers)
+    if after is None:
+        return first
+    with _Killing("separate parties", folder, None) as second:
+        _start_all(second, made, "result-again")
+    if not (folder / "result-again" / "components.npz").is_file():
+        raise SystemExit(f"no second result in {folder}")
+    again = second.told(ledgers)
+    if again.charged != (N_RELEASES,) * len(SILOS) or again.n_twice or again.n_unsound:
+        raise SystemExit(f"ledgers are not as they must be after a second run: {again}")
+    return Killed(**{**asdict(first), "charged_again": sum(again.charged)})
+
+
+KINDS = {"rehearsal": rehearsal, "parties": separate_parties}
+
+
+def _start_all(killing: "_Killing", made: LocalFederation, result: str) -> None:
+    kits = made.kits
+    killing.start("coordinator", ["coordinator", str(kits / "coordinator")])
+    for name in SILOS:
+        killing.start(name, ["silo", str(kits / name), str(kits / name / "silo.toml")])
+    words = [
+        str(made.folder / "study.toml"),
+        "--kit",
+        str(made.runner),
+        "-o",
+        str(made.folder / result),
+    ]
+    killing.start("run", ["run", *words])
+
+
+class _Killing:
+    """Commands that run until ``run`` ends or until they are killed, all at once."""
+
+    def __init__(
+        self, how: str, folder: Path, after: float | None, own: Path | None = None
+    ) -> None:
+        self.how, self.folder, self.after = how, folder, after
+        self.mark = secrets.token_hex(8)
+        self.own = own
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.n_ended = 0
+
+    def __enter__(self) -> "_Killing":
+        self.began = time.monotonic()
+        return self
+
+    def start(self, name: str, words: Sequence[str]) -> None:
+        environment = {**os.environ, MARK: self.mark}
+        if self.own is not None:
+            environment["TMPDIR"] = str(self.own)
+        with (self.folder / f"{name}.out").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-c", "from fedpower.cli import main; main()", *words],
+                env=environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def __exit__(self, *failed: object) -> None:
+        run = self.running["run"]
+        try:
+            left = LONGEST_S if self.after is None else self.after - (time.monotonic() - self.began)
+            code = run.wait(max(left, 0.0))
+            if code and self.after is None:
+                raise SystemExit(f"run ended with {code}; see {self.folder}/run.out")
+        except subprocess.TimeoutExpired:
+            if self.after is None:
+                raise
+        finally:
+            self.after = time.monotonic() - self.began if self.after is None else self.after
+            self.n_ended = len(marked(self.mark))
+            for each in self.running.values():
+                if each.poll() is None:
+                    os.kill(each.pid, signal.SIGKILL)
+            for each in self.running.values():
+                each.wait()
+        time.sleep(SETTLE_S)
+
+    def told(self, ledgers: Sequence[Path]) -> Killed:
+        """Return what is left; end it, where anything is, so that it disturbs nothing else."""
+        left = marked(self.mark)
+        for each in left:
+            print("left:", each.pid, " ".join(each.cmdline())[:200], flush=True)
+            each.kill()
+        charged, unsound, twice = [], 0, 0
+        for path in ledgers:
+            if not path.exists():
+                charged.append(0)
+                continue
+            try:
+                Ledger.open(path).close()
+            except Exception as error:
+                print("unsound:", path, error, flush=True)
+                unsound += 1
+                continue
+            with sqlite3.connect(path) as database:
+                keys = [key for (key,) in database.execute("SELECT key FROM release")]
+            charged.append(len(keys))
+            twice += len(keys) - len(set(keys))
+        assert self.after is not None
+        return Killed(
+            how=self.how, after=self.after, n_ended=self.n_ended, n_left=len(left),
+            charged=tuple(charged), n_unsound=unsound, n_twice=twice,
+        )  # fmt: skip
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the processes that descend from what was started under a mark, zombies aside."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            if each.environ().get(MARK) == mark and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _kinds(found: Sequence[Killed]) -> list[str]:
+    return list(dict.fromkeys(each.how for each in found))
+
+
+def _row(how: str, found: Sequence[Killed]) -> list[object]:
+    afters = [each.after for each in found]
+    ended = [each.n_ended for each in found]
+    booked = [sum(each.charged) for each in found]
+    again = [each.charged_again for each in found if each.charged_again >= 0]
+    return [
+        how,
+        len(found),
+        f"{min(afters):.1f}, {max(afters):.1f}",
+        f"{min(ended)} to {max(ended)}",
+        sum(each.n_left for each in found),
+        ", ".join(f"{n}: {booked.count(n)}×" for n in sorted(set(booked))),
+        f"{sum(each.n_twice for each in found)}, {sum(each.n_unsound for each in found)}",
+        f"{again.count(N_RELEASES * len(SILOS))} of {len(again)}" if again else "–",
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""A job's process ends when it cannot reach its party any more: its question would never be answered."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from urllib.parse import urlsplit
+
+from fedpower.federation.lifeline import end_group
+
+UNREACHED_S = 60.0
+"""A job whose party took no connection for so many seconds ends."""
+
+LOOK_S = 10.0
+"""How often a party that can be reached is looked for; one that cannot, twice as often at most."""
+
+logger = logging.getLogger(__name__)
+
+
+def party_address(words: Sequence[str]) -> tuple[str, int] | None:
+    """Return where the party of a job listens, of the words of its command; None for a party's own."""
+    for option, value in pairwise(words):
+        if option in ("-p", "--parent_url"):
+            url = urlsplit(value)
+            if url.hostname and url.port:
+                return url.hostname, url.port
+    return None
+
+
+def end_when_unreached(address: tuple[str, int], *, within: float = UNREACHED_S) -> None:
+    """End this process once its party has taken no connection for ``within`` seconds."""
+    threading.Thread(target=_look, args=(address, within), name="reach", daemon=True).start()
+
+
+def _look(address: tuple[str, int], within: float) -> None:
+    reached = time.monotonic()
+    while True:
+        try:
+            socket.create_connection(address, timeout=LOOK_S / 2).close()
+            reached = time.monotonic()
+        except OSError:
+            if time.monotonic() - reached > within:
+                logger.error("this job's party could not be reached for %.0f s; it ends", within)
+                end_group()
+        time.sleep(min(LOOK_S, within) / 2)
