@@ -6,7 +6,13 @@ from typing import Any
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import budget_of, noise_shift, pooled_std, state_privacy
+from fedpower.protocol.private_study import (
+    budget_of,
+    noise_law,
+    noise_shift,
+    pooled_std,
+    state_privacy,
+)
 from fedpower.protocol.solvers import SecureSettings, Solution, SolverSettings, UploadSettings
 from fedpower.protocol.study import Study
 
@@ -50,7 +56,11 @@ def with_noise(
         return settings
     if isinstance(settings, UploadSettings):
         return replace(settings, noise=lambda sizes: pooled_std(budget, sizes), kept=kept)
-    return replace(settings, shift=noise_shift(budget))
+    return replace(
+        settings,
+        shift=noise_shift(budget),
+        noise=lambda sizes, norm: noise_law(budget, sizes, norm),
+    )
 
 
 def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -> Outcome:

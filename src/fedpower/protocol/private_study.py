@@ -12,6 +12,7 @@ from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import PrivacyStatement, Protection
 from fedpower.privacy.summary import summary_sensitivity
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.secure_statement import public_facts, state_secure_privacy
 from fedpower.protocol.study import Study
 
@@ -89,20 +90,34 @@ def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
     return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
 
 
+def noise_law(budget: Budget, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw:
+    """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
+    std = pooled_std(budget, sizes)
+    if budget.mode == "moment":
+        return NoiseLaw(once=True, std=std)
+    mean_std = 0.0
+    if budget.center:
+        total = sum(sizes.values())
+        mean_std = budget.multiplier * math.hypot(
+            *(count / total * budget.mean_sensitivity(count) for count in sizes.values())
+        )
+    return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
+
+
 def noise_edge(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> float:
     """Return about the largest eigenvalue that the pooled noise alone would show; 0 without noise.
 
     Symmetric noise of a moment has its edge at τ√(2d), and errors of the mean add twice its norm times
-    as much; a noised product is about ν(√d + √r) off in the spectral norm.
+    as much. Of noised products the last one's Ritz values are shown (`signal.find_signal_of_product`),
+    whose noise is symmetric and r×r: its edge is at ν√(2r), and a mean that is off by e adds ‖e‖².
     """
     budget = budget_of(study)
     if budget is None:
         return 0.0
-    std = pooled_std(budget, sizes)
-    if budget.mode == "moment":
-        return std * math.sqrt(2.0 * study.n_features) * (1.0 + 2.0 * center_norm)
-    width = math.sqrt(study.n_features) + math.sqrt(study.iteration_rank)
-    return std * width * (1.0 + center_norm) ** 2
+    law = noise_law(budget, sizes, center_norm)
+    if law.once:
+        return law.std * math.sqrt(2.0 * study.n_features) * (1.0 + 2.0 * center_norm)
+    return law.std * math.sqrt(2.0 * study.iteration_rank) + law.mean_std**2 * study.n_features
 
 
 def state_privacy(

@@ -89,6 +89,8 @@ def _found(result: Result) -> str:
         )
     if result.noise_edge == 0:
         return f"{count(total, 'component')}{share}. No noise was added, so none is drowned in it."
+    if "unknown" in held:
+        return " ".join((f"{count(total, 'component')}.", *above_noise(result)))
     edge = number(result.noise_edge, 3)
     level = f"the level that privacy noise alone would reach (a variance of {edge})"
     if held.count("noise") == total:
