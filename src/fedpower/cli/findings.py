@@ -59,7 +59,7 @@ def print_findings(
         )
     if edge > 0 and n_above is None:
         out.print(f"{NOT_ASSESSED}.", soft_wrap=True)
-    for sentence in beyond_bound(variances, most) if edge > 0 else []:
+    for sentence in beyond_bound(variances.tolist(), most) if edge > 0 else []:
         out.print(sentence, soft_wrap=True)
     if n_above is not None:
         without = f"; without the noise these explain about {explained:.0%}" if explained else ""

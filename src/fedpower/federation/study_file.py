@@ -43,6 +43,7 @@ TABLES: dict[str, Keys] = {
         "noise": str,
         "aggregation": str,
         "colluders": int,
+        "weights": str,
     },
     "solver": {
         "solver": str,
@@ -128,7 +129,8 @@ class StudyFile:
             "parameters": {
                 name: value if isinstance(value, str | int | float | list | None) else repr(value)
                 for name, value in sorted(self.model().get_params().items())
-                if name not in OWN
+                # Studies from before there was a choice of weights keep their hash.
+                if name not in OWN and (name, value) != ("weights", "rows")
             },
         }
         return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()

@@ -55,11 +55,13 @@ def with_noise(
     if budget is None:
         return settings
     if isinstance(settings, UploadSettings):
-        return replace(settings, noise=lambda sizes: pooled_std(budget, sizes), kept=kept)
+        return replace(
+            settings, noise=lambda sizes: pooled_std(budget, sizes, study.weights), kept=kept
+        )
     return replace(
         settings,
-        shift=noise_shift(budget),
-        noise=lambda sizes, norm: noise_law(budget, sizes, norm),
+        shift=noise_shift(budget, study.weights),
+        noise=lambda sizes, norm: noise_law(budget, sizes, norm, study.weights),
     )
 
 

@@ -15,6 +15,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.secure_statement import public_facts, state_secure_privacy
 from fedpower.protocol.study import Study
+from fedpower.protocol.weights import Weights, masses, pooled
 
 
 @functools.lru_cache(maxsize=64)  # root finders take milliseconds
@@ -40,7 +41,9 @@ def budget_of(study: Study) -> Budget | None:
     )
 
 
-def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | None:
+def noise_shift(
+    budget: Budget, weights: Weights = "rows"
+) -> Callable[[Mapping[str, int], int], float] | None:
     """Return how far to shift noised moments so that power steps do not chase negative eigenvalues.
 
     A round at every step multiplies by the pooled noised moment, whose noise has standard deviation
@@ -52,7 +55,7 @@ def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | N
     def shift(sizes: Mapping[str, int], n_local_steps: int) -> float:
         if n_local_steps > 1:
             return max(budget.spectral_edge(count) for count in sizes.values())
-        return pooled_std(budget, sizes) * math.sqrt(2.0 * budget.n_features)
+        return pooled_std(budget, sizes, weights) * math.sqrt(2.0 * budget.n_features)
 
     return shift
 
@@ -76,30 +79,37 @@ def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
     budget = budget_of(study)
     if budget is None:
         return None
-    return lambda sizes: NOISE_SHARE * pooled_std(budget, sizes) * math.sqrt(study.n_features)
+    return lambda sizes: (
+        NOISE_SHARE * pooled_std(budget, sizes, study.weights) * math.sqrt(study.n_features)
+    )
 
 
-def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
+def pooled_std(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
     """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases.
 
     Where they share the noise, that of all shares together.
     """
     if budget.n_sharing is not None:
         return shared_noise(budget, sizes.values()).std
-    total = sum(sizes.values())
-    return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
+    return pooled(budget, sizes, weights)
 
 
-def noise_law(budget: Budget, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw:
+def noise_law(
+    budget: Budget,
+    sizes: Mapping[str, int],
+    center_norm: float = 0.0,
+    weights: Weights = "rows",
+) -> NoiseLaw:
     """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
-    std = pooled_std(budget, sizes)
+    std = pooled_std(budget, sizes, weights)
     if budget.mode == "moment":
         return NoiseLaw(once=True, std=std)
     mean_std = 0.0
     if budget.center:
-        total = sum(sizes.values())
+        mass = masses(sizes, weights)
+        total = sum(mass.values())
         mean_std = budget.multiplier * math.hypot(
-            *(count / total * budget.mean_sensitivity(count) for count in sizes.values())
+            *(mass[name] / total * budget.mean_sensitivity(sizes[name]) for name in sizes)
         )
     return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
 
@@ -114,7 +124,7 @@ def noise_edge(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0)
     budget = budget_of(study)
     if budget is None:
         return 0.0
-    law = noise_law(budget, sizes, center_norm)
+    law = noise_law(budget, sizes, center_norm, study.weights)
     if law.once:
         return law.std * math.sqrt(2.0 * study.n_features) * (1.0 + 2.0 * center_norm)
     return law.std * math.sqrt(2.0 * study.iteration_rank) + law.mean_std**2 * study.n_features
@@ -157,7 +167,7 @@ def state_privacy(
     summed = not sampled and _is_linear(budget, sizes, rounds)
     if summed and not used_before:
         # Of the sum of real numbers: what float64 rounds away is a function of single summands.
-        outside = min(mu, _public_mu(budget, sizes))
+        outside = min(mu, _public_mu(budget, sizes, study.weights))
         sees += " of this fit and of no other from the same releases, rounding errors aside"
     rows.append(
         Protection(
@@ -199,10 +209,11 @@ def _is_linear(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]
     )
 
 
-def _public_mu(budget: Budget, sizes: Mapping[str, int]) -> float:
+def _public_mu(budget: Budget, sizes: Mapping[str, int], weights: Weights) -> float:
     """Return the Gaussian-DP parameter of the pooled noised summary [FP §6, third question]."""
     counts = list(sizes.values())
-    weights = [count / sum(counts) for count in counts]
+    mass = masses(sizes, weights)
+    parts = [each / sum(mass.values()) for each in mass.values()]
     stds = [budget.std(count) for count in counts]
     with_mean = summary_sensitivity(1, with_mean=budget.center) / moment_sensitivity(1)
-    return public_mu(weights, stds, counts) * with_mean
+    return public_mu(parts, stds, counts) * with_mean

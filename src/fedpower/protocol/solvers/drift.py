@@ -52,8 +52,8 @@ class DriftCorrected:
 
     Parameters
     ----------
-    sizes
-        s_i by silo.
+    sizes, mass
+        s_i by silo, and what their weights are proportional to.
     rank, local_steps
         k; p, the steps of a cycle at first.
     alignment
@@ -69,6 +69,7 @@ class DriftCorrected:
     def __init__(
         self,
         sizes: dict[str, int],
+        mass: dict[str, int],
         *,
         rank: int,
         local_steps: int,
@@ -81,6 +82,7 @@ class DriftCorrected:
         noise: Callable[[Mapping[str, int], float], NoiseLaw] | None = None,
     ) -> None:
         self.sizes = sizes
+        self.mass = mass
         self.rank = rank
         self.local_steps = local_steps
         self.alignment = alignment
@@ -133,7 +135,7 @@ class DriftCorrected:
             best.product,
             law=self.noise(self.sizes, norm),
             center=self.center,
-            total_variance=mean_trace(self.traces, self.sizes),
+            total_variance=mean_trace(self.traces, self.mass),
         )
 
     def _solution(
@@ -150,7 +152,7 @@ class DriftCorrected:
             values=values,
             vectors=vectors,
             rank=self.rank,
-            total_variance=mean_trace(self.traces, self.sizes),
+            total_variance=mean_trace(self.traces, self.mass),
             center=self.center,
             sizes=self.sizes,
             n_steps=self.step,
@@ -187,7 +189,7 @@ class DriftCorrected:
         closed: Round = yield from self._ask(AskSteps(basis=read_only(basis), n_local_steps=1))
         answers: dict[str, LocalSteps] = closed.answers
         product = weighted_sum(
-            {n: a.product for n, a in answers.items()}, shares(answers, self.sizes)
+            {n: a.product for n, a in answers.items()}, shares(answers, self.mass)
         )
         values, coefficients = rayleigh_ritz(basis, product)
         leading = coefficients[:, : self.rank]
@@ -228,7 +230,7 @@ class DriftCorrected:
             reference=next(iter(bases.values())),
             alignment=self.alignment,
         )
-        product = weighted_sum(products, shares(answers, self.sizes))
+        product = weighted_sum(products, shares(answers, self.mass))
         closed.notes["misalignment"] = spread
         closed.notes["change"] = sin_theta(basis, orth(product)[:, : self.rank])
         return product, spread

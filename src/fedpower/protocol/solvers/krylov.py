@@ -29,6 +29,7 @@ from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Products
 from fedpower.protocol.solvers.signal import judge
 from fedpower.protocol.solvers.solution import Solution
+from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
 
@@ -77,6 +78,8 @@ class KrylovSettings:
         takes the algebraically largest.
     noise
         Gives the law of the pooled noise, by which components are judged; None without noise.
+    weights
+        How silos weigh in what is pooled.
     """
 
     n_features: int
@@ -96,6 +99,7 @@ class KrylovSettings:
     shift: Shift | None = None
     floor: Floor | None = None
     noise: Noise | None = None
+    weights: Weights = "rows"
 
 
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
@@ -103,9 +107,10 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     sizes = yield from enrol(settings.n_features)
     center = None
     if settings.center:
-        center, sizes = yield from pooled_mean(sizes)
+        center, told = yield from pooled_mean(masses(sizes, settings.weights))
+        sizes = {name: sizes[name] for name in told}
     turnout = Turnout(
-        sizes=sizes,
+        sizes=masses(sizes, settings.weights),
         rng=rng,
         n_participants=settings.n_participants,
         participation=settings.participation,

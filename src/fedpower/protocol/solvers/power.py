@@ -29,6 +29,7 @@ from fedpower.protocol.solvers.participation import Participation, Turnout
 from fedpower.protocol.solvers.pooling import align, mean_trace, weighted_sum
 from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
 from fedpower.protocol.solvers.solution import Solution, rank_for
+from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
 Reference = Literal["first", "active", "broadcast"]
@@ -66,6 +67,8 @@ class PowerSettings:
         Whether local steps are corrected for drift, see :mod:`fedpower.protocol.solvers.drift`.
     noise
         Gives the law of the pooled noise, by which components are judged; None without noise.
+    weights
+        How silos weigh in what is pooled.
     """
 
     n_features: int
@@ -84,6 +87,7 @@ class PowerSettings:
     floor: Floor | None = None
     corrected: bool = False
     noise: Noise | None = None
+    weights: Weights = "rows"
 
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
@@ -103,7 +107,8 @@ def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
     sizes = yield from enrol(settings.n_features)
     center = None
     if settings.center:
-        center, sizes = yield from pooled_mean(sizes)
+        center, heard = yield from pooled_mean(masses(sizes, settings.weights))
+        sizes = {name: sizes[name] for name in heard}
     if settings.floor is not None and settings.tol > 0:
         settings = replace(settings, tol=max(settings.tol, settings.floor(sizes)))
     if settings.corrected:
@@ -134,6 +139,7 @@ def _corrected(
     shift = settings.shift
     drift = DriftCorrected(
         sizes,
+        masses(sizes, settings.weights),
         rank=settings.rank,
         local_steps=next(settings.schedule.steps()),
         alignment=settings.alignment,
@@ -160,9 +166,10 @@ class _Iteration:
     ) -> None:
         self.settings = settings
         self.sizes = sizes
+        self.mass = masses(sizes, settings.weights)
         self.center = center
         self.turnout = Turnout(
-            sizes=sizes,
+            sizes=self.mass,
             rng=rng,
             n_participants=settings.n_participants,
             participation=settings.participation,
@@ -198,7 +205,7 @@ class _Iteration:
                 break
             if settings.max_rounds is not None and self.rounds >= settings.max_rounds:
                 break
-        total = mean_trace(self.traces, self.sizes)
+        total = mean_trace(self.traces, self.mass)
         signal, law = None, self._law(opened)
         if law is not None:
             if judged:
