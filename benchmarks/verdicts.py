@@ -69,8 +69,8 @@ def main() -> None:
             f"In {called} of {draws} draws a component was called above the noise: "
             f"{called / draws:.2%}, nominal {LEVEL:.0%}. The cell that speaks most against the rule has "
             f"{worst['called']} of {worst['draws']}, which chance alone gives with probability "
-            f"{stats.binom.sf(worst['called'] - 1, worst['draws'], LEVEL):.2g}. Draws are of both kinds of "
-            "rows, centred and not; the last column is the median of the first variance over "
+            f"{stats.binom.sf(worst['called'] - 1, worst['draws'], LEVEL):.2g}. Draws are of both kinds "
+            "of rows, centred and not; the last column is the median of the first variance over "
             "`noise_edge_`, of rows of zeros that are not centred.",
         ),
     )
