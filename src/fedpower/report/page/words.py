@@ -68,8 +68,8 @@ def signed(text: str) -> str:
 
 
 NOT_ASSESSED = (
-    "Which components stand above the noise was not assessed: its law is known where all silos answered "
-    "about the same basis last, which they did not here"
+    "Which components stand above the noise was not assessed: that takes a last product in which all "
+    "silos answered about the same directions"
 )
 
 
