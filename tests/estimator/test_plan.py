@@ -96,9 +96,80 @@ def test_a_gap_gives_the_simplest_spectrum_with_that_gap() -> None:
     assert np.unique(values.round(12)).size == 2
 
 
+def test_eigenvalues_that_are_not_given_share_what_is_left_of_the_trace() -> None:
+    """Rows of norm at most 1 have a trace of at most 1: repeating .018 over 300 columns made it 5.4."""
+    given = [0.3, 0.1, 0.06, 0.04, 0.03, 0.02, 0.018]
+    values = full_spectrum(given, 300)
+    np.testing.assert_array_equal(values[:7], given)
+    assert values.sum() == pytest.approx(1.0)
+    assert (np.diff(values) <= 0).all()
+    assert full_spectrum([0.01, 0.001], 20).sum() == pytest.approx(0.01 + 19 * 0.001)
+
+
+def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
+    d, k = 120, 3
+    whole = 1.0 / np.arange(1, d + 1)
+    whole /= whole.sum()
+    model = FedPCA(k, epsilon=1.0, center=False)
+
+    def error(spectrum: Array) -> float:
+        made = plan(model, sizes=[20_000, 20_000], n_features=d, spectrum=spectrum)
+        (told,) = [way.error for way in made.ways if way.chosen]
+        assert told is not None
+        return told
+
+    assert 0.5 < error(whole[:7]) / error(whole) < 2.0
+
+
+def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
+    d = 1500
+    model = FedPCA(2, epsilon=1.0, center=False, iteration_rank=6)
+    made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
+    (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
+    assert way.error is not None
+    # To first order sin θ is σ√(d/2) over the gap.
+    assert way.error == pytest.approx(way.noise_level * np.sqrt(d / 2) / 0.2, rel=0.25)
+    assert way.bytes_up is not None
+    assert 4 * d * (d + 1) / 2 <= way.bytes_up <= 8.1 * d * (d + 1) / 2
+
+
+def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
+    made = plan(FedPCA(K, epsilon=1.0), sizes=[100, 200], n_features=D)
+    (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
+    assert (way.rounds, way.error) == (1, None)
+    assert way.bytes_up is not None
+
+
+def test_the_plan_names_who_costs_more_than_they_bring() -> None:
+    sizes = {"large": 20_000} | {f"tiny-{place}": 1 for place in range(9)}
+    made = plan(FedPCA(2, epsilon=0.5, delta=1e-6), sizes=sizes, n_features=20)
+    (remark,) = made.remarks
+    assert "tiny-0 (1 rows)" in remark
+    assert "large" not in remark
+    weighed = plan(FedPCA(2, epsilon=0.5, delta=1e-6, weights="noise"), sizes=sizes, n_features=20)
+    assert weighed.remarks == ()
+    before, after = (next(way for way in each.ways if way.chosen) for each in (made, weighed))
+    assert after.noise_level == pytest.approx(before.noise_level / np.sqrt(10), rel=0.01)
+
+
+def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
+    model = FedPCA(2, epsilon=1.0, noise="step", center=False)
+    made = plan(model, sizes=[4000, 4000], n_features=30, spectrum=[0.3, 0.2, 0.01])
+    assert made.remarks[0].startswith("solver=")
+    assert "noise='moment' is predicted to be more accurate" in made.remarks[0]
+    by_itself = plan(
+        FedPCA(2, epsilon=1.0, center=False),
+        sizes=[4000, 4000],
+        n_features=30,
+        spectrum=[0.3, 0.2, 0.01],
+    )
+    assert by_itself.remarks == ()
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
+        (lambda: full_spectrum([0.8, 0.3], D), "spectrum must add up to at most 1"),
         (lambda: spectrum_of_gap(0.5, K, D), "an eigengap must lie above 0"),
         (lambda: spectrum_of_gap(0.0, K, D), "an eigengap must lie above 0"),
         (lambda: full_spectrum([], D), "spectrum must be 1 to 20"),

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import console, table
-from fedpower.report.page.words import above_the_noise
+from fedpower.report.page.words import NOT_ASSESSED, above_the_noise, beyond_bound
 from fedpower.report.result import standings
 
-MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)"}
+MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)", "unknown": ""}
 """What stands beside a component's name, by its standing."""
 
 
@@ -22,6 +22,7 @@ def print_findings(
     edge: float,
     n_above: int | None,
     explained: float = 0.0,
+    most: float = math.inf,
 ) -> None:
     """Print a line a component, and where there is noise which of them stand above it.
 
@@ -35,6 +36,8 @@ def print_findings(
         See `standings`.
     explained
         The share of variance that the components explain without the noise; 0 where it is not known.
+    most
+        The most variance that rows within their bound can have.
     """
     out = console()
     headings = ("component", "variance", "ratio", "together")
@@ -45,7 +48,7 @@ def print_findings(
         shown.add_row(
             f"pc{place + 1}{MARKS[standing]}",
             f"{variances[place]:.6g}",
-            *_shares([ratios[place], together[place]]),
+            *_shares([ratios[place], together[place]] if standing != "noise" else [math.nan] * 2),
         )
     out.print(shown)
     if edge > 0:
@@ -54,6 +57,10 @@ def print_findings(
             "well above it are noise.",
             soft_wrap=True,
         )
+    if edge > 0 and n_above is None:
+        out.print(f"{NOT_ASSESSED}.", soft_wrap=True)
+    for sentence in beyond_bound(variances.tolist(), most) if edge > 0 else []:
+        out.print(sentence, soft_wrap=True)
     if n_above is not None:
         without = f"; without the noise these explain about {explained:.0%}" if explained else ""
         out.print(f"{above_the_noise(n_above, n_features)}{without}.", soft_wrap=True)

@@ -31,7 +31,7 @@ from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, write_files
-from fedpower.report.page.words import human_bytes
+from fedpower.report.page.words import human_bytes, most_variance
 from fedpower.report.record import plain, run_record
 
 
@@ -202,6 +202,7 @@ def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
         explained=0.0
         if model.n_above_noise_ is None
         else float(np.nansum(model.denoised_variance_ratio_)),
+        most=most_variance(record, model.n_samples_),
     )
     out = console()
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])

@@ -17,6 +17,7 @@ PASSED_ON = (
     "solver",
     "aggregation",
     "colluders",
+    "weights",
     "row_norm",
     "normalize",
     "iteration_rank",
@@ -103,6 +104,11 @@ OPTIONS = (
         multiple=True,
         metavar="NAME=PATH",
         help="A silo's key for secure sums; repeatable. Made for the fit unless given.",
+    ),
+    click.option(
+        "--weights",
+        type=click.Choice(["rows", "noise"]),
+        help="Weigh silos by their rows (default), or such that the noise is least.",
     ),
     click.option("--ledgers", type=PATH, help="Folder with a SILO.ledger for every silo."),
     click.option(

@@ -54,6 +54,13 @@ from fedpower.report.page.words import human_bytes
               help="Whether the fit would let the coordinator see the silos' sum alone.")  # fmt: skip
 @click.option("--colluders", type=int, default=1, show_default=True,
               help="Silos of a secure sum that may collude with the coordinator.")  # fmt: skip
+@click.option("--min-silos", type=int, help="Fewest silos a round may go on with.")
+@click.option("--noise", type=click.Choice(["auto", "moment", "step", "paper"]), default="auto",
+              help="What the fit would noise; all are shown.")  # fmt: skip
+@click.option("--solver", type=click.Choice(["auto", "moment", "krylov", "fedpower"]),
+              default="auto", help="Which solver the fit would take; all are shown.")  # fmt: skip
+@click.option("--weights", type=click.Choice(["rows", "noise"]), default="rows",
+              help="Weigh silos by their rows, or such that the noise is least.")  # fmt: skip
 @click.option("--gap", type=float,
               help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
 @click.option("--spectrum", metavar="FILE|NUMBERS",
@@ -80,6 +87,10 @@ def plan_command(**options: Any) -> None:
         schedule=options["schedule"],
         aggregation=options["aggregation"],
         colluders=options["colluders"],
+        min_silos=options["min_silos"],
+        noise=options["noise"],
+        solver=options["solver"],
+        weights=options["weights"],
     )
     made = plan(model, sizes=sizes, n_features=n_features, spectrum=_spectrum(options, n_features))
     left = {str(path): _left_after(path, options["epsilon"]) for path in options["ledgers"]}
@@ -203,6 +214,8 @@ def _print(
         )
     out.print(shown)
     out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
+    for remark in made.remarks:
+        out.print(f"{in_options(remark[0].upper() + remark[1:])}.", soft_wrap=True)
     found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
     if found and not isinstance(asked, int):
         out.print(f"It would find {found[0]} components for -k {asked}.", soft_wrap=True)

@@ -16,7 +16,7 @@ from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.report.atomic import new_folder
 from fedpower.report.folder import FILES, RUN, read_result
-from fedpower.report.page.words import human_bytes
+from fedpower.report.page.words import human_bytes, most_variance
 
 PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
@@ -78,6 +78,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         n_features=found.n_features,
         edge=found.noise_edge,
         n_above=record["n_above_noise"],
+        most=most_variance(record, found.n_samples),
     )
     out = console()
     out.print(

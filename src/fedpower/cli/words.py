@@ -27,7 +27,7 @@ Commands that are not here take the columns that a result or a study names.
 PHRASES = (
     (r"open_source\(data, columns=\[\.\.\.\]\)", "--columns a,b,..."),
     (r"open_source\(path, n_features=\.\.\.\)", "--n-features"),
-    (r"(solver|noise|aggregation)='(\w+)'", r"--\1 \2"),
+    (r"(solver|noise|aggregation|weights)='(\w+)'", r"--\1 \2"),
     (r"n_components='noise'", "-k noise"),
     (r"center=False", "--no-center"),
     (r"normalize=True", "--normalize"),

@@ -11,8 +11,11 @@ GRAM_BYTES = 32 * 2**20
 
 MOST_SHARED_FEATURES = 1024
 
-MEMORY_LIMIT = 512 * 2**20
-"""Bytes of d×d arrays a silo may hold."""
+MOST_SQUARE_FEATURES = 8192
+"""The widest data whose d×d moment is made, noised, sent and decomposed unless somebody asks for more."""
+
+MEMORY_LIMIT = 4 * 8 * MOST_SQUARE_FEATURES**2
+"""Bytes of d×d arrays a silo may hold: the four that sparse rows of that width take, 2 GiB."""
 
 SPARSE_LIMIT = 0.1
 """Share of stored entries above which dense arithmetic is faster than sparse."""

@@ -30,6 +30,8 @@ from fedpower.estimator.terms import (
     public_treatment,
     treatment_of,
     warn_of_clipping,
+    warn_of_copies,
+    warn_of_costly_silos,
     warn_of_delta,
 )
 from fedpower.linalg.alignment import Alignment
@@ -38,6 +40,7 @@ from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
 from fedpower.protocol.study import Aggregation
+from fedpower.protocol.weights import Weights
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -62,7 +65,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The δ of (ε, δ); None takes ``fedpower.privacy.default_delta`` of the public number of rows.
     noise : {"auto", "moment", "step", "paper"}, default="auto"
         What is noised: the moment once, every step's product, or the same with the paper's printed
-        noise. ``auto`` takes ``moment`` while d×d is kept easily (d ≤ 4096), else ``step``.
+        noise. ``auto`` takes ``moment`` while d×d is kept easily (d ≤ 8192), else ``step``.
     solver : {"auto", "moment", "krylov", "fedpower"}, default="auto"
         How the eigenspace is found: from the uploaded moment in one round, from a Krylov space in a few
         rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``;
@@ -75,6 +78,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     colluders : int, default=1
         Of a secure sum: how many silos may tell the coordinator all they know; the noise is
         √(m/(m − colluders)) times that of a trusted curator.
+    weights : {"rows", "noise"}, default="rows"
+        How silos weigh in what is pooled: by their rows, as pooled rows would, or such that the pooled
+        noise is least (by the squares of their sizes), which leans towards large silos.
     row_norm : float, default=None
         Public bound B on the norm of a row; longer rows are clipped to it. A private fit needs this
         or ``normalize``.
@@ -138,10 +144,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         pooled mean, else n. The ratio is NaN where the total was not released.
     noise_edge_ : float
         About the largest variance that the privacy noise alone would show, known from public facts: a
-        component whose ``explained_variance_`` does not stand well above it is noise. 0 without noise.
+        component whose ``explained_variance_`` does not stand well above it is noise; whether one that
+        does is more, ``n_above_noise_`` says. 0 without noise.
     n_above_noise_ : int or None
         How many components stand above the noise, with a chance of at most 1% that it is too many;
-        None without noise, and where the whole spectrum is not known.
+        None without noise, and where it cannot be told: silos ended with local steps of their own, or
+        some of them were not in the last product.
     spectrum_ : ndarray
         All eigenvalues that the releases give, noised as they are, in units of ``explained_variance_``:
         all of the moment's where it was uploaded (negative ones too), else the r found.
@@ -169,6 +177,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
         By silo: how its products were computed, and why.
+    remarks_ : list of str
+        What is to be known before numbers are trusted: lost precision, silos that hold the same rows.
     """
 
     def __init__(
@@ -181,6 +191,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         solver: Literal["auto", "moment", "krylov", "fedpower"] = "auto",
         aggregation: Aggregation = "plain",
         colluders: int = 1,
+        weights: Weights = "rows",
         row_norm: float | None = None,
         normalize: bool = False,
         center: bool | ArrayLike = True,
@@ -211,6 +222,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.solver = solver
         self.aggregation = aggregation
         self.colluders = colluders
+        self.weights = weights
         self.row_norm = row_norm
         self.normalize = normalize
         self.center = center
@@ -482,6 +494,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             identities={name: each.public for name, each in identities.items()},
         )
         warn_of_delta(study, (moment.n_rows for moment in moments.values()))
+        warn_of_copies(study, moments)
+        warn_of_costly_silos(study, {name: each.n_rows for name, each in moments.items()})
         outcome = federate(
             moments,
             study=study,
@@ -504,5 +518,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 stacklevel=3,
             )
         take(self, outcome, treatment, choice)
+        for remark in self.remarks_:
+            warnings.warn(remark, UserWarning, stacklevel=3)
         self.privacy_ = replace(outcome.privacy, leak=leak)
         return self

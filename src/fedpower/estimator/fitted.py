@@ -65,6 +65,7 @@ def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment
         "history_": [each.as_row() for each in outcome.rounds],
         "study_": outcome.study,
         "kernels_": outcome.kernels,
+        "remarks_": list(solution.remarks),
     }
 
 

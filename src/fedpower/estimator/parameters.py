@@ -10,6 +10,7 @@ from fedpower.errors import InputError
 from fedpower.linalg import ALIGNMENTS
 from fedpower.protocol.choice import SOLVERS
 from fedpower.protocol.schedule import Schedule, explicit
+from fedpower.protocol.weights import WEIGHTS
 
 if TYPE_CHECKING:
     from fedpower.estimator.fedpca import FedPCA
@@ -37,6 +38,7 @@ def check_parameters(model: "FedPCA") -> None:
     _one_of("noise", model.noise, ("auto", "moment", "step", "paper"))
     _one_of("solver", model.solver, ("auto", *SOLVERS))
     _one_of("aggregation", model.aggregation, ("plain", "secure"))
+    _one_of("weights", model.weights, WEIGHTS)
     _one_of("alignment", model.alignment, tuple(ALIGNMENTS))
     _one_of("reference", model.reference, ("first", "active", "broadcast"))
     _one_of("participation", model.participation, ("sampled", "first"))

@@ -18,16 +18,23 @@ from fedpower.estimator.terms import agree
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse
-from fedpower.protocol.solvers import SolverSettings
+from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSettings
 from fedpower.protocol.study import Study
+from fedpower.protocol.weights import costly_sentence, costly_silos
 
 Array = NDArray[np.float64]
 
 N_REHEARSALS = 5
 """Of columns up to 200; 3 up to 500 and 1 beyond, where one takes seconds and varies less."""
 
-MOST_COLUMNS = 2048
-"""The widest spectrum that is rehearsed in ``moment`` mode, whose noise is a d×d matrix."""
+MOST_COLUMNS = 1024
+"""The widest spectrum that is rehearsed in ``moment`` mode as it is, its noise being a d×d matrix."""
+
+TRACE = 1.0
+"""The most that eigenvalues of rows of norm at most 1 add up to."""
+
+CLEARLY = 0.9
+"""One way is told to be better than another where its error is predicted below this share of it."""
 
 WAYS: dict[str, tuple[str, ...]] = {
     "none": ("moment", "krylov", "fedpower"),
@@ -73,13 +80,25 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every way and the one that ``auto`` takes, with its reason."""
+    """Every way and the one that ``auto`` takes, with its reason.
+
+    Attributes
+    ----------
+    ways, choice
+        See :class:`Way`; what a fit takes, and why.
+    noise, epsilon, delta
+        Of that fit.
+    remarks
+        Sentences on what would be better: a way that is predicted to be clearly more accurate, silos
+        whose noise costs more than their rows bring.
+    """
 
     ways: tuple[Way, ...]
     choice: SolverChoice
     noise: str
     epsilon: float
     delta: float
+    remarks: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
@@ -110,8 +129,8 @@ def plan(
     n_features
         d.
     spectrum
-        Leading eigenvalues of the moment of the bounded rows (norm at most 1), largest first; the last is
-        repeated for those not given.
+        Leading eigenvalues of the moment of the bounded rows (norm at most 1), largest first; those not
+        given share what they leave of the trace (see `full_spectrum`).
     n_rehearsals
         Over how many the median is taken; None lets the number of columns decide.
     """
@@ -143,20 +162,46 @@ def plan(
         noise=study.noise,
         epsilon=float(model.epsilon),
         delta=study.delta,
+        remarks=(*_better_way(ways), *_costly_silos(study, named)),
     )
 
 
 def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
-    """Return d eigenvalues, largest first, the last given one repeated."""
+    """Return d eigenvalues, largest first, that add up to at most 1.
+
+    Rows of norm at most 1 have trace at most 1. What the given values leave of it the others share: each
+    has the same part of the one before, none more than the last one given. Equal shares would put all of
+    them far below it, where those of real rows are not; the last one repeated may have a trace that rows
+    cannot have.
+    """
     values = np.asarray(leading, dtype=np.float64).ravel()
     if not 1 <= values.size <= n_features or not np.isfinite(values).all() or values.min() < 0:
         raise InputError(
             f"spectrum must be 1 to {n_features} finite eigenvalues of at least 0, got "
             f"{values.size} numbers; give the leading ones, largest first"
         )
-    padded = np.full(n_features, values.min())
-    padded[: values.size] = np.sort(values)[::-1]
-    return padded
+    if values.sum() > TRACE * (1 + 1e-6):
+        raise InputError(
+            "spectrum must add up to at most 1, as eigenvalues of rows of norm at most 1 do, got "
+            f"{values.sum():.4g}; divide them by the square of the row bound"
+        )
+    values = np.sort(values)[::-1]
+    rest = n_features - values.size
+    left = max(TRACE - float(values.sum()), 0.0)
+    last = float(values[-1])
+    if rest == 0 or last * rest <= left * (1 + 1e-9):
+        return np.append(values, np.full(rest, last))
+    return np.append(values, _shrinking(last, left, rest))
+
+
+def _shrinking(last: float, left: float, count: int) -> Array:
+    """Return ``count`` numbers last·q, last·q², … that add up to ``left``, which is below count·last."""
+    powers = np.arange(1, count + 1)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        ratio = (low + high) / 2
+        low, high = (ratio, high) if last * float((ratio**powers).sum()) < left else (low, ratio)
+    return np.asarray(last * low**powers, dtype=np.float64)
 
 
 def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) -> Array:
@@ -194,21 +239,24 @@ def _ways(
         except InputError:  # the model's own parameters rule this way out
             continue
         budget = budget_of(study)
-        level = 0.0 if budget is None else pooled_std(budget, sizes)
+        level = 0.0 if budget is None else pooled_std(budget, sizes, study.weights)
         alone = 0.0 if budget is None else budget.std(max(sizes.values()))
         tried: list[Rehearsed | None] = []
-        if values is not None and not _too_wide(study):
+        known = values is not None
+        spectrum = np.full(study.n_features, TRACE / study.n_features) if values is None else values
+        # One upload takes what it takes, whatever the eigenvalues are.
+        if known or (solver == "moment" and isinstance(settings.rank, int)):
             tried = [
                 _rehearsed(
                     settings,
                     study,
-                    spectrum=values,
+                    spectrum=spectrum,
                     noise_std=level,
                     silo_std=alone,
                     n_rows=facts["n_rows"],
                     rng=np.random.default_rng(seed),
                 )
-                for seed in range(n_rehearsals if level > 0 else 1)
+                for seed in range(n_rehearsals if level > 0 and known else 1)
             ]
         runs = [run for run in tried if run is not None]
         yield Way(
@@ -218,16 +266,18 @@ def _ways(
             bytes_up=_median([run.bytes_up for run in runs]),
             bytes_down=_median([run.bytes_down for run in runs]),
             noise_level=level,
-            error=float(np.median([run.error for run in runs])) if runs else None,
+            error=float(np.median([run.error for run in runs])) if runs and known else None,
             chosen=False,
             aggregation=aggregation,
-            rank=_median([0 if run is None else run.rank for run in tried]),
+            rank=_median([0 if run is None else run.rank for run in tried]) if known else None,
         )
 
 
 def _rehearsed(settings: SolverSettings, study: Study, **terms: Any) -> Rehearsed | None:
     """Return what a rehearsal came to; None where no component stood above the noise, or too few."""
     try:
+        if _too_wide(study):
+            return _narrowed(settings, study, **terms)
         return rehearse(settings, study, **terms)
     except InputError:
         if isinstance(settings.rank, int):
@@ -235,10 +285,85 @@ def _rehearsed(settings: SolverSettings, study: Study, **terms: Any) -> Rehearse
         return None
 
 
+def _narrowed(
+    settings: SolverSettings,
+    study: Study,
+    *,
+    spectrum: Array,
+    noise_std: float,
+    silo_std: float,
+    **terms: Any,
+) -> Rehearsed:
+    """Return a rehearsal with the leading eigenvalues alone, under noise that reaches as far.
+
+    Symmetric noise turns an eigenvector by its column, of norm σ√(d/2), and reaches to σ√(2d): fewer
+    columns with σ larger by √(d/d') are turned as much. Bytes are counted up to all columns.
+    """
+    d, fewer = study.n_features, MOST_COLUMNS
+    wider = math.sqrt(d / fewer)
+    width = min(study.iteration_rank, fewer)
+    narrow = replace(study, columns=None, n_features=fewer, iteration_rank=width)
+    if isinstance(settings, SecureSettings):
+        run = rehearse(
+            replace(settings, study=narrow),
+            narrow,
+            spectrum=spectrum[:fewer],
+            noise_std=noise_std * wider,
+            silo_std=silo_std * wider,
+            **terms,
+        )
+    else:
+        run = rehearse(
+            replace(settings, n_features=fewer, iteration_rank=width),
+            narrow,
+            spectrum=spectrum[:fewer],
+            noise_std=noise_std * wider,
+            silo_std=silo_std * wider,
+            **terms,
+        )
+    uploaded = isinstance(settings, SecureSettings | UploadSettings)
+    up = d * (d + 1) / (fewer * (fewer + 1)) if uploaded else d / fewer
+    down = 1.0 if uploaded else d / fewer
+    return replace(run, bytes_up=round(run.bytes_up * up), bytes_down=round(run.bytes_down * down))
+
+
+def _better_way(ways: Sequence[Way]) -> list[str]:
+    """Return a sentence where another way of the same sum is predicted to be clearly more accurate."""
+    taken = next((way for way in ways if way.chosen and way.error is not None), None)
+    if taken is None or taken.error is None:
+        return []
+    rivals = [
+        (way.error, way)
+        for way in ways
+        if way.error is not None and way.aggregation == taken.aggregation
+    ]
+    error, best = min(rivals, key=lambda each: each[0])
+    if error >= CLEARLY * taken.error:
+        return []
+    return [
+        f"solver='{best.solver}' with noise='{best.noise}' is predicted to be more accurate than what is "
+        f"taken by itself: sin θ = {error:.2g} instead of {taken.error:.2g}; ask for it where what it "
+        "holds and sends is affordable"
+    ]
+
+
+def _costly_silos(study: Study, sizes: Mapping[str, int]) -> list[str]:
+    """Return a sentence that names the silos without which the pooled noise would be less."""
+    budget = budget_of(study)
+    if budget is None or study.aggregation == "secure":
+        return []
+    costly, share = costly_silos(budget, sizes, study.weights)
+    return [costly_sentence(costly, share, sizes)] if costly else []
+
+
 def _summing(model: FedPCA, aggregation: str) -> FedPCA:
     """Return a copy of the model that sums in this way; only secure sums know colluders."""
-    colluders = model.colluders if aggregation == "secure" else 1
-    copied: FedPCA = clone(model).set_params(aggregation=aggregation, colluders=colluders)
+    secure = aggregation == "secure"
+    copied: FedPCA = clone(model).set_params(
+        aggregation=aggregation,
+        colluders=model.colluders if secure else 1,
+        weights="rows" if secure else model.weights,
+    )
     return copied
 
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sklearn.utils import check_random_state
 
-from fedpower.data import RowSource, RowTreatment, largest_row_norm, public_vector
+from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, public_vector
+from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.errors import InputError
 from fedpower.estimator.parameters import paper_settings, schedule_of
 from fedpower.estimator.secure import ATTEMPTS, secure_terms
 from fedpower.privacy.calibration import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
-from fedpower.protocol.private_study import noise_floor
+from fedpower.protocol.private_study import budget_of, noise_floor
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,
@@ -24,16 +25,15 @@ from fedpower.protocol.solvers import (
     UploadSettings,
 )
 from fedpower.protocol.solvers.signal import Rank
+from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import NoiseMode, Study
+from fedpower.protocol.weights import costly_sentence, costly_silos
 
 if TYPE_CHECKING:
     from fedpower.estimator.fedpca import FedPCA
 
 OVERSAMPLING = 10
 """How many columns more than k a basis has unless ``iteration_rank`` says otherwise."""
-
-MOST_COLUMNS_FOR_MOMENT = 4096
-"""The widest data whose d×d moment is noised and kept as a whole unless ``noise`` says otherwise."""
 
 PRIVATE_STEPS = 10
 """T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
@@ -130,6 +130,32 @@ def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
         )
 
 
+def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
+    """Warn of silos whose noise costs more than their rows bring; sizes are public."""
+    budget = budget_of(study)
+    if budget is None or study.aggregation == "secure":
+        return
+    costly, share = costly_silos(budget, sizes, study.weights)
+    if costly:
+        warnings.warn(costly_sentence(costly, share, sizes), UserWarning, stacklevel=4)
+
+
+def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment]) -> None:
+    """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere.
+
+    Where nothing is private the moments themselves show it, in a federation too (`solvers.upload`).
+    """
+    if study.noise == "none":
+        return
+    first: dict[tuple[int, float, bytes], str] = {}
+    for name, each in moments.items():
+        trace = each.trace()
+        if trace > 0:
+            known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
+            if known != name:
+                warnings.warn(same_rows(known, name), UserWarning, stacklevel=4)
+
+
 def rank_of(model: "FedPCA", n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
     """Return k, a fraction of variance or "noise", as asked for; refuse what ``noise`` cannot tell."""
     asked = model.n_components
@@ -211,6 +237,7 @@ def agree(
         delta=_delta(model, n_rows) if noise != "none" else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
+        weights=model.weights,
         **secure_terms(model, noise, identities or {}, attempts),
     )
     choice = solver_of(model, study, rank)
@@ -282,7 +309,10 @@ def settings_of(
         return SecureSettings(study=study, rank=rank)
     if choice.solver == "moment":
         return UploadSettings(
-            n_features=study.n_features, rank=rank, iteration_rank=study.iteration_rank
+            n_features=study.n_features,
+            rank=rank,
+            iteration_rank=study.iteration_rank,
+            weights=study.weights,
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":
@@ -302,6 +332,7 @@ def settings_of(
             n_participants=model.n_participants,
             participation=model.participation,
             center=study.center,
+            weights=study.weights,
         )
     return PowerSettings(
         n_features=study.n_features,
@@ -318,6 +349,7 @@ def settings_of(
         participation=model.participation,
         center=study.center,
         corrected=bool(model.drift_correction),
+        weights=study.weights,
     )
 
 
@@ -338,7 +370,7 @@ def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
         return "none"
     if model.noise != "auto":
         return model.noise
-    return "moment" if n_features <= MOST_COLUMNS_FOR_MOMENT else "step"
+    return "moment" if n_features <= MOST_SQUARE_FEATURES else "step"
 
 
 def _delta(model: "FedPCA", n_rows: int | None) -> float:

@@ -45,6 +45,7 @@ TABLES: dict[str, Keys] = {
         "aggregation": str,
         "colluders": int,
         "attempts": int,
+        "weights": str,
     },
     "solver": {
         "solver": str,
@@ -133,7 +134,8 @@ class StudyFile:
             "parameters": {
                 name: value if isinstance(value, str | int | float | list | None) else repr(value)
                 for name, value in sorted(self.model().get_params().items())
-                if name not in OWN
+                # Studies from before there was a choice of weights keep their hash.
+                if name not in OWN and (name, value) != ("weights", "rows")
             },
         }
         if self.parameters.get("aggregation") == "secure":

@@ -89,7 +89,9 @@ def key_of(releases: Iterable[tuple[str, Sequence[bytes]]]) -> bytes:
     return digest.digest()
 
 
-def smoothing(budget: Budget, sizes: Iterable[int]) -> Smoothing | None:
+def smoothing(
+    budget: Budget, sizes: Iterable[int], masses: Iterable[int] | None = None
+) -> Smoothing | None:
     """Return what to add to the sum of silos' noised moments; None where the lattice has no room for it.
 
     Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm: Euclidean, over all N numbers of
@@ -119,10 +121,13 @@ def smoothing(budget: Budget, sizes: Iterable[int]) -> Smoothing | None:
         The price list of a study in mode ``moment`` whose silos noise by themselves.
     sizes
         Rows of each silo in the sum.
+    masses
+        What each one's weight in the sum is proportional to; its rows unless given.
     """
     rows = list(sizes)
-    m, n, size, d = len(rows), sum(rows), budget.size, budget.n_features
-    weights = [count / n for count in rows]
+    shares = rows if masses is None else list(masses)
+    m, n, size, d = len(rows), sum(shares), budget.size, budget.n_features
+    weights = [share / n for share in shares]
     lattices = [
         lattice_for_multiplier(
             budget.multiplier, sensitivity=budget.sensitivity(count), n_coordinates=size

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.protocol.study import NoiseMode
 
 Solver = Literal["fedpower", "krylov", "moment"]
@@ -15,8 +16,8 @@ BYTES_PER_SECOND = 2e6
 KRYLOV_ROUNDS = 8
 """Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
 
-MOST_COLUMNS_FOR_UPLOAD = 4096
-"""Beyond this a d×d matrix is no longer kept and decomposed lightly at the coordinator."""
+NARROW = 2048
+"""Up to so many columns nobody asks what a d×d matrix takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,15 @@ def choose_solver(
             solver="fedpower", reason="noise='paper' asks for the paper's method as it is printed"
         )
     if noise == "step":
+        wide = ""
+        if n_features > MOST_SQUARE_FEATURES:
+            wide = (
+                f" (a moment of {n_features} columns takes {_size(8 * n_features**2)}; where all can "
+                "hold that, noise='moment' is more accurate)"
+            )
         return SolverChoice(
             solver="krylov",
-            reason="every product is noised and paid for, and krylov uses all of them together",
+            reason=f"every product is noised and paid for, and krylov uses all of them together{wide}",
         )
     triangle = 8 * n_features * (n_features + 1) // 2
     blocks = KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank
@@ -63,7 +70,12 @@ def choose_solver(
         f"one round of {_size(triangle)} a silo against about {KRYLOV_ROUNDS} rounds of "
         f"{_size(blocks // KRYLOV_ROUNDS)}"
     )
-    if n_features <= MOST_COLUMNS_FOR_UPLOAD and upload <= krylov:
+    if noise == "moment" and n_features > NARROW:
+        figures += (
+            f"; every silo holds its noised moment of {_size(8 * n_features**2)}, which no solver that "
+            "noises its steps is as accurate as"
+        )
+    if n_features <= MOST_SQUARE_FEATURES and upload <= krylov:
         return SolverChoice(
             solver="moment", reason=f"uploading the moment is soonest done: {figures}"
         )

@@ -8,9 +8,16 @@ from fedpower.privacy.publication import smoothing
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import budget_of, noise_shift, pooled_std, state_privacy
+from fedpower.protocol.private_study import (
+    budget_of,
+    noise_law,
+    noise_shift,
+    pooled_std,
+    state_privacy,
+)
 from fedpower.protocol.solvers import SecureSettings, Solution, SolverSettings, UploadSettings
 from fedpower.protocol.study import Study
+from fedpower.protocol.weights import masses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +60,17 @@ def with_noise(
     if isinstance(settings, UploadSettings):
         return replace(
             settings,
-            noise=lambda sizes: pooled_std(budget, sizes),
-            smoothing=lambda sizes: smoothing(budget, sizes.values()),
+            noise=lambda sizes: pooled_std(budget, sizes, study.weights),
+            smoothing=lambda sizes: smoothing(
+                budget, sizes.values(), masses(sizes, study.weights).values()
+            ),
             kept=kept,
         )
-    return replace(settings, shift=noise_shift(budget))
+    return replace(
+        settings,
+        shift=noise_shift(budget, study.weights),
+        noise=lambda sizes, norm: noise_law(budget, sizes, norm, study.weights),
+    )
 
 
 def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -> Outcome:

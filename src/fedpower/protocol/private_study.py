@@ -12,12 +12,14 @@ from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import ASSUMPTIONS, PrivacyStatement, Protection
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import PackedMoment
+from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.secure_statement import (
     epsilon_of_attempts,
     public_facts,
     state_secure_privacy,
 )
 from fedpower.protocol.study import Study
+from fedpower.protocol.weights import Weights, masses, pooled
 
 
 @functools.lru_cache(maxsize=64)  # root finders take milliseconds
@@ -43,7 +45,9 @@ def budget_of(study: Study) -> Budget | None:
     )
 
 
-def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | None:
+def noise_shift(
+    budget: Budget, weights: Weights = "rows"
+) -> Callable[[Mapping[str, int], int], float] | None:
     """Return how far to shift noised moments so that power steps do not chase negative eigenvalues.
 
     A round at every step multiplies by the pooled noised moment, whose noise has standard deviation
@@ -55,7 +59,7 @@ def noise_shift(budget: Budget) -> Callable[[Mapping[str, int], int], float] | N
     def shift(sizes: Mapping[str, int], n_local_steps: int) -> float:
         if n_local_steps > 1:
             return max(budget.spectral_edge(count) for count in sizes.values())
-        return pooled_std(budget, sizes) * math.sqrt(2.0 * budget.n_features)
+        return pooled_std(budget, sizes, weights) * math.sqrt(2.0 * budget.n_features)
 
     return shift
 
@@ -85,34 +89,55 @@ def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
     budget = budget_of(study)
     if budget is None:
         return None
-    return lambda sizes: NOISE_SHARE * pooled_std(budget, sizes) * math.sqrt(study.n_features)
+    return lambda sizes: (
+        NOISE_SHARE * pooled_std(budget, sizes, study.weights) * math.sqrt(study.n_features)
+    )
 
 
-def pooled_std(budget: Budget, sizes: Mapping[str, int]) -> float:
+def pooled_std(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
     """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases.
 
     Where they share the noise, that of all shares together.
     """
     if budget.n_sharing is not None:
         return shared_noise(budget, sizes.values()).std
-    total = sum(sizes.values())
-    return math.hypot(*(count / total * budget.std(count) for count in sizes.values()))
+    return pooled(budget, sizes, weights)
+
+
+def noise_law(
+    budget: Budget,
+    sizes: Mapping[str, int],
+    center_norm: float = 0.0,
+    weights: Weights = "rows",
+) -> NoiseLaw:
+    """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
+    std = pooled_std(budget, sizes, weights)
+    if budget.mode == "moment":
+        return NoiseLaw(once=True, std=std)
+    mean_std = 0.0
+    if budget.center:
+        mass = masses(sizes, weights)
+        total = sum(mass.values())
+        mean_std = budget.multiplier * math.hypot(
+            *(mass[name] / total * budget.mean_sensitivity(sizes[name]) for name in sizes)
+        )
+    return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
 
 
 def noise_edge(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> float:
     """Return about the largest eigenvalue that the pooled noise alone would show; 0 without noise.
 
     Symmetric noise of a moment has its edge at τ√(2d), and errors of the mean add twice its norm times
-    as much; a noised product is about ν(√d + √r) off in the spectral norm.
+    as much. Of noised products the last one's Ritz values are shown (`signal.find_signal_of_product`),
+    whose noise is symmetric and r×r: its edge is at ν√(2r), and a mean that is off by e adds ‖e‖².
     """
     budget = budget_of(study)
     if budget is None:
         return 0.0
-    std = pooled_std(budget, sizes)
-    if budget.mode == "moment":
-        return std * math.sqrt(2.0 * study.n_features) * (1.0 + 2.0 * center_norm)
-    width = math.sqrt(study.n_features) + math.sqrt(study.iteration_rank)
-    return std * width * (1.0 + center_norm) ** 2
+    law = noise_law(budget, sizes, center_norm, study.weights)
+    if law.once:
+        return law.std * math.sqrt(2.0 * study.n_features) * (1.0 + 2.0 * center_norm)
+    return law.std * math.sqrt(2.0 * study.iteration_rank) + law.mean_std**2 * study.n_features
 
 
 def state_privacy(
@@ -150,7 +175,9 @@ def state_privacy(
     ]
     sees, outside, left = "the published components and eigenvalues", mu, delta
     assumptions = ASSUMPTIONS
-    noise = smoothing(budget, sizes.values()) if _is_one_sum(budget, sizes, rounds) else None
+    noise = None
+    if _is_one_sum(budget, sizes, rounds):
+        noise = smoothing(budget, sizes.values(), masses(sizes, study.weights).values())
     summed = not sampled and noise is not None and noise.mu < mu
     if summed and not used_before:
         assert noise is not None

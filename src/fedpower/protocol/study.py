@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from fedpower.errors import InputError, is_showable
+from fedpower.protocol.weights import Weights
 
 NoiseMode = Literal["none", "paper", "step", "moment"]
 NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
@@ -55,6 +56,8 @@ class Study:
         Of a secure sum: the fewest silos on a roll.
     attempts
         Of a secure sum: how often a silo takes part at most; ``epsilon`` is the price of each time.
+    weights
+        How silos weigh in what is pooled: by their ``rows``, or such that the ``noise`` is least.
     """
 
     columns: tuple[str, ...] | None
@@ -72,8 +75,14 @@ class Study:
     identities: tuple[tuple[str, str], ...] = ()
     min_silos: int = 0
     attempts: int = 1
+    weights: Weights = "rows"
 
     def __post_init__(self) -> None:
+        if self.weights != "rows" and self.aggregation == "secure":
+            raise InputError(
+                f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: silos of a "
+                "secure sum share the noise of one, so small ones add none; leave weights alone"
+            )
         if self.noise not in NOISE_MODES:
             raise InputError(
                 f"noise must be one of {', '.join(NOISE_MODES)}, got {self.noise!r}; choose one"
@@ -139,6 +148,8 @@ class Study:
         left_out = set(SECURE_TERMS) if self.aggregation == "plain" else set()
         if not self.agreement:
             left_out.add("agreement")
+        if self.weights == "rows":  # studies from before there was a choice keep their hash
+            left_out.add("weights")
         names = (field.name for field in fields(self))
         return _digest(self, tuple(name for name in names if name not in left_out))
 

@@ -62,6 +62,7 @@ def run_record(
         "n_steps": model.n_steps_,
         "noise_edge": plain(model.noise_edge_),
         "n_above_noise": model.n_above_noise_,
+        "remarks": list(model.remarks_),
         "silos": [
             {
                 "name": name,

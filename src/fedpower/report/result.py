@@ -29,12 +29,13 @@ WELL_ABOVE = 2.0
 
 
 def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str]:
-    """Return of each component whether it is ``signal``, ``near`` the noise or ``noise``.
+    """Return of each component whether it is ``signal``, ``near`` the noise, ``noise`` or ``unknown``.
 
-    Noise is what shows no more variance than noise alone would. What shows less than twice as much is
-    near it: a single direction under symmetric noise that shows twice the edge has cos² = 0.93 with the
-    direction that is found; at the edge itself, 0. So are components beyond those that stand above the
-    noise for certain: they may be several alike, of which the noise made one.
+    Signal is what counts by the one rule that has a proof (`protocol.solvers.signal`); without its count
+    nothing is assessed. Noise is what shows no more variance than noise alone would. What shows less
+    than twice as much is near it: a single direction under symmetric noise that shows twice the edge has
+    cos² = 0.93 with the direction that is found; at the edge itself, 0. So are components beyond those
+    that stand above the noise for certain: they may be several alike, of which the noise made one.
 
     Parameters
     ----------
@@ -43,8 +44,10 @@ def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str
     edge
         The largest variance that noise alone would show; 0 without noise, and then all is signal.
     n_above
-        How many stand above the noise for certain; None where that is not known.
+        How many stand above the noise for certain; None where that was not assessed.
     """
+    if edge > 0 and n_above is None:
+        return ["unknown"] * len(variances)
     counted = len(variances) if n_above is None or edge == 0 else n_above
     return [
         "noise" if edge > 0 and variance <= edge

@@ -8,6 +8,7 @@ halved; p = 1 is Algorithm 1. The run opens with plain local steps, which take o
 their bias shows.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,9 @@ from fedpower.linalg.alignment import Alignment
 from fedpower.linalg.rayleigh_ritz import rayleigh_ritz, rounding_level, subspace_error
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
+from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.solvers.pooling import align, mean_trace, shares, weighted_sum
+from fedpower.protocol.solvers.signal import Signal, judge
 from fedpower.protocol.solvers.solution import Solution
 
 Array = NDArray[np.float64]
@@ -41,6 +44,7 @@ class _Point:
     captured: float
     error: float
     settled: bool
+    whole: bool
 
 
 class DriftCorrected:
@@ -48,8 +52,8 @@ class DriftCorrected:
 
     Parameters
     ----------
-    sizes
-        s_i by silo.
+    sizes, mass
+        s_i by silo, and what their weights are proportional to.
     rank, local_steps
         k; p, the steps of a cycle at first.
     alignment
@@ -58,11 +62,14 @@ class DriftCorrected:
         The mean row to subtract, or None; the c of A + cI.
     tol, n_steps, max_rounds
         Stop once the error estimate is at most ``tol`` (0: never), after T steps or so many rounds.
+    noise
+        Gives the law of the pooled noise; None without noise.
     """
 
     def __init__(
         self,
         sizes: dict[str, int],
+        mass: dict[str, int],
         *,
         rank: int,
         local_steps: int,
@@ -72,8 +79,10 @@ class DriftCorrected:
         tol: float = 0.0,
         n_steps: int | None = None,
         max_rounds: int | None = None,
+        noise: Callable[[Mapping[str, int], float], NoiseLaw] | None = None,
     ) -> None:
         self.sizes = sizes
+        self.mass = mass
         self.rank = rank
         self.local_steps = local_steps
         self.alignment = alignment
@@ -82,6 +91,7 @@ class DriftCorrected:
         self.tol = tol
         self.n_steps = n_steps
         self.max_rounds = max_rounds
+        self.noise = noise
         self.rounds = 0
         self.step = 0
         self.traces: dict[str, list[float]] = {}
@@ -107,22 +117,48 @@ class DriftCorrected:
         values, coefficients = rayleigh_ritz(best.basis, best.product)
         # As in the paper, the output is one step further than the last basis asked about.
         vectors = orth((best.product + self.shift * best.basis) @ coefficients)
-        return self._solution(values, vectors, change=best.error, converged=best.settled)
+        return self._solution(
+            values,
+            vectors,
+            change=best.error,
+            converged=best.settled,
+            signal=self._signal(best),
+        )
+
+    def _signal(self, best: _Point) -> Signal | None:
+        """Return what stands above the noise of the best exact product, if all silos are in it."""
+        if self.noise is None or not best.whole:
+            return None
+        norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
+        return judge(
+            best.basis,
+            best.product,
+            law=self.noise(self.sizes, norm),
+            center=self.center,
+            total_variance=mean_trace(self.traces, self.mass),
+        )
 
     def _solution(
-        self, values: Array, vectors: Array, *, change: float, converged: bool = False
+        self,
+        values: Array,
+        vectors: Array,
+        *,
+        change: float,
+        converged: bool = False,
+        signal: Signal | None = None,
     ) -> Solution:
         return Solution(
             basis=vectors,
             values=values,
             vectors=vectors,
             rank=self.rank,
-            total_variance=mean_trace(self.traces, self.sizes),
+            total_variance=mean_trace(self.traces, self.mass),
             center=self.center,
             sizes=self.sizes,
             n_steps=self.step,
             change=change,
             converged=converged,
+            signal=signal,
         )
 
     def _over(self, best: _Point) -> bool:
@@ -153,7 +189,7 @@ class DriftCorrected:
         closed: Round = yield from self._ask(AskSteps(basis=read_only(basis), n_local_steps=1))
         answers: dict[str, LocalSteps] = closed.answers
         product = weighted_sum(
-            {n: a.product for n, a in answers.items()}, shares(answers, self.sizes)
+            {n: a.product for n, a in answers.items()}, shares(answers, self.mass)
         )
         values, coefficients = rayleigh_ritz(basis, product)
         leading = coefficients[:, : self.rank]
@@ -173,6 +209,7 @@ class DriftCorrected:
             captured=float(values[: self.rank].sum()),
             error=error,
             settled=error <= self.tol or size <= rounding,
+            whole=answers.keys() >= self.sizes.keys(),
         )
 
     def _local(self, basis: Array, pooled: Array | None) -> Exchange:
@@ -193,7 +230,7 @@ class DriftCorrected:
             reference=next(iter(bases.values())),
             alignment=self.alignment,
         )
-        product = weighted_sum(products, shares(answers, self.sizes))
+        product = weighted_sum(products, shares(answers, self.mass))
         closed.notes["misalignment"] = spread
         closed.notes["change"] = sin_theta(basis, orth(product)[:, : self.rank])
         return product, spread

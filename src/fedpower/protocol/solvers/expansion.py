@@ -61,6 +61,7 @@ class Expansion:
         """Return what a :class:`Solution` needs, from a first block of orthonormal columns."""
         d, width = start.shape
         self.basis, self.product, self.doubt = np.empty((d, 0)), np.empty((d, 0)), np.empty(0)
+        self.heard: tuple[str, ...] | None = None
         block, completeness = start, 1.0
         while True:
             found: Product = yield from self.products.multiply(block)
@@ -104,12 +105,15 @@ class Expansion:
             "change": change,
             "converged": converged,
             "completeness": completeness,
+            "told_by": (self.basis, self.product, self.heard or ()),
         }
 
     def _extend(self, block: Array, found: Product) -> None:
         self.basis = np.hstack([self.basis, block])
         self.product = np.hstack([self.product, found.value])
         self.doubt = np.append(self.doubt, np.full(block.shape[1], found.doubt))
+        # A compression of one noised moment takes products by the same silos, all of them.
+        self.heard = found.heard if self.heard in (None, found.heard) else ()
 
     def _afresh(self, vectors: Array) -> Array:
         """Forget products in which too much was filled in; ask about the best vectors anew.
@@ -118,6 +122,7 @@ class Expansion:
         """
         self.basis, self.product = self.basis[:, :0], self.product[:, :0]
         self.doubt = self.doubt[:0]
+        self.heard = None
         return vectors
 
     def _rank(self, values: Array) -> tuple[int, bool]:

@@ -25,9 +25,11 @@ from fedpower.protocol.solvers.evidence import Evidence
 from fedpower.protocol.solvers.expansion import MODEL_PRODUCTS, Expansion
 from fedpower.protocol.solvers.opening import enrol, pooled_mean
 from fedpower.protocol.solvers.participation import Participation, Turnout
-from fedpower.protocol.solvers.power import Floor, Shift
+from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Products
+from fedpower.protocol.solvers.signal import judge
 from fedpower.protocol.solvers.solution import Solution
+from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
 
@@ -74,6 +76,10 @@ class KrylovSettings:
     shift
         Gives the c that makes a noised moment positive: for local steps and models only, Rayleigh–Ritz
         takes the algebraically largest.
+    noise
+        Gives the law of the pooled noise, by which components are judged; None without noise.
+    weights
+        How silos weigh in what is pooled.
     """
 
     n_features: int
@@ -92,6 +98,8 @@ class KrylovSettings:
     center: bool = False
     shift: Shift | None = None
     floor: Floor | None = None
+    noise: Noise | None = None
+    weights: Weights = "rows"
 
 
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
@@ -99,9 +107,10 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     sizes = yield from enrol()
     center = None
     if settings.center:
-        center, sizes = yield from pooled_mean(sizes)
+        center, told = yield from pooled_mean(masses(sizes, settings.weights))
+        sizes = {name: sizes[name] for name in told}
     turnout = Turnout(
-        sizes=sizes,
+        sizes=masses(sizes, settings.weights),
         rng=rng,
         n_participants=settings.n_participants,
         participation=settings.participation,
@@ -137,7 +146,14 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
             rng=rng,
         )
         outcome = yield from expansion.run(start)
-    return Solution(**outcome, total_variance=products.total_variance, center=center, sizes=sizes)
+    basis, product, heard = outcome.pop("told_by")
+    total = products.total_variance
+    signal = None
+    if settings.noise is not None and heard and (center is None or len(heard) == len(sizes)):
+        norm = 0.0 if center is None else float(np.linalg.norm(center))
+        law = settings.noise({name: sizes[name] for name in heard}, norm)
+        signal = judge(basis, product, law=law, center=center, total_variance=total)
+    return Solution(**outcome, total_variance=total, center=center, sizes=sizes, signal=signal)
 
 
 def _warm_start(

@@ -21,18 +21,23 @@ from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.alignment import Alignment
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
+from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.drift import DriftCorrected
 from fedpower.protocol.solvers.opening import enrol, pooled_mean
 from fedpower.protocol.solvers.participation import Participation, Turnout
 from fedpower.protocol.solvers.pooling import align, mean_trace, weighted_sum
+from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
 from fedpower.protocol.solvers.solution import Solution, rank_for
+from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
 Reference = Literal["first", "active", "broadcast"]
 Shift = Callable[[Mapping[str, int], int], float]
-Floor = Callable[[Mapping[str, int]], float]
 """From the silos' sizes and the number of local steps to the c of A + cI."""
+Floor = Callable[[Mapping[str, int]], float]
+Noise = Callable[[Mapping[str, int], float], NoiseLaw]
+"""From the sizes of the silos in a product and the norm of its centre to the law of the pooled noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,10 @@ class PowerSettings:
         Gives the c of A + cI; zero where products come from positive semi-definite moments.
     corrected
         Whether local steps are corrected for drift, see :mod:`fedpower.protocol.solvers.drift`.
+    noise
+        Gives the law of the pooled noise, by which components are judged; None without noise.
+    weights
+        How silos weigh in what is pooled.
     """
 
     n_features: int
@@ -77,6 +86,8 @@ class PowerSettings:
     shift: Shift | None = None
     floor: Floor | None = None
     corrected: bool = False
+    noise: Noise | None = None
+    weights: Weights = "rows"
 
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
@@ -96,7 +107,8 @@ def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
     sizes = yield from enrol()
     center = None
     if settings.center:
-        center, sizes = yield from pooled_mean(sizes)
+        center, heard = yield from pooled_mean(masses(sizes, settings.weights))
+        sizes = {name: sizes[name] for name in heard}
     if settings.floor is not None and settings.tol > 0:
         settings = replace(settings, tol=max(settings.tol, settings.floor(sizes)))
     if settings.corrected:
@@ -127,6 +139,7 @@ def _corrected(
     shift = settings.shift
     drift = DriftCorrected(
         sizes,
+        masses(sizes, settings.weights),
         rank=settings.rank,
         local_steps=next(settings.schedule.steps()),
         alignment=settings.alignment,
@@ -135,6 +148,7 @@ def _corrected(
         tol=settings.tol,
         n_steps=settings.n_steps,
         max_rounds=settings.max_rounds,
+        noise=settings.noise,
     )
     start = orth(rng.standard_normal((settings.n_features, settings.iteration_rank)))
     return (yield from drift.run(start))
@@ -152,9 +166,10 @@ class _Iteration:
     ) -> None:
         self.settings = settings
         self.sizes = sizes
+        self.mass = masses(sizes, settings.weights)
         self.center = center
         self.turnout = Turnout(
-            sizes=sizes,
+            sizes=self.mass,
             rng=rng,
             n_participants=settings.n_participants,
             participation=settings.participation,
@@ -166,7 +181,7 @@ class _Iteration:
     def run(self, start: Array, rank: int, fraction: float | None = None) -> Exchange:
         settings = self.settings
         basis, step, change, converged = start, 0, float("nan"), False
-        product, shift = start, 0.0
+        product, shift, judged = start, 0.0, False
         schedule_steps = settings.schedule.steps()
         last = settings.n_steps if settings.n_steps is not None else settings.schedule.last_step
         while last is None or step < last:
@@ -176,8 +191,10 @@ class _Iteration:
             assert step_to is not None
             shift = self._shift(step_to - step)
             opened = yield self._ask(basis, step_to - step, step_to, shift, draw=is_round)
+            # The noise's law is known of a product of one basis by silos that weigh what their rows do.
+            judged = step_to - step == 1 and self._is_whole(opened)
             before, step = basis, step_to
-            product, output = self._aggregate(basis, opened, is_round)
+            product, output, inner = self._aggregate(basis, opened, is_round)
             basis = orth(output)
             values, vectors = ritz_pairs(basis, product, shift)
             change = sin_theta(before, vectors[:, : _significant(values + shift, rank)])
@@ -188,7 +205,19 @@ class _Iteration:
                 break
             if settings.max_rounds is not None and self.rounds >= settings.max_rounds:
                 break
-        total = mean_trace(self.traces, self.sizes)
+        total = mean_trace(self.traces, self.mass)
+        signal, law = None, self._law(opened)
+        if law is not None:
+            if judged:
+                signal = judge(
+                    before,
+                    product - shift * before,
+                    law=law,
+                    center=self.center,
+                    total_variance=total,
+                )
+            if not law.once:  # singular values of a noised product are above all its noise's
+                values = eigenvalues(inner)
         return Solution(
             basis=basis,
             values=values,
@@ -201,7 +230,22 @@ class _Iteration:
             change=change,
             converged=converged,
             completeness=self.completeness,
+            signal=signal,
         )
+
+    def _is_whole(self, opened: Round) -> bool:
+        """Return whether a pooled product is one of all rows, or about no centre of others' rows."""
+        if self.turnout.drawn is not None:
+            return False
+        return self.center is None or opened.answers.keys() >= self.sizes.keys()
+
+    def _law(self, opened: Round) -> NoiseLaw | None:
+        """Return the law of the noise of the last pooled product; None without noise."""
+        if self.settings.noise is None:
+            return None
+        norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
+        heard = {name: size for name, size in self.sizes.items() if name in opened.answers}
+        return self.settings.noise(heard, norm)
 
     def _ask(self, basis: Array, n_local_steps: int, step: int, shift: float, draw: bool) -> Ask:
         settings = self.settings
@@ -220,11 +264,15 @@ class _Iteration:
             step=step,
         )
 
-    def _aggregate(self, broadcast: Array, opened: Round, is_round: bool) -> tuple[Array, Array]:
+    def _aggregate(
+        self, broadcast: Array, opened: Round, is_round: bool
+    ) -> tuple[Array, Array, Array]:
         """Return the pooled product and what the next basis is the ``orth`` of [FP Alg. 2, 11–12].
 
         At a round both are Y_{t+1}. After trailing local steps (T outside the schedule) the output is
         the average of the Z_T^(i), aligned once more with D_{T+1} [FP Alg. 2, output].
+
+        And Σ w_i D_iᵀZ_iᵀY_iD_i, symmetric: each Z_i is older than the noise in its Y_i.
         """
         answers: dict[str, LocalSteps] = opened.answers
         weights = self.turnout.weights(answers)
@@ -240,11 +288,13 @@ class _Iteration:
             if answer.total_variance is not None:
                 self.traces.setdefault(name, []).append(answer.total_variance)
         product = weighted_sum(products, weights)
+        turned, _ = self._align(broadcast, bases, bases)
+        inner = weighted_sum({n: compressed(turned[n], products[n]) for n in products}, weights)
         if is_round:
-            return product, product
+            return product, product, inner
         local = {name: orth(local_product) for name, local_product in products.items()}
         aligned, _ = self._align(broadcast, local, local)
-        return product, weighted_sum(aligned, weights)
+        return product, weighted_sum(aligned, weights), inner
 
     def _align(
         self, broadcast: Array, bases: dict[str, Array], matrices: dict[str, Array]

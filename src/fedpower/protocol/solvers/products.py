@@ -32,6 +32,8 @@ class Product:
         Whether asking anew may leave less to be filled in: not where only absent silos are missing.
     closed
         The round that completed it.
+    heard
+        The silos whose own answers make it up; nobody where something was filled in.
     """
 
     value: Array
@@ -39,6 +41,7 @@ class Product:
     doubt: float
     can_improve: bool
     closed: Round
+    heard: tuple[str, ...] = ()
 
 
 class Products:
@@ -210,6 +213,7 @@ class Products:
             doubt=sum(weights[name] * spread for name, (_, spread) in filled.items()),
             can_improve=not filled or any(name not in self._absent for name in filled),
             closed=closed,
+            heard=() if missing else tuple(pool),
         )
 
     def _usual_reasks(self) -> int:

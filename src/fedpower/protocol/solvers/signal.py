@@ -1,7 +1,8 @@
-"""How many components of a noised moment stand above its noise, and what they are without it.
+"""How many components stand above the noise of the releases they come from, and what they are without it.
 
-Post-processing of a release whose noise is known exactly, so it costs no budget. The rule and its
-error probability, in words: docs/how-to/choose-k.md.
+Post-processing of releases whose noise is known exactly, so it costs no budget. One rule for every
+solver and noise mode; where its proof does not hold there is no verdict. The rule and its error
+probability, in words: docs/how-to/choose-k.md; why this one: docs/decisions/0017.
 """
 
 import math
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg.goe import goe_quantile
 from fedpower.privacy.summary import MEAN_WEIGHT
+from fedpower.protocol.noise_law import NoiseLaw
 
 Array = NDArray[np.float64]
 
@@ -31,7 +33,7 @@ _SIDE_LEVEL = LEVEL / 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What a noised moment shows beyond its noise.
+    """What a noised release shows beyond its noise.
 
     Attributes
     ----------
@@ -64,8 +66,10 @@ def find_signal(
     center: Array | None,
     total_variance: float,
     std: float,
+    n_features: int | None = None,
+    center_norm: float | None = None,
 ) -> Signal:
-    """Return what stands above the noise of a pooled moment Â = A + noise.
+    """Return what stands above the noise of a pooled moment Â = A + noise, or of a compression of it.
 
     A component j counts if those before it do and its variance, less all that noise may have added,
     exceeds the average of those after it (zero for the last).
@@ -83,20 +87,26 @@ def find_signal(
     bounds every λ_j(A) from below [Weyl]; and tr A is at most the released trace plus its own noise and
     2‖μ̂‖ρ. Without a mean it is A ⪰ Â − qI. A union bound over q, ρ and the trace gives `LEVEL`. ∎
 
+    Of a solver that iterates with Â only VᵀÂV is known, V orthonormal and found with the noise in sight.
+    The j-th eigenvalue of VᵀMV is at most that of M [Cauchy], for M = Â − qμ̂μ̂ᵀ/c² too: what counts by
+    the compression counts by Â.
+
     Parameters
     ----------
     moment
-        Â, d×d, about the noised mean where there is one.
+        Â, d×d, about the noised mean where there is one; or VᵀÂV.
     pairs
-        Its eigenvalues, all d, and leading eigenvectors, largest first.
+        Its eigenvalues, all of them, and leading eigenvectors, largest first.
     center, total_variance
-        μ̂ or None; the released trace, about it.
+        μ̂ or None (Vᵀμ̂ of a compression); the released trace, about it.
     std
         σ of the pooled release: the diagonal's noise, √2 times that off it.
+    n_features, center_norm
+        d and ‖μ̂‖ of a compression.
     """
     values, vectors = pairs
-    dim = values.size
-    inflation = np.ones(dim)
+    dim = values.size if n_features is None else n_features
+    inflation = np.ones(values.size)
     trace = total_variance + std * float(scipy.stats.norm.isf(_SIDE_LEVEL))
     if center is None:
         reach = std * goe_quantile(dim, LEVEL - _SIDE_LEVEL)
@@ -108,11 +118,12 @@ def find_signal(
         steep = reach / MEAN_WEIGHT**2
         shown = eigenvalues(moment - steep * np.outer(center, center))
         inflation[: vectors.shape[1]] += (center @ vectors / MEAN_WEIGHT) ** 2
-        trace += 2.0 * float(np.linalg.norm(center)) * mean_reach
+        length = float(np.linalg.norm(center)) if center_norm is None else center_norm
+        trace += 2.0 * length * mean_reach
         reach += mean_reach**2
         correction = dim * mean_std**2
     least = shown - reach
-    n_above = _count(least, trace)
+    n_above = _count(least, trace, dim)
     total = total_variance + correction
     edges = std * np.sqrt(2.0 * dim * inflation[:n_above])
     return Signal(
@@ -121,6 +132,96 @@ def find_signal(
         total_variance=total,
         prominence=float(shown[0] / (reach + max(trace, 0.0) / dim)),
     )
+
+
+def find_signal_of_product(
+    basis: Array,
+    product: Array,
+    *,
+    law: NoiseLaw,
+    center: Array | None,
+    total_variance: float,
+) -> Signal:
+    """Return what stands above the noise of a product Y = A_cZ + N whose N is newer than its Z.
+
+    Theorem. As that of :func:`find_signal`, and by the same count.
+
+    Proof. Z (d×r, orthonormal) was fixed before N was drawn, so given all that came before the entries
+    of ZᵀN are independent N(0, σ²), and H = (ZᵀY + YᵀZ)/2 is ZᵀA_cZ plus noise of exactly the law of
+    `goe_quantile` for r: d plays no part, nor does how Z was found. With λ_max of that noise at most q,
+    λ_j(A_c) ≥ λ_j(ZᵀA_cZ) ≥ λ_j(H) − q [Cauchy, Weyl]. About a released mean that is off by e,
+    A_c = A + eeᵀ: a rank of one, so λ_j(A) ≥ λ_{j+1}(A_c), and λ_j(A) ≥ λ_j(A_c) − ρ² once ‖e‖ ≤ ρ.
+    tr A ≤ tr A_c, which is at most what was released plus its own noise, and at most (1 + ‖c‖)² for
+    rows of norm at most 1. A union bound over q, ρ and the trace gives `LEVEL`. ∎
+
+    The theorem is about *one* product. Products of a whole history do not have it: each basis holds the
+    noise of the products before it, which a combination of them shows as variance.
+
+    Parameters
+    ----------
+    basis, product
+        Z and Y.
+    law
+        Of the pooled noise; ``std`` is that of Y's entries, about whichever centre.
+    center, total_variance
+        c or None; the released trace about it, the mean of one or more with noise σ each, or NaN.
+    """
+    dim, width = basis.shape
+    values = eigenvalues(compressed(basis, product))
+    length = 0.0 if center is None else float(np.linalg.norm(center))
+    most = (1.0 + length) ** 2
+    trace = total_variance + law.std * float(scipy.stats.norm.isf(_SIDE_LEVEL))
+    trace = most if math.isnan(trace) else min(trace, most)
+    shown = values - law.std * goe_quantile(width, LEVEL - 2 * _SIDE_LEVEL)
+    off = law.mean_std**2 * float(scipy.stats.chi2.isf(_SIDE_LEVEL, dim))
+    least = np.maximum(shown - off, np.append(shown[1:], -np.inf))
+    n_above = _count(least, trace, dim)
+    total = most if math.isnan(total_variance) else min(max(total_variance, 0.0), most)
+    edges = np.full(n_above, law.std * math.sqrt(2.0 * width))
+    needed = float(values[0] - least[0]) + max(trace, 0.0) / dim
+    return Signal(
+        n_above=n_above,
+        denoised=_denoised(values[:n_above], edges, total, dim),
+        total_variance=total,
+        prominence=float(values[0]) / needed if needed > 0 else 0.0,
+    )
+
+
+def judge(
+    basis: Array,
+    product: Array,
+    *,
+    law: NoiseLaw,
+    center: Array | None,
+    total_variance: float,
+) -> Signal | None:
+    """Return what stands above the noise of a pooled product of a common basis, in every noise mode.
+
+    None where the trace of a noised moment is not known, without which there is nothing to compare with.
+    """
+    if not law.once:
+        return find_signal_of_product(
+            basis, product, law=law, center=center, total_variance=total_variance
+        )
+    if math.isnan(total_variance):
+        return None
+    inner = compressed(basis, product)
+    values, vectors = np.linalg.eigh(inner)
+    return find_signal(
+        inner,
+        (values[::-1], vectors[:, ::-1]),
+        center=None if center is None else basis.T @ center,
+        total_variance=total_variance,
+        std=law.std,
+        n_features=len(basis),
+        center_norm=0.0 if center is None else float(np.linalg.norm(center)),
+    )
+
+
+def compressed(basis: Array, product: Array) -> Array:
+    """Return (ZᵀY + YᵀZ)/2: ZᵀAZ, and of noise in Y what is symmetric."""
+    inner = basis.T @ product
+    return np.asarray((inner + inner.T) / 2.0)
 
 
 def chosen_rank(asked: float | Literal["noise"], signal: Signal, *, kept: bool = True) -> int:
@@ -158,16 +259,16 @@ def eigenvalues(moment: Array) -> Array:
     return np.asarray(scipy.linalg.eigvalsh(moment)[::-1], dtype=np.float64)
 
 
-def _count(least: Array, trace: float) -> int:
+def _count(least: Array, trace: float, dim: int) -> int:
     """Return how many lead the others by their least possible values; ``trace`` is the most possible."""
-    known, dim = 0.0, least.size
+    known = 0.0
     for place, value in enumerate(least):
         after = dim - place - 1
         average = (trace - known - value) / after if after else 0.0
         if value <= max(average, 0.0):
             return place
         known += float(value)
-    return dim
+    return int(least.size)
 
 
 def _denoised(values: Array, edges: Array, total: float, dim: int) -> Array:

@@ -37,6 +37,8 @@ class Solution:
         All eigenvalues of the pooled moment, where the whole of it is known; else None.
     signal
         What stands above the noise, where that can be told; else None.
+    remarks
+        Sentences on numbers that are not to be trusted, and on silos that look like one.
     """
 
     basis: Array
@@ -52,6 +54,7 @@ class Solution:
     completeness: float = 1.0
     spectrum: Array | None = None
     signal: Signal | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

@@ -19,6 +19,7 @@ from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
 from fedpower.protocol.solvers.opening import enrol
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
 from fedpower.protocol.solvers.solution import Solution, rank_for
+from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
 
@@ -37,6 +38,8 @@ class UploadSettings:
         Likewise to what is added to the sum before anything is computed from it; None adds nothing.
     kept
         Whether the silos have ledgers that outlive this run, so that the same releases can be had again.
+    weights
+        How silos weigh in the pooled moment.
     """
 
     n_features: int
@@ -45,6 +48,7 @@ class UploadSettings:
     noise: Callable[[Mapping[str, int]], float] | None = None
     smoothing: Callable[[Mapping[str, int]], Smoothing | None] | None = None
     kept: bool = True
+    weights: Weights = "rows"
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -58,12 +62,13 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     sizes = yield from enrol()
     opened = yield Ask(body=AskMoment(), silos=tuple(sizes), step=1)
     answers: dict[str, PackedMoment] = opened.answers
-    moment, center, total = pool(answers, sizes, settings.n_features)
+    moment, center, total = pool(answers, masses(sizes, settings.weights), settings.n_features)
     opened.notes["change"] = 0.0
     heard = {name: sizes[name] for name in answers}
     smooth = None if settings.smoothing is None else settings.smoothing(heard)
     if smooth is not None:
         moment, center, total = smoothed(moment, center, total, smooth, key=_key(answers))
+    remarks = [] if settings.noise is not None else [*_copies(answers, heard), *imprecise(moment)]
     return decompose(
         moment,
         center=center,
@@ -73,7 +78,53 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         iteration_rank=settings.iteration_rank,
         noise_std=0.0 if settings.noise is None else settings.noise(heard),
         kept=settings.kept,
+        remarks=tuple(remarks),
     )
+
+
+def _copies(answers: dict[str, PackedMoment], sizes: dict[str, int]) -> list[str]:
+    """Return a sentence for each silo whose exact moment is another's; rows of zeros tell nothing."""
+    first: dict[tuple[int, bytes], str] = {}
+    said = []
+    for name, answer in answers.items():
+        if answer.triangle.any():
+            known = first.setdefault((sizes[name], answer.triangle.tobytes()), name)
+            if known != name:
+                said.append(same_rows(known, name))
+    return said
+
+
+def same_rows(one: str, other: str) -> str:
+    """Return what to say of two silos that hold the same rows."""
+    return (
+        f"silos {one!r} and {other!r} hold the same rows, which then count twice; leave one out unless "
+        "that is meant"
+    )
+
+
+def imprecise(moment: Array) -> list[str]:
+    """Return a sentence where float64 cannot hold what the columns of an exact moment vary by.
+
+    An eigendecomposition is off by about d·eps of the largest eigenvalue [Weyl]: columns that vary less
+    than that beside another are lost in its rounding, and their variances with them. Squares below the
+    smallest normal number have lost digits, or all of them.
+    """
+    variances = np.diagonal(moment)
+    largest = float(variances.max(initial=0.0))
+    if largest < np.finfo(np.float64).tiny / np.finfo(np.float64).eps:
+        return [
+            "the rows show no variance that float64 can hold, so the axes are arbitrary; give the "
+            "columns in larger units, unless they are constant"
+        ]
+    rounding = len(variances) * np.finfo(np.float64).eps * largest
+    lost = int(np.count_nonzero((variances > 0) & (variances < rounding)))
+    if not lost:
+        return []
+    columns = "1 column varies" if lost == 1 else f"{lost} columns vary"
+    return [
+        f"{columns} less than the rounding errors of the largest ({rounding:.1g}): variances below that "
+        "are not to be trusted; give scales for the columns, or take solver='krylov'"
+    ]
 
 
 def decompose(
@@ -86,6 +137,7 @@ def decompose(
     iteration_rank: int,
     noise_std: float = 0.0,
     kept: bool = True,
+    remarks: tuple[str, ...] = (),
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
@@ -125,6 +177,7 @@ def decompose(
         converged=True,
         spectrum=spectrum,
         signal=signal,
+        remarks=remarks,
     )
 
 
@@ -162,7 +215,10 @@ def _key(answers: Mapping[str, PackedMoment]) -> bytes:
 def pool(
     answers: dict[str, PackedMoment], sizes: dict[str, int], n_features: int
 ) -> tuple[Array, Array | None, float]:
-    """Return (pooled moment, pooled mean or None, its trace) of the silos that answered."""
+    """Return (pooled moment, pooled mean or None, its trace) of the silos that answered.
+
+    ``sizes`` are what they weigh in proportion to.
+    """
     rows, columns = lower_triangle(n_features)
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()

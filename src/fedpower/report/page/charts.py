@@ -26,7 +26,13 @@ SHAPES = {
     "small-cross": "M-3-3L3 3M3-3L-3 3",
 }
 
-SCREE_SHAPES = {"signal": "dot", "near": "dot", "noise": "cross", "beyond": "square"}
+SCREE_SHAPES = {
+    "signal": "dot",
+    "near": "dot",
+    "unknown": "dot",
+    "noise": "cross",
+    "beyond": "square",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,17 @@ from fedpower.report.page.tables import (
     section,
     table,
 )
-from fedpower.report.page.words import above_the_noise, column, count, listed, number, percent
+from fedpower.report.page.words import (
+    NOT_ASSESSED,
+    above_the_noise,
+    beyond_bound,
+    column,
+    count,
+    listed,
+    most_variance,
+    number,
+    percent,
+)
 from fedpower.report.result import Result
 
 MOST_DRAWN = 60
@@ -24,6 +34,7 @@ STANDINGS = {
     "signal": ("●", "well above the noise"),
     "near": ("○", "near the noise"),
     "noise": ("×", "noise"),
+    "unknown": ("?", "not assessed"),
 }
 """By standing: its sign, and the verdict in words."""
 
@@ -61,11 +72,14 @@ def components_section(result: Result) -> Markup:
 
 
 def above_noise(result: Result) -> list[str]:
-    """Return how many stand above the noise, in the words of `fedpower fit`; nothing if unknown."""
+    """Return how many stand above the noise, in the words of `fedpower fit`; nothing without noise."""
     known = result.run.get("n_above_noise")
     if known is None:
-        return []
-    return [f"{above_the_noise(known, result.n_features)}."]
+        return [f"{NOT_ASSESSED}."] if result.noise_edge else []
+    told = beyond_bound(
+        result.explained_variance.tolist(), most_variance(result.run, result.n_samples)
+    )
+    return [f"{above_the_noise(known, result.n_features)}.", *told]
 
 
 def mixed(result: Result) -> list[list[str]]:
@@ -75,7 +89,7 @@ def mixed(result: Result) -> list[list[str]]:
     another (Davis-Kahan); the space that they span together is not concerned. Components that are noise
     are left out; the eigenvalue after the last one counts where it is known.
     """
-    if result.noise_edge == 0:
+    if result.noise_edge == 0 or result.run.get("n_above_noise") is None:
         return []
     named = [f"pc{place}" for place in range(1, result.n_components + 1)]
     values = result.explained_variance.tolist()
@@ -137,9 +151,13 @@ def _left_out(total: int, drawn: int) -> list[Markup]:
 
 def _variances(result: Result) -> Markup:
     variances, ratios = result.explained_variance.tolist(), result.explained_variance_ratio
+    noise = [kind == "noise" for kind in result.standings]
     together = [
-        None if kind == "noise" else float(share)
-        for kind, share in zip(result.standings, np.cumsum(ratios), strict=True)
+        None if drowned else float(share)
+        for drowned, share in zip(noise, np.cumsum(ratios), strict=True)
+    ]
+    alone = [
+        None if drowned else float(share) for drowned, share in zip(noise, ratios, strict=True)
     ]
     columns: dict[str, list[Any]] = {
         "Component": [f"pc{place}" for place in range(1, result.n_components + 1)]
@@ -147,7 +165,7 @@ def _variances(result: Result) -> Markup:
     if result.noise_edge:
         columns["Verdict"] = [_verdict(kind) for kind in result.standings]
     columns["Variance"] = figures(column(variances), variances)
-    columns["Share of all"] = figures(map(percent, ratios), ratios.tolist())
+    columns["Share of all"] = figures(map(percent, alone), alone)
     columns["Together"] = figures(map(percent, together), together)
     if result.noise_edge:
         times = [variance / result.noise_edge for variance in variances]
@@ -157,7 +175,7 @@ def _variances(result: Result) -> Markup:
     remark = (
         f"A component below the noise level is noise; one below twice the level{_uncounted(result)} is "
         "near it, and to be read with care. The level is known from public facts alone."
-        if result.noise_edge
+        if result.noise_edge and "unknown" not in result.standings
         else None
     )
     rows = list(zip(*columns.values(), strict=True))

@@ -82,6 +82,7 @@ RECORD = {
     "n_samples": int,
     "noise_edge": IfThere(NUMBER),
     "n_above_noise": IfThere(int),
+    "remarks": IfThere(Several(str)),
     "silos": Several(SILO, least=1),
     "bytes_up": int,
     "bytes_down": int,

@@ -58,7 +58,7 @@ def summary(result: Result) -> Markup:
     """Return the three lines: what was found, what was spent, what that means."""
     privacy = result.run["privacy"]
     lines = (
-        ("Found", _found(result)),
+        ("Found", " ".join((_found(result), *_remarks(result)))),
         ("Spent", _spent(privacy)),
         ("Meaning", _meaning(privacy)),
     )
@@ -89,6 +89,8 @@ def _found(result: Result) -> str:
         )
     if result.noise_edge == 0:
         return f"{count(total, 'component')}{share}. No noise was added, so none is drowned in it."
+    if "unknown" in held:
+        return " ".join((f"{count(total, 'component')}.", *above_noise(result)))
     edge = number(result.noise_edge, 3)
     level = f"the level that privacy noise alone would reach (a variance of {edge})"
     if held.count("noise") == total:
@@ -115,6 +117,11 @@ def _found(result: Result) -> str:
             *above_noise(result),
         )
     )
+
+
+def _remarks(result: Result) -> list[str]:
+    """Return what the run says is not to be trusted, as sentences."""
+    return [f"Beware: {remark}." for remark in result.run.get("remarks") or ()]
 
 
 def _those(held: list[str], kind: str, one: str, several: str) -> list[str]:

@@ -1,8 +1,9 @@
 """Numbers, sizes, times and lists as people read them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MONTHS = (
@@ -64,6 +65,33 @@ def percent(share: float | None) -> str:
 def signed(text: str) -> str:
     """Return digits with a minus as long as a plus."""
     return text.replace("-", "−")
+
+
+NOT_ASSESSED = (
+    "Which components stand above the noise was not assessed: that takes a last product in which all "
+    "silos answered about the same directions"
+)
+
+
+def beyond_bound(variances: Sequence[float], most: float) -> list[str]:
+    """Return a sentence where more variance is shown than rows within their bound can have; else none."""
+    above = [f"pc{place}" for place, value in enumerate(variances, start=1) if value > most]
+    if not above:
+        return []
+    shows = "shows" if len(above) == 1 else "show"
+    named = listed(above if len(above) <= 4 else [*above[:3], f"{len(above) - 3} more"])
+    return [
+        f"{named} {shows} more variance than the {number(most, 3)} that rows within their bound can "
+        "have: what is beyond is noise."
+    ]
+
+
+def most_variance(run: Mapping[str, Any], n_samples: int) -> float:
+    """Return the most variance that rows within their bound can have; infinity where none is known."""
+    terms = run["parameters"]
+    bound = 1.0 if terms.get("normalize") else terms.get("row_norm")
+    known = isinstance(bound, int | float)
+    return float(bound) ** 2 * n_samples / max(n_samples - 1, 1) if known else math.inf
 
 
 def above_the_noise(n_above: int, n_features: int) -> str:

@@ -1,0 +1,63 @@
+"""How much each silo weighs in what is pooled: by its rows, or against its noise."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from fedpower.privacy.budget import Budget
+
+Weights = Literal["rows", "noise"]
+WEIGHTS: tuple[Weights, ...] = ("rows", "noise")
+
+WORTH = 0.9
+"""Silos are named as costly where without them the pooled noise is below this share of what it is."""
+
+
+def masses(sizes: Mapping[str, int], weights: Weights = "rows") -> dict[str, int]:
+    """Return by silo the whole number that its weight is proportional to: s_i, or s_i².
+
+    ``rows``: w_i = s_i/n, what pooled rows would give. A silo's noise is proportional to 1/s_i, so each
+    adds as much to the sum as any other, however few its rows are. ``noise``: w_i ∝ 1/τ_i² ∝ s_i², the
+    weights that make Σ w_i²τ_i² least [Gauss–Markov]. They lean towards large silos: the moment that is
+    found is that of pooled rows where silos are alike, and of the large ones where they are not.
+    """
+    return {name: size if weights == "rows" else size**2 for name, size in sizes.items()}
+
+
+def pooled(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
+    """Return √(Σ w_i²τ_i²) where each silo noises what it sends by itself."""
+    mass = masses(sizes, weights)
+    total = sum(mass.values())
+    return math.hypot(*(mass[name] / total * budget.std(sizes[name]) for name in sizes))
+
+
+def costly_silos(
+    budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows"
+) -> tuple[list[str], float]:
+    """Return the silos whose noise costs more than their rows bring, and the noise's share without them.
+
+    The smallest are left out as long as that makes the pooled noise less; sizes are public. None where
+    it would be `WORTH` of what it is or more, and none against noise-minimising weights.
+    """
+    by_size = sorted(sizes, key=lambda name: sizes[name])
+    whole = pooled(budget, sizes, weights)
+    left = dict(sizes)
+    for name in by_size[:-1]:
+        without = {other: size for other, size in left.items() if other != name}
+        if pooled(budget, without, weights) >= pooled(budget, left, weights):
+            break
+        left = without
+    share = pooled(budget, left, weights) / whole
+    costly = [name for name in sizes if name not in left]
+    return (costly, share) if costly and share < WORTH else ([], 1.0)
+
+
+def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int]) -> str:
+    """Return what to do about silos that cost more than they bring, in one sentence."""
+    shown = ", ".join(f"{name} ({sizes[name]} rows)" for name in costly[:5])
+    more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
+    return (
+        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} the "
+        f"pooled noise would be {share:.2g} of what it is; leave them out, take weights='noise', or "
+        "share the noise with aggregation='secure'"
+    )

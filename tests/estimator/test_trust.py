@@ -1,0 +1,112 @@
+"""Numbers that cannot be trusted are announced, and small silos need not cost more than they bring."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from fedpower import FedPCA
+from fedpower.linalg import sin_theta
+from fedpower.report import read_result, write_result
+from problems import Array
+
+EXACT = {"epsilon": float("inf"), "solver": "moment"}
+
+
+def rows_of(n_rows: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal((n_rows, 5)) * [3.0, 2.0, 1.0, 1.0, 1.0]
+
+
+def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
+    rows = rows_of(400)
+    rows[:, 4] *= 1e12
+    with pytest.warns(
+        UserWarning, match="4 columns vary less than the rounding errors of the largest"
+    ):
+        model = FedPCA(2, **EXACT).fit(rows)
+    write_result(tmp_path / "out", model)
+    assert read_result(tmp_path / "out").run["remarks"] == model.remarks_
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "variances below that are not to be trusted" in page
+
+
+def test_values_whose_squares_vanish_are_announced():
+    with pytest.warns(UserWarning, match="no variance that float64 can hold"):
+        FedPCA(2, **EXACT).fit(rows_of(50) * 1e-300)
+
+
+def test_usual_rows_are_announced_nothing_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FedPCA(2, **EXACT).fit(rows_of(50)).remarks_ == []
+        FedPCA(2, **EXACT).fit(
+            rows_of(3)
+        )  # fewer rows than columns: variances of zero, no lost ones
+        FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6).fit_silos([rows_of(90), rows_of(80, 1)])
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_same_rows_under_two_names_are_announced(*, private: bool):
+    silos = {"north": rows_of(90), "south": rows_of(90).copy(), "east": rows_of(90, 1)}
+    terms = {"epsilon": 1.0, "row_norm": 9.0, "delta": 1e-6} if private else EXACT
+    with pytest.warns(UserWarning, match="silos 'north' and 'south' hold the same rows"):
+        FedPCA(2, **terms).fit_silos(silos)
+
+
+def test_tiny_silos_are_announced_and_weights_make_up_for_them():
+    """Nine silos of a row beside one of 20,000: medians over 5 fits, which are three apart."""
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((20_009, 20)) * np.sqrt(np.append([0.2, 0.15], np.full(18, 0.005)))
+    large, tiny = rows[:20_000], {f"tiny-{place}": rows[[20_000 + place]] for place in range(9)}
+    truth = np.linalg.eigh(large.T @ large)[1][:, -2:]
+
+    def error(silos: dict[str, Array], weights: str) -> float:
+        found = []
+        for seed in range(5):
+            model = FedPCA(
+                2,
+                epsilon=0.5,
+                delta=1e-6,
+                row_norm=2.0,
+                center=False,
+                weights=weights,
+                random_state=seed,
+            ).fit_silos(silos)
+            found.append(sin_theta(model.components_.T, truth))
+        return float(np.median(found))
+
+    with pytest.warns(UserWarning, match="each silo adds as much noise as any other"):
+        pooled = error({"large": large, **tiny}, "rows")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weighed = error({"large": large, **tiny}, "noise")
+        alone = error({"large": large}, "rows")
+    assert weighed < 0.6 * pooled
+    assert weighed == pytest.approx(alone, rel=0.8)
+
+
+@pytest.mark.parametrize(
+    ("solver", "noise"),
+    [("moment", "moment"), ("krylov", "moment"), ("krylov", "step"), ("fedpower", "step")],
+)
+def test_weights_count_alike_in_every_solver(solver: str, noise: str):
+    """Two silos that differ: with weights s² the pooled moment is nearly the larger one's."""
+    rng = np.random.default_rng(1)
+    large = rng.standard_normal((60_000, 6)) * [0.5, 0.05, 0.05, 0.05, 0.05, 0.05]
+    small = rng.standard_normal((600, 6)) * [0.05, 3.0, 0.05, 0.05, 0.05, 0.05]
+    terms = {"solver": solver, "noise": noise, "epsilon": 20.0, "delta": 1e-6, "random_state": 0}
+    model = FedPCA(1, row_norm=4.0, center=False, weights="noise", iteration_rank=3, **terms)
+    model.fit_silos([large, small])
+    assert abs(model.components_[0, 0]) > 0.99
+    assert model.explained_variance_[0] == pytest.approx(0.25, rel=0.1)
+
+
+def test_weights_by_rows_leave_the_terms_as_they_were():
+    study = FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6).fit(rows_of(90)).study_
+    other = (
+        FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6, weights="noise").fit(rows_of(90)).study_
+    )
+    assert study.digest != other.digest
+    assert (
+        study.moment_terms == other.moment_terms
+    )  # what a silo releases does not depend on weights
