@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.data.blocks import dense_blocks, full_blocks
-from fedpower.data.kernel import GRAM_BYTES, SPARSE_LIMIT, gram_rows, shares_blocks
+from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
 from fedpower.data.kernel import block_rows as usual_rows
 from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.data.moment import require_center
@@ -30,11 +30,6 @@ from fedpower.linalg.words import Words
 
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""
-
-PRODUCT_ROWS = 1024
-"""Rows of a product of thin rows: they stay in a core's cache between the passes over them."""
-
-PRODUCT_BYTES = 64 * 2**20
 
 _MAGIC = b"fedpower.ExactMoments/1\n"
 _HEAD = struct.Struct("<qqqq")
@@ -354,9 +349,7 @@ class BlockSums:
 
 def product_rows(n_features: int, lattice: RowLattice) -> int:
     """Return how many rows are multiplied together: a few MiB of them, and no more than is exact."""
-    thin = min(PRODUCT_ROWS, max(1, PRODUCT_BYTES // (8 * n_features)))
-    wide = min(8 * n_features, GRAM_BYTES // (8 * n_features))
-    return min(max(thin, wide), lattice.exact_rows)
+    return min(gram_rows(n_features), lattice.exact_rows)
 
 
 def exact_moment(

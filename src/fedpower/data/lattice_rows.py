@@ -149,6 +149,8 @@ class LatticeRows:
         self._target = self._side - MARGIN
         self._bound = 1.0 if treatment.row_norm is None else treatment.row_norm
         self._factor = self._side / self._bound
+        self._limit = (self._bound * (self._target / self._side)) ** 2
+        self._longer = (self._bound * (1 + 2.0**-24)) ** 2
         # A row as short as this once it is rounded had a norm below the target before.
         self._surely_short = max(0.0, self._target - 1 - math.sqrt(n_features) / 2) ** 2
         self._expect_long = treatment.normalize
@@ -261,24 +263,21 @@ class LatticeRows:
     def _scale_by(self, rows: _Rows, squares: Vector, out: Matrix, far: int = 0) -> int:
         """Do the same for rows with these squared norms, which are 2^far times the moved rows."""
         squares = self._rounded(rows, squares)
-        limit, longer = (
-            np.ldexp(_squared(self._bound * share), 2 * far)
-            for share in (self._target / self._side, 1 + 2.0**-24)
-        )
         n_clipped = 0
         if self._rule.normalize:
             factors = self._target / np.sqrt(squares)
         else:
-            chosen = squares > limit
+            chosen = squares > np.ldexp(self._limit, 2 * far)
             n_chosen = int(np.count_nonzero(chosen))
-            n_clipped = int(np.count_nonzero(squares > longer)) if n_chosen else 0
+            if n_chosen:
+                n_clipped = int(np.count_nonzero(squares > np.ldexp(self._longer, 2 * far)))
             self._expect_long = n_chosen * FEW > squares.size
             factors = np.full(squares.size if n_chosen else 1, np.ldexp(self._factor, -far))
             if n_chosen:
                 factors[chosen] = self._target / np.sqrt(squares[chosen])
         _times(rows, factors, out)
         np.rint(out, out=out)
-        self._shrink(rows, np.broadcast_to(factors, squares.shape), out)
+        self._shrink(rows, factors, out)
         return n_clipped
 
     def _shrink(self, rows: _Rows, factors: Vector, out: Matrix) -> None:
@@ -292,7 +291,8 @@ class LatticeRows:
         while (long := np.flatnonzero(~(squares <= self._side**2))).size:
             step *= 2
             part, place = _rows_at(rows, long)
-            smaller = factors[long] * max(0.0, 1 - step / self._side)
+            whole = factors[long] if factors.size > 1 else factors
+            smaller = whole * max(0.0, 1 - step / self._side)
             integers = np.rint(_times(part, smaller, np.empty(part.shape)))
             out[place] = integers
             squares[long] = _squares(_like(part, integers))
@@ -327,10 +327,6 @@ class LatticeRows:
             "rows must stay finite when centred and scaled, got values beyond float64's range; "
             "give the columns in other units"
         )
-
-
-def _squared(value: float) -> float:
-    return value * value
 
 
 def _squares(rows: _Rows) -> Vector:
