@@ -62,8 +62,8 @@ def main() -> None:
         rows=[_line(each, found) for each in found],
         raw=found,
         notes=[
-            f"Least of {options.repeats} repeats of each way, all in turn in one process. Mean, trace and "
-            f"checks are part of every way but {PLAIN}. Where other work holds threads up, the "
+            f"Least of {options.repeats} repeats of each way, all in turn in one process. Mean, trace "
+            f"and checks are part of every way but {PLAIN}. Where other work holds threads up, the "
             "processor time tells more.",
         ],
     )

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
@@ -193,7 +192,7 @@ class ExactSum:
         n_rows: int,
         n_clipped: int,
         total: NDArray[Any],
-        squares: "Iterable[tuple[int, int, NDArray[Any]]] | Any",
+        squares: Iterable[tuple[int, int, NDArray[Any]]],
     ) -> None:
         """Add sums over rows, at most `RowLattice.word_rows` of them, in whole numbers of any dtype.
 
@@ -201,19 +200,22 @@ class ExactSum:
         ----------
         n_rows, n_clipped : how many rows, and how many of them were clipped.
         total : Σ z.
-        squares : Σ z zᵀ, of which the lower triangle is needed: in pieces (first row, first column,
-            values), or a sparse matrix in coordinates of which none occurs twice.
+        squares : the lower triangle of Σ z zᵀ at least, in pieces: first row, first column, values.
         """
         with self._lock:
             self._make_room(n_rows)
             self._count(n_rows, n_clipped, total)
-            if sparse.issparse(squares):
-                self._low[squares.row, squares.col] += squares.data.astype(np.int64, copy=False)
-                return
             for row, column, values in squares:
                 stop = row + values.shape[0], column + values.shape[1]
                 # Made integers first: a sum of both kinds would be one of floats.
                 self._low[row : stop[0], column : stop[1]] += values.astype(np.int64)
+
+    def add_sparse(self, n_rows: int, n_clipped: int, total: NDArray[Any], squares: Any) -> None:
+        """Add the same with Σ z zᵀ as a sparse matrix of integers, no coordinates of which occur twice."""
+        with self._lock:
+            self._make_room(n_rows)
+            self._count(n_rows, n_clipped, total)
+            self._low[squares.row, squares.col] += squares.data
 
     def take(self, found: ExactMoments) -> None:
         """Add finished sums."""
@@ -233,14 +235,14 @@ class ExactSum:
         """Return the sums; they are this object's memory, so nothing may be added any more."""
         if self.n_rows > self.lattice.word_rows:
             self._carry()
-        for word in (self._low, self._high):
-            if word is not None:
-                mirror(word)
+        squares: Any = Words(low=self._low, high=self._high)
+        for word in squares.arrays():
+            mirror(word)
         return _frozen(
             n_rows=self.n_rows,
             lattice=self.lattice,
             total=self._total,
-            squares=Words(low=self._low, high=self._high),
+            squares=squares,
             n_clipped=self.n_clipped,
         )
 
@@ -344,7 +346,7 @@ class BlockSums:
             (found.data.astype(np.int64), found.indices, found.indptr), shape=found.shape
         )
         rows.eliminate_zeros()
-        self._into.add(int(n_rows), n_clipped, total, (rows.T @ rows).tocoo())
+        self._into.add_sparse(int(n_rows), n_clipped, total, (rows.T @ rows).tocoo())
 
 
 def product_rows(n_features: int, lattice: RowLattice) -> int:
@@ -382,7 +384,7 @@ def exact_moment(
         blocks, recheck = full_blocks(source, size, watch), lambda: None
     else:
         size = block_rows or gram_rows(source.n_features)
-        blocks, recheck = dense_blocks(source, size, watch)  # type: ignore[assignment]
+        blocks, recheck = dense_blocks(source, size, watch)
     total = ExactSum(source.n_features, RowLattice() if lattice is None else lattice)
     if source.n_rows is not None:
         workers = min(workers, -(-source.n_rows // size))

@@ -332,7 +332,9 @@ class LatticeRows:
 def _squares(rows: _Rows) -> Vector:
     """Return each row's sum of squares."""
     if isinstance(rows, _SparseRows):
-        return np.bincount(rows.places, weights=rows.data * rows.data, minlength=rows.n_rows)
+        squares = rows.data * rows.data
+        found = np.bincount(rows.places, weights=squares, minlength=rows.n_rows)
+        return np.asarray(found, dtype=np.float64)
     return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
@@ -340,16 +342,18 @@ def _any(rows: _Rows) -> NDArray[np.bool_]:
     """Return which rows have a value that is not 0."""
     if isinstance(rows, _SparseRows):
         return np.bincount(rows.places, weights=rows.data != 0, minlength=rows.n_rows) > 0
-    return np.any(rows, axis=1)
+    return np.asarray(np.any(rows, axis=1))
 
 
 def _times(rows: _Rows, factors: Vector, out: Matrix) -> Matrix:
     """Return rows times a factor each, or times the only one, in ``out``."""
     if factors.size == 1:
-        return np.multiply(_values(rows), factors[0], out=out)
-    if isinstance(rows, _SparseRows):
-        return np.multiply(rows.data, factors[rows.places], out=out)
-    return np.multiply(rows, factors[:, np.newaxis], out=out)
+        np.multiply(_values(rows), factors[0], out=out)
+    elif isinstance(rows, _SparseRows):
+        np.multiply(rows.data, factors[rows.places], out=out)
+    else:
+        np.multiply(rows, factors[:, np.newaxis], out=out)
+    return out
 
 
 def _values(rows: _Rows) -> Matrix:
@@ -374,7 +378,9 @@ def _rows_at(rows: _Rows, chosen: NDArray[np.intp]) -> tuple[_Rows, NDArray[np.i
 
 def _row(rows: _Rows, place: int) -> Vector:
     """Return the values of one row."""
-    return rows.data[rows.places == place] if isinstance(rows, _SparseRows) else rows[place]
+    return np.asarray(
+        rows.data[rows.places == place] if isinstance(rows, _SparseRows) else rows[place]
+    )
 
 
 def _cell_start(cell: Any) -> Any:
