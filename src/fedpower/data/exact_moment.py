@@ -211,7 +211,7 @@ class ExactSum:
                 self._low[row : stop[0], column : stop[1]] += values.astype(np.int64)
 
     def add_sparse(self, n_rows: int, n_clipped: int, total: NDArray[Any], squares: Any) -> None:
-        """Add the same with Σ z zᵀ as a sparse matrix of integers, no coordinates of which occur twice."""
+        """Add the same with Σ z zᵀ as a sparse matrix of integers, which has no place twice."""
         with self._lock:
             self._make_room(n_rows)
             self._count(n_rows, n_clipped, total)

@@ -311,7 +311,7 @@ class LatticeRows:
             boundary = _cell_start(above[place])
             if _exact_square(_row(rows, int(place))) >= Fraction(float(boundary)):
                 below[place] = above[place]
-        return _cell_start(below + 1)
+        return np.asarray(_cell_start(below + 1))
 
     def _require_finite(self, rows: _Rows) -> None:
         """Refuse rows that are not finite."""
