@@ -39,7 +39,7 @@ def expected_counts(edges, scale, n):
     return n * np.diff(np.concatenate([[0.0], cdf, [1.0]]))
 
 
-@pytest.mark.parametrize("scale", [1, 3, 1000, 2**24, 2**30, 3_000_000_001])
+@pytest.mark.parametrize("scale", [1, 3, 1000, 2**24, 2**30, 3_000_000_001, 2**41 + 7, 2**58])
 def test_the_law_is_the_rounded_normal(scale):
     """Chi-square on up to 200 cells; a correct sampler fails with probability 1e-7 per scale."""
     K = gaussian_integers(SeededNoiseForExperiments(scale), N, scale=scale)
@@ -111,18 +111,30 @@ def test_doubtful_candidates_are_settled_as_the_sure_ones(monkeypatch):
         def words(self, n):
             return np.zeros(4, dtype=np.uint64) if n == 4 else super().words(n)
 
-    sure = gaussian_integers(Replayed(9), 3000, scale=12345)
+    scales = (12345, 2**41 + 12345)
+    sure = [gaussian_integers(Replayed(9), 3000, scale=scale) for scale in scales]
     monkeypatch.setattr(noise, "_DOUBT", 2.0)
-    assert np.array_equal(gaussian_integers(Replayed(9), 3000, scale=12345), sure)
+    for scale, expected in zip(scales, sure, strict=True):
+        assert np.array_equal(gaussian_integers(Replayed(9), 3000, scale=scale), expected)
 
 
 @pytest.mark.parametrize("whole", [0, 1, 77, 2**31])
-def test_further_bits_of_the_fraction_decide_a_rounding_that_64_leave_open(whole):
-    scale = 2**32 - 1
+@pytest.mark.parametrize("scale", [2**32 - 1, 2**32 + 1, 2**41 + 3, 2**58 - 1])
+def test_further_bits_of_the_fraction_decide_a_rounding_that_64_leave_open(whole, scale):
     x = (2**63 - 1 + 2**64 * whole) // scale  # scale·x is less than scale·2^-64 below whole + 1/2
     for tail, rounded in ((0, whole), (2**64 - 1, whole + 1)):
         words = Scripted(0, x, 0, tail, tail, 0, 0)  # k = 0, x, u = 0, then the further bits
         assert noise._candidates(words, 1, scale).tolist() == [rounded]
+
+
+@pytest.mark.parametrize("scale", [2**32, 2**41 + 12345, 2**58 - 1, 2**58])
+def test_wide_scales_are_rounded_as_whole_numbers_are(scale):
+    words = np.random.default_rng(0).integers(0, 2**64, 3000, dtype=np.uint64)
+    words[:3] = [0, 2**63, 2**64 - 1]
+    rounded, doubtful = noise._wide_product(words, scale)
+    for x, found, open_ended in zip(words.tolist(), rounded.tolist(), doubtful, strict=True):
+        assert found == (scale * x + 2**63) >> 64
+        assert open_ended == (found != (scale * x + scale - 1 + 2**63) >> 64)
 
 
 def test_a_rounding_that_64_bits_decide_asks_for_no_more():
@@ -175,7 +187,7 @@ def test_any_number_of_integers_can_be_drawn(n):
     assert K.dtype == np.int64
 
 
-@pytest.mark.parametrize("scale", [0, -5, 2**32])
+@pytest.mark.parametrize("scale", [0, -5, 2**58 + 1])
 def test_a_scale_out_of_range_is_refused(scale):
     with pytest.raises(InputError, match="scale must be between 1"):
         gaussian_integers(SystemNoise(), 1, scale=scale)

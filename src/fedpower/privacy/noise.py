@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 
 MAX_SCALE = 2**32 - 1
-"""The largest `scale` of `gaussian_integers`: its products then fit in 64 bits."""
+"""The largest `scale` whose products fit in 64 bits; `lattice` keeps to it."""
+
+WIDEST_SCALE = 2**58
+"""The largest `scale` of `gaussian_integers`: 14 times it fits in 62 bits."""
 
 TV_PER_INTEGER = 2.0**-120
 """Bound on the total variation distance of one of `gaussian_integers` from its ideal law."""
@@ -83,7 +86,7 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
 
     Each integer is within total variation 2⁻¹²⁰ (`TV_PER_INTEGER`) of the ideal: at most 20·2⁻¹²⁸
     for the table and its end at k = 13 (P[|X| ≥ 14] < 2⁻¹⁴⁰), over the acceptance rate 0.71, and
-    less than 2⁻¹⁵⁰ for decisions that 192 bits leave open. Time depends on the words only, never on
+    less than 2⁻¹³⁰ for decisions that 192 bits leave open. Time depends on the words only, never on
     the data.
 
     Parameters
@@ -93,10 +96,10 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     n
         How many integers.
     scale
-        The standard deviation, 1 to 2³² − 1.
+        The standard deviation, 1 to 2⁵⁸.
     """
-    if not 1 <= scale <= MAX_SCALE:
-        raise InputError(f"scale must be between 1 and 2**32 - 1, got {scale}; use 2**30")
+    if not 1 <= scale <= WIDEST_SCALE:
+        raise InputError(f"scale must be between 1 and 2**58, got {scale}; use 2**30")
     out = np.empty(n, dtype=np.int64)
     filled = 0
     while filled < n:
@@ -116,17 +119,38 @@ def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
     distance = probability - u * 2.0**-64
     accepted = distance > 0
 
-    # scale·x + 1/2 with x = 2^-64·(its word): whole part and the top 32 bits of the rest, exactly.
-    half, low = np.uint64(32), np.uint64(2**32 - 1)
-    wide = np.uint64(scale) * (x >> half) + (np.uint64(scale) * (x & low) >> half)
-    wide += np.uint64(2**31)
-    rounded = k * scale + (wide >> half).astype(np.int64)
-
-    # Further bits of x can carry into the whole part only if those top 32 bits are all ones.
-    doubtful = (np.abs(distance) < _DOUBT) | ((wide & low) == low)
+    whole, open_ended = (_product if scale <= MAX_SCALE else _wide_product)(x, scale)
+    rounded = k * scale + whole
+    doubtful = (np.abs(distance) < _DOUBT) | open_ended
     for i in np.flatnonzero(doubtful):
         accepted[i], rounded[i] = _settle(source, int(k[i]), int(x[i]), int(u[i]), scale)
     return np.asarray(rounded[accepted], dtype=np.int64)
+
+
+def _product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return scale·x + 1/2 with x = 2⁻⁶⁴·(its word), rounded down, and where further bits may count."""
+    # The whole part and the top 32 bits of the rest, exactly.
+    half, low = np.uint64(32), np.uint64(2**32 - 1)
+    wide = np.uint64(scale) * (x >> half) + (np.uint64(scale) * (x & low) >> half)
+    wide += np.uint64(2**31)
+    # Further bits of x can carry into the whole part only if those top 32 bits are all ones.
+    return (wide >> half).astype(np.int64), (wide & low) == low
+
+
+def _wide_product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the same for a scale of more than 32 bits, from all 128 bits of the product."""
+    half, low = np.uint64(32), np.uint64(2**32 - 1)
+    high_scale, low_scale = np.uint64(scale >> 32), np.uint64(scale & (2**32 - 1))
+    high_x, low_x = x >> half, x & low
+    lowest, inner, outer = low_scale * low_x, low_scale * high_x, high_scale * low_x
+    middle = (lowest >> half) + (inner & low) + (outer & low)
+    whole = high_scale * high_x + (inner >> half) + (outer >> half) + (middle >> half)
+    rest = (middle << half) | (lowest & low)
+    top = np.uint64(2**63)
+    whole += rest >= top
+    rest += top  # modulo 2**64: the carry was counted
+    # Further bits of x add less than scale·2⁻⁶⁴.
+    return whole.astype(np.int64), rest >= np.uint64(2**64 - scale)
 
 
 def _settle(source: NoiseSource, k: int, x: int, u: int, scale: int) -> tuple[bool, int]:

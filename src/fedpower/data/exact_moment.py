@@ -1,0 +1,453 @@
+"""The moment, the mean and the trace of bounded rows as whole numbers: the same bits everywhere.
+
+Rows are put on a lattice first (`lattice_rows`). What is summed up then are integers, so nothing here
+minds the order: blocks of any size, threads, files, partitions and merged parts give equal sums,
+and equal sums can be told by comparing them.
+"""
+
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.blocks import dense_blocks, full_blocks
+from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
+from fedpower.data.kernel import block_rows as usual_rows
+from fedpower.data.lattice_rows import LatticeRows, RowLattice
+from fedpower.data.moment import require_center
+from fedpower.data.rows import RowTreatment
+from fedpower.data.scatter import mirror
+from fedpower.data.source import Block, Matrix, RowSource, SparseBlock, Vector, is_sparse
+from fedpower.data.watch import UNWATCHED, Watch
+from fedpower.errors import InputError
+from fedpower.linalg.words import Words
+
+PANEL = 512
+"""Columns that are multiplied together where d×d arrays are large."""
+
+_MAGIC = b"fedpower.ExactMoments/1\n"
+_HEAD = struct.Struct("<qqqq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExactMoments:
+    """Sums over s bounded rows z in whole numbers of 1/S, read-only.
+
+    In units of the bound the rows are z/S; `mean`, `moment` and `trace` are about those.
+
+    Parameters
+    ----------
+    n_rows : s.
+    lattice : S.
+    total : Σ z.
+    squares : Σ z zᵀ, symmetric; two words from `RowLattice.word_rows` rows on.
+    n_clipped : how many rows the bound shortened; for the silo's operator only.
+    """
+
+    n_rows: int
+    lattice: RowLattice
+    total: NDArray[np.int64]
+    squares: Words
+    n_clipped: int
+
+    @property
+    def mean(self) -> Vector:
+        """The mean of the bounded rows."""
+        return self.total / (self.n_rows * float(self.lattice.side))
+
+    @property
+    def moment(self) -> Matrix:
+        """The second moment about the origin, (1/s) Σ y yᵀ."""
+        scale = self.n_rows * float(self.lattice.side) ** 2
+        result: Matrix = self.squares.to_float() / scale
+        return result
+
+    def about(self, center: Vector | None = None) -> Matrix:
+        """Return (1/s) Σ (y − center)(y − center)ᵀ.
+
+        Bounded rows are near the origin, so the shift costs no digits that privacy noise leaves.
+        """
+        moment = self.moment
+        if center is None:
+            return moment
+        shift = require_center(center, self.total.size)
+        cross = np.outer(shift, self.mean)
+        return moment - cross - cross.T + np.outer(shift, shift)
+
+    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
+        """Return the moment about `center` times the basis."""
+        return np.asarray(self.about(center) @ basis)
+
+    def trace(self, center: Vector | None = None) -> float:
+        """Return the trace of the moment about `center`."""
+        found = self.square_total / (self.n_rows * self.lattice.side**2)
+        if center is None:
+            return found
+        shift = require_center(center, self.total.size)
+        return found - 2 * float(shift @ self.mean) + float(shift @ shift)
+
+    @property
+    def square_total(self) -> int:
+        """Σ ‖z‖², of which one row has at most S²."""
+        words = [np.diagonal(word) for word in self.squares.arrays()]
+        return int(sum(Words(low=words[0], high=words[1] if words[1:] else None).to_ints()))
+
+    def merge(self, other: "ExactMoments") -> "ExactMoments":
+        """Return the sums over both sets of rows."""
+        if (self.lattice, self.total.size) != (other.lattice, other.total.size):
+            raise InputError(
+                "sums over rows must have the same columns and lattice to be merged, got "
+                f"{self.total.size} columns of {self.lattice.bits} bits and {other.total.size} of "
+                f"{other.lattice.bits}; make them again alike"
+            )
+        total = ExactSum(self.total.size, self.lattice)
+        total.take(self)
+        total.take(other)
+        return total.result()
+
+    def to_bytes(self) -> bytes:
+        """Return a canonical encoding: equal sums have equal bytes, on every machine."""
+        width = int(self.total.size)
+        below = np.tril_indices(width)
+        return b"".join(
+            [
+                _MAGIC,
+                _HEAD.pack(self.n_rows, self.n_clipped, self.lattice.bits, width),
+                self.total.astype("<i8").tobytes(),
+                *(word[below].astype("<i8").tobytes() for word in self.squares.arrays()),
+            ]
+        )
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "ExactMoments":
+        """Return the sums that `to_bytes` encoded, or refuse bytes that are none."""
+        start = len(_MAGIC) + _HEAD.size
+        if raw[: len(_MAGIC)] != _MAGIC or len(raw) < start:
+            raise InputError(
+                "an exact moment must be encoded by this version of fedpower, got other bytes; make it "
+                "again from the rows"
+            )
+        n_rows, n_clipped, bits, width = _HEAD.unpack_from(raw, len(_MAGIC))
+        lattice = RowLattice(bits)
+        half = width * (width + 1) // 2
+        n_words = 1 if n_rows <= lattice.word_rows else 2
+        if n_rows < 1 or width < 1 or len(raw) != start + 8 * (width + n_words * half):
+            raise InputError(
+                "an exact moment must be encoded whole, got bytes of another length than it says; make "
+                "it again from the rows"
+            )
+        numbers = np.frombuffer(raw, dtype="<i8", offset=start).astype(np.int64)
+        words = [
+            _symmetric(numbers[width + place * half : width + (place + 1) * half], width)
+            for place in range(n_words)
+        ]
+        return _frozen(
+            n_rows=n_rows,
+            lattice=lattice,
+            total=numbers[:width].copy(),
+            squares=Words(low=words[0], high=words[1] if n_words == 2 else None),
+            n_clipped=n_clipped,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ExactMoments)
+            and (self.n_rows, self.n_clipped, self.lattice)
+            == (other.n_rows, other.n_clipped, other.lattice)
+            and np.array_equal(self.total, other.total)
+            and self.squares.equals(other.squares)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.n_rows, self.n_clipped, self.lattice, self.total.tobytes()))
+
+
+class ExactSum:
+    """The sums so far, in 64-bit integers; past `RowLattice.word_rows` rows in two words.
+
+    Any thread may add to it, one at a time.
+
+    Parameters
+    ----------
+    n_features : d.
+    lattice : S.
+    """
+
+    def __init__(self, n_features: int, lattice: RowLattice) -> None:
+        self.lattice = lattice
+        self.n_rows, self.n_clipped = 0, 0
+        self._total = np.zeros(n_features, dtype=np.int64)
+        self._low = np.zeros((n_features, n_features), dtype=np.int64)
+        self._high: NDArray[np.int64] | None = None
+        self._uncarried = 0
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        n_rows: int,
+        n_clipped: int,
+        total: NDArray[Any],
+        squares: Iterable[tuple[int, int, NDArray[Any]]],
+    ) -> None:
+        """Add sums over rows, at most `RowLattice.word_rows` of them, in whole numbers of any dtype.
+
+        Parameters
+        ----------
+        n_rows, n_clipped : how many rows, and how many of them were clipped.
+        total : Σ z.
+        squares : the lower triangle of Σ z zᵀ at least, in pieces: first row, first column, values.
+        """
+        with self._lock:
+            self._make_room(n_rows)
+            self._count(n_rows, n_clipped, total)
+            for row, column, values in squares:
+                stop = row + values.shape[0], column + values.shape[1]
+                # Made integers first: a sum of both kinds would be one of floats.
+                self._low[row : stop[0], column : stop[1]] += values.astype(np.int64)
+
+    def add_sparse(self, n_rows: int, n_clipped: int, total: NDArray[Any], squares: Any) -> None:
+        """Add the same with Σ z zᵀ as a sparse matrix of integers, which has no place twice."""
+        with self._lock:
+            self._make_room(n_rows)
+            self._count(n_rows, n_clipped, total)
+            self._low[squares.row, squares.col] += squares.data
+
+    def take(self, found: ExactMoments) -> None:
+        """Add finished sums."""
+        with self._lock:
+            self._count(found.n_rows, found.n_clipped, found.total)
+            if found.squares.high is None:
+                self._make_room(found.n_rows)
+                self._low += found.squares.low
+                return
+            self._carry()
+            assert self._high is not None
+            self._high += found.squares.high
+            self._low += found.squares.low
+            self._carry()
+
+    def result(self) -> ExactMoments:
+        """Return the sums; they are this object's memory, so nothing may be added any more."""
+        if self.n_rows > self.lattice.word_rows:
+            self._carry()
+        squares: Any = Words(low=self._low, high=self._high)
+        for word in squares.arrays():
+            mirror(word)
+        return _frozen(
+            n_rows=self.n_rows,
+            lattice=self.lattice,
+            total=self._total,
+            squares=squares,
+            n_clipped=self.n_clipped,
+        )
+
+    def _count(self, n_rows: int, n_clipped: int, total: NDArray[Any]) -> None:
+        self.n_rows += n_rows
+        self.n_clipped += n_clipped
+        self._total += total.astype(np.int64, copy=False)
+
+    def _make_room(self, n_rows: int) -> None:
+        """Carry where the squares of so many rows more might not fit: the low word is below 2⁶³."""
+        if self._uncarried + n_rows > self.lattice.word_rows:
+            self._carry()
+        self._uncarried += n_rows
+
+    def _carry(self) -> None:
+        carried = Words(low=self._low, high=self._high).two()
+        self._low, self._high, self._uncarried = carried.low, carried.high, 0
+
+
+class BlockSums:
+    """What one thread adds up before it hands it over: products of blocks, exact in float64.
+
+    Parameters
+    ----------
+    treatment, n_features, recheck, lattice : see `LatticeRows`.
+    into : where the sums go.
+    """
+
+    def __init__(
+        self,
+        treatment: RowTreatment,
+        n_features: int,
+        recheck: Callable[[], None],
+        into: ExactSum,
+    ) -> None:
+        self._rows = LatticeRows(treatment, n_features, recheck, into.lattice)
+        self._into = into
+        self._densifies = treatment.densifies()
+        self._size = product_rows(n_features, into.lattice)
+        self._whole = shares_blocks(n_features)
+        self._gram = np.empty((n_features if self._whole else PANEL, n_features))
+        self._squares = np.zeros((n_features, n_features)) if self._whole else None
+        self._total = np.zeros(n_features)
+        self._n_rows, self._n_clipped = 0, 0
+
+    def add(self, block: Block) -> None:
+        """Add the rows of a block."""
+        if is_sparse(block) and not self._densifies and _is_thin(block):
+            self._add_sparse(block)
+            return
+        for start in range(0, int(block.shape[0]), self._size):
+            part = block[start : start + self._size]
+            self._add_dense(part.toarray() if is_sparse(part) else part)
+
+    def hand_over(self) -> None:
+        """Hand over what is still held here."""
+        if self._n_rows:
+            assert self._squares is not None
+            self._into.add(self._n_rows, self._n_clipped, self._total, [(0, 0, self._squares)])
+            self._n_rows, self._n_clipped = 0, 0
+
+    def _add_dense(self, block: Matrix) -> None:
+        rows, n_clipped = self._rows.of_dense(block)
+        count = int(rows.shape[0])
+        total = np.ones(count) @ rows
+        if self._squares is None:
+            self._into.add(count, n_clipped, total, self._panels(rows))
+            return
+        if self._n_rows + count > self._into.lattice.exact_rows:
+            self.hand_over()
+        if self._n_rows == 0:
+            np.matmul(rows.T, rows, out=self._squares)
+            self._total[:] = total
+        else:
+            self._squares += np.matmul(rows.T, rows, out=self._gram)
+            self._total += total
+        self._n_rows += count
+        self._n_clipped += n_clipped
+
+    def _panels(self, rows: Matrix) -> Iterator[tuple[int, int, Matrix]]:
+        """Yield the lower triangle of Σ z zᵀ, made as it is taken.
+
+        NumPy would fill in a whole one above the diagonal, in one thread.
+        """
+        flat = self._gram.ravel()
+        for start in range(0, int(rows.shape[1]), PANEL):
+            panel = rows[:, start : start + PANEL]
+            size = int(panel.shape[1])
+            if start:
+                below = flat[: size * start].reshape(size, start)
+                yield start, 0, np.matmul(panel.T, rows[:, :start], out=below)
+            square = flat[: size * size].reshape(size, size)
+            yield start, start, np.matmul(panel.T, panel, out=square)
+
+    def _add_sparse(self, block: SparseBlock) -> None:
+        """Add sparse rows, multiplied as 64-bit integers."""
+        found, n_clipped = self._rows.of_sparse(block)
+        n_rows, width = found.shape
+        total = np.bincount(found.indices, weights=found.data, minlength=width)
+        rows: Any = type(found)(
+            (found.data.astype(np.int64), found.indices, found.indptr), shape=found.shape
+        )
+        rows.eliminate_zeros()
+        self._into.add_sparse(int(n_rows), n_clipped, total, (rows.T @ rows).tocoo())
+
+
+def product_rows(n_features: int, lattice: RowLattice) -> int:
+    """Return how many rows are multiplied together: a few MiB of them, and no more than is exact."""
+    return min(gram_rows(n_features), lattice.exact_rows)
+
+
+def exact_moment(
+    source: RowSource,
+    treatment: RowTreatment,
+    *,
+    block_rows: int | None = None,
+    watch: Watch = UNWATCHED,
+    workers: int = 1,
+    lattice: RowLattice | None = None,
+) -> ExactMoments:
+    """Return the sums over a source's bounded rows from one pass, exact.
+
+    Nothing but the rows and the treatment has a part in them: neither the form of the rows, nor the
+    size of blocks, nor the number of workers.
+
+    Parameters
+    ----------
+    source, treatment : the rows and what is done to them, which must bound them.
+    block_rows : rows per block; by default as many as products are fast with.
+    watch : is told of every block, and may stop the pass.
+    workers : threads that blocks are shared out to, each with products on one thread of BLAS.
+    lattice : the whole numbers; by default those of `BITS` bits.
+    """
+    treatment.check_width(source.n_features)
+    blocks: Iterator[Block]
+    if source.sparse:
+        density = 1.0 if treatment.densifies() else source.density or 0.01
+        size = block_rows or usual_rows(source.n_features, density=density)
+        blocks, recheck = full_blocks(source, size, watch), lambda: None
+    else:
+        size = block_rows or gram_rows(source.n_features)
+        blocks, recheck = dense_blocks(source, size, watch)
+    total = ExactSum(source.n_features, RowLattice() if lattice is None else lattice)
+    if source.n_rows is not None:
+        workers = min(workers, -(-source.n_rows // size))
+    _share_out(
+        blocks, lambda: BlockSums(treatment, source.n_features, recheck, total), workers=workers
+    )
+    return total.result()
+
+
+def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, workers: int) -> None:
+    """Let threads take blocks, one at a time, until there is none; the first error ends it."""
+    reading = threading.Lock()
+    failed = threading.Event()
+
+    def run() -> None:
+        try:
+            sums = worker()
+            while True:
+                with reading:
+                    block = None if failed.is_set() else next(blocks, None)
+                if block is None:
+                    break
+                sums.add(block)
+                del block  # or two blocks are held while the next one is read
+            if not failed.is_set():
+                sums.hand_over()
+        except BaseException:
+            failed.set()
+            raise
+
+    if workers == 1:
+        run()
+        return
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rows") as pool:
+        for done in [pool.submit(run) for _ in range(workers)]:
+            done.result()
+
+
+def _is_thin(block: SparseBlock) -> bool:
+    """Return whether so little is stored that a sparse product is faster."""
+    n_rows, width = block.shape
+    return bool(block.nnz <= SPARSE_LIMIT * n_rows * width)
+
+
+def _symmetric(below: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Return a symmetric array of its lower triangle."""
+    found = np.empty((width, width), dtype=np.int64)
+    rows, columns = np.tril_indices(width)
+    found[rows, columns] = found[columns, rows] = below
+    return found
+
+
+def _frozen(
+    *,
+    n_rows: int,
+    lattice: RowLattice,
+    total: NDArray[np.int64],
+    squares: Words,
+    n_clipped: int,
+) -> ExactMoments:
+    """Return the sums with read-only arrays."""
+    for array in (total, *squares.arrays()):
+        array.flags.writeable = False
+    return ExactMoments(
+        n_rows=n_rows, lattice=lattice, total=total, squares=squares, n_clipped=n_clipped
+    )

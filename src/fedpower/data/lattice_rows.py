@@ -1,0 +1,398 @@
+"""Bounded rows as whole numbers, whose sums are exact in any order.
+
+A treated row y (norm at most 1) becomes an integer vector z near S·y, S = 2^bits, with ‖z‖² ≤ S² in
+whole numbers. Every sum over such rows is then a sum of integers: exact in float64 while it stays
+below 2⁵³, the same whatever the BLAS, the block size, the order, the threads or the form of the rows.
+
+**One row, one answer.** z depends on the values of its own row alone. The norm of a row is the one
+number whose float64 value depends on the order of summation, so it is not used as it comes: it is
+rounded up to one of 2²⁷ values per factor of two (`_Norms`), and where the error of summation leaves
+open which, the exact sum of squares decides. All else is one correctly rounded operation per value:
+subtract the centre, multiply by 1/scale, multiply by the factor of the row, round.
+
+**The integers decide.** A longer row is brought to norm S − 2. Rounding then moves it by 0.3 or so, by
+√d/2 at most: a row whose integer norm exceeds S all the same is brought to S − 4, S − 8, …, until it
+does not. So no statement about floating point is needed to know that ‖z‖² ≤ S².
+
+**What rounding costs.** Each entry of z/S is off by at most 2^−(bits+1), so a row by at most
+√d·2^−(bits+1), and a row that was too long is shorter by a relative 2^(1−bits). The moment is off by
+at most √d·2^−bits in spectral norm and by |y_j|·2^−bits or so in entry (j, l): with 20 bits and
+d = 100, 10⁻⁵ and 10⁻⁷. That is the worst case, in which every row is rounded the same way, as where
+all rows are equal. Rounding errors of different rows are unrelated otherwise, and average out to
+0.4·2^−bits/√(nd) in an entry: 10⁻¹¹ at n = 10⁶, and E[eeᵀ] adds 2^−2·bits/12 = 10⁻¹³ to the diagonal.
+
+Beside it stand the noise, at ε = 10 about 0.7/n in an entry and 1.4·√(2d)·0.7/n in spectral norm, and
+the sampling error of the rows themselves, about 1/√n. At n = 10⁶ the noise in an entry is 7·10⁻⁷: more
+than even the worst case. At n = 10⁸ it is 7·10⁻⁹: more than unrelated errors (10⁻¹²) by far, less than
+the worst case (10⁻⁷), which in turn is less than the sampling error (10⁻⁴). So a finer lattice is
+needed only where beyond some 10⁷ rows consist of few different ones *and* their own moment is
+wanted rather than that of the people they were drawn from: then use 22 bits, whose blocks have 512
+rows. The same holds for wide rows, d beyond 10⁴, whose worst case grows like √d.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.bound import entry_rows, with_data
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Matrix, SparseBlock, Vector
+from fedpower.errors import InputError
+
+BITS = 20
+MOST_BITS = 22
+"""Beyond, a block whose products are exact has too few rows to be worth its call."""
+
+MARGIN = 2.0
+"""How far below S a row that is too long is brought: some seven standard deviations of rounding."""
+
+FEW = 8
+"""Where fewer than one row in so many is too long, the others are not multiplied anew."""
+
+_SHIFT = 25  # bits of a float64's 52 that a rounded norm does without
+# Where the cells of rounded norms begin: no natural number of a small denominator is near to it, so
+# rows of norm 1, and rows of few ones, are never in doubt.
+_OFFSET = np.int64(0x0C3A5E7)
+_SMALLEST, _LARGEST = 1e-280, 1e280  # between them sums of squares keep their digits
+_FAR = 600  # rows outside are multiplied by 2^±600 first, which moves no digit that counts
+
+
+@dataclass(frozen=True, slots=True)
+class RowLattice:
+    """The whole numbers that rows are rounded to.
+
+    Parameters
+    ----------
+    bits : of S = 2^bits.
+    """
+
+    bits: int = BITS
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.bits <= MOST_BITS:
+            raise InputError(
+                f"bits of a row lattice must be from 8 to {MOST_BITS}, got {self.bits}; use {BITS}"
+            )
+
+    @property
+    def side(self) -> int:
+        """S: no row is longer."""
+        return 1 << self.bits
+
+    @property
+    def exact_rows(self) -> int:
+        """Rows whose squares add up to at most 2⁵³, so that float64 holds every partial sum.
+
+        For every partial sum of z_j·z_l over a set of rows is at most √(Σz_j²·Σz_l²) ≤ rows·S².
+        """
+        return 1 << (53 - 2 * self.bits)
+
+    @property
+    def word_rows(self) -> int:
+        """Rows whose squares add up to at most 2⁶², so that one 64-bit word holds the sum."""
+        return 1 << (62 - 2 * self.bits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SparseRows:
+    """Stored values of rows, and the row of each."""
+
+    data: Vector
+    places: NDArray[np.int64]
+    n_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the values."""
+        return self.data.shape
+
+
+_Rows: TypeAlias = Matrix | _SparseRows
+
+
+class LatticeRows:
+    """Rows of a block on the lattice; one thread's, because blocks share its memory.
+
+    Parameters
+    ----------
+    treatment : what is done to each row; it must be bounded.
+    n_features : d.
+    recheck : called when a row is not finite; raises where a value itself is missing or infinite, and
+        returns where centring or scaling overflowed.
+    lattice : the whole numbers.
+    """
+
+    def __init__(
+        self,
+        treatment: RowTreatment,
+        n_features: int,
+        recheck: Callable[[], None] = lambda: None,
+        lattice: RowLattice | None = None,
+    ) -> None:
+        if not treatment.bounded:
+            raise InputError(
+                "rows must be bounded to be put on a lattice, got a treatment without a bound; give "
+                "row_norm or normalize"
+            )
+        treatment.check_width(n_features)
+        self.lattice = RowLattice() if lattice is None else lattice
+        self._rule = treatment
+        self._recheck = recheck
+        self._gain = None if treatment.scale is None else 1.0 / treatment.scale
+        self._slack = (n_features + 8) * 2.0**-52
+        self._side = float(self.lattice.side)
+        self._target = self._side - MARGIN
+        self._bound = 1.0 if treatment.row_norm is None else treatment.row_norm
+        self._factor = self._side / self._bound
+        self._limit = (self._bound * (self._target / self._side)) ** 2
+        self._longer = (self._bound * (1 + 2.0**-24)) ** 2
+        # A row as short as this once it is rounded had a norm below the target before.
+        self._surely_short = max(0.0, self._target - 1 - math.sqrt(n_features) / 2) ** 2
+        self._expect_long = treatment.normalize
+        self._held: dict[tuple[str, bool], Matrix] = {}
+
+    def of_dense(self, block: NDArray[Any]) -> tuple[Matrix, int]:
+        """Return the integers of a block's rows, in float64, and how many rows were clipped.
+
+        They are this object's memory, and good until the next call.
+
+        Parameters
+        ----------
+        block : rows in any real dtype that float64 holds exactly, contiguous by rows or by columns.
+        """
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            rows = self._moved(block)
+            out = self._memory("integers", rows)
+            if self._expect_long:
+                return out, self._scale(rows, out)
+            # Most rows are not too long, and the integers alone show it: no norm is needed before.
+            np.multiply(rows, self._factor, out=out)
+            np.rint(out, out=out)
+            doubtful = np.flatnonzero(~(_squares(out) <= self._surely_short))
+            if doubtful.size == 0:
+                return out, 0
+            if doubtful.size * FEW > len(rows):
+                return out, self._scale(rows, out)
+            part = rows[doubtful]
+            integers = np.empty(part.shape)
+            n_clipped = self._scale(part, integers)
+            self._expect_long = False
+            out[doubtful] = integers
+            return out, n_clipped
+
+    def of_sparse(self, block: SparseBlock) -> tuple[SparseBlock, int]:
+        """Return the same of sparse rows, which stay sparse: 0 is rounded to 0.
+
+        Parameters
+        ----------
+        block : canonical CSR in float64; the treatment has no centre.
+        """
+        assert self._rule.center is None, "rows that are centred first are not sparse"
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            data = block.data if self._gain is None else block.data * self._gain[block.indices]
+            out = np.empty(data.shape)
+            rows = _SparseRows(data=data, places=entry_rows(block), n_rows=int(block.shape[0]))
+            n_clipped = self._scale(rows, out)
+        return with_data(block, out), n_clipped
+
+    def _moved(self, block: NDArray[Any]) -> Matrix:
+        """Return the rows in float64, centred and scaled, as they are or in this object's memory."""
+        if block.dtype != np.float64:
+            room = self._memory("rows", block)
+            np.copyto(room, block)
+            block = room
+        if self._rule.center is not None:
+            block = np.subtract(block, self._rule.center, out=self._memory("rows", block))
+        if self._gain is not None:
+            block = np.multiply(block, self._gain, out=self._memory("rows", block))
+        return block
+
+    def _memory(self, use: str, block: NDArray[Any]) -> Matrix:
+        """Return memory of this object in the shape and the order of a block."""
+        by_column = bool(block.flags.f_contiguous and not block.flags.c_contiguous)
+        held = self._held.get((use, by_column))
+        if held is None or held.size < block.size:
+            held = self._held[use, by_column] = np.empty(block.size)
+        flat = held[: block.size]
+        return flat.reshape(block.shape[::-1]).T if by_column else flat.reshape(block.shape)
+
+    def _scale(self, rows: _Rows, out: Matrix) -> int:
+        """Put the integers of moved rows into ``out`` and return how many rows were clipped."""
+        squares = _squares(rows)
+        huge = ~(squares <= _LARGEST)
+        if huge.any():
+            return self._in_parts(rows, huge, out)
+        tiny = squares < _SMALLEST
+        if not tiny.any():
+            return self._scale_by(rows, squares, out)
+        # Rows of nothing but zeros are common: they stay where they are. Others are few.
+        short = 1.0 if self._rule.normalize else (self._bound / 4) ** 2
+        n_clipped = self._scale_by(rows, np.where(tiny, short, squares), out)
+        part, place = _rows_at(rows, np.flatnonzero(tiny & _any(rows)))
+        if part.shape[0]:
+            integers = np.empty(part.shape)
+            n_clipped += self._scale_far(part, _FAR, integers)
+            out[place] = integers
+        return n_clipped
+
+    def _in_parts(self, rows: _Rows, huge: NDArray[np.bool_], out: Matrix) -> int:
+        """Do the same where the squares of some rows overflow, or are not finite at all."""
+        n_clipped = 0
+        for chosen in (huge, ~huge):
+            part, place = _rows_at(rows, np.flatnonzero(chosen))
+            integers = np.empty(part.shape)
+            if chosen is huge:
+                self._require_finite(part)
+                n_clipped += self._scale_far(part, -_FAR, integers)
+            else:
+                n_clipped += self._scale(part, integers)
+            out[place] = integers
+        return n_clipped
+
+    def _scale_far(self, rows: _Rows, far: int, out: Matrix) -> int:
+        """Do the same for rows that are multiplied by 2^far first, so that their squares can be had."""
+        moved = _times(rows, np.array([2.0**far]), np.empty(rows.shape))
+        near = _like(rows, moved)
+        return self._scale_by(near, _squares(near), out, far)
+
+    def _scale_by(self, rows: _Rows, squares: Vector, out: Matrix, far: int = 0) -> int:
+        """Do the same for rows with these squared norms, which are 2^far times the moved rows."""
+        squares = self._rounded(rows, squares)
+        n_clipped = 0
+        if self._rule.normalize:
+            factors = self._target / np.sqrt(squares)
+        else:
+            chosen = squares > np.ldexp(self._limit, 2 * far)
+            n_chosen = int(np.count_nonzero(chosen))
+            if n_chosen:
+                n_clipped = int(np.count_nonzero(squares > np.ldexp(self._longer, 2 * far)))
+            self._expect_long = n_chosen * FEW > squares.size
+            factors = np.full(squares.size if n_chosen else 1, np.ldexp(self._factor, -far))
+            if n_chosen:
+                factors[chosen] = self._target / np.sqrt(squares[chosen])
+        _times(rows, factors, out)
+        np.rint(out, out=out)
+        self._shrink(rows, factors, out)
+        return n_clipped
+
+    def _shrink(self, rows: _Rows, factors: Vector, out: Matrix) -> None:
+        """Bring rows whose integers are too long further down, until none is.
+
+        Sums of squares of integers are exact here where they are at most S², and above S² where the
+        exact ones are: whatever came before, no longer row passes.
+        """
+        step = MARGIN
+        squares = _squares(_like(rows, out))
+        while (long := np.flatnonzero(~(squares <= self._side**2))).size:
+            step *= 2
+            part, place = _rows_at(rows, long)
+            whole = factors[long] if factors.size > 1 else factors
+            smaller = whole * max(0.0, 1 - step / self._side)
+            integers = np.rint(_times(part, smaller, np.empty(part.shape)))
+            out[place] = integers
+            squares[long] = _squares(_like(part, integers))
+
+    def _rounded(self, rows: _Rows, squares: Vector) -> Vector:
+        """Return squared norms rounded up, by less than a relative 2⁻²⁶, whatever their own rounding.
+
+        A sum of d squares, in any order, is off by at most a relative (d + 1)·2⁻⁵³; twice that is
+        looked at on either side.
+        """
+        below, above = (
+            ((squares * bound).view(np.int64) + _OFFSET) >> _SHIFT
+            for bound in (1 - self._slack, 1 + self._slack)
+        )
+        for place in np.flatnonzero(below != above):
+            boundary = _cell_start(above[place])
+            if _exact_square(_row(rows, int(place))) >= Fraction(float(boundary)):
+                below[place] = above[place]
+        return np.asarray(_cell_start(below + 1))
+
+    def _require_finite(self, rows: _Rows) -> None:
+        """Refuse rows that are not finite."""
+        if np.isfinite(rows.data if isinstance(rows, _SparseRows) else rows).all():
+            return
+        self._recheck()
+        if self._rule.center is None and self._rule.scale is None:
+            raise InputError(
+                "rows must hold finite numbers, got a missing or infinite value; fill it in or leave "
+                "that row out"
+            )
+        raise InputError(
+            "rows must stay finite when centred and scaled, got values beyond float64's range; "
+            "give the columns in other units"
+        )
+
+
+def _squares(rows: _Rows) -> Vector:
+    """Return each row's sum of squares."""
+    if isinstance(rows, _SparseRows):
+        squares = rows.data * rows.data
+        found = np.bincount(rows.places, weights=squares, minlength=rows.n_rows)
+        return np.asarray(found, dtype=np.float64)
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
+
+
+def _any(rows: _Rows) -> NDArray[np.bool_]:
+    """Return which rows have a value that is not 0."""
+    if isinstance(rows, _SparseRows):
+        return np.bincount(rows.places, weights=rows.data != 0, minlength=rows.n_rows) > 0
+    return np.asarray(np.any(rows, axis=1))
+
+
+def _times(rows: _Rows, factors: Vector, out: Matrix) -> Matrix:
+    """Return rows times a factor each, or times the only one, in ``out``."""
+    if factors.size == 1:
+        np.multiply(_values(rows), factors[0], out=out)
+    elif isinstance(rows, _SparseRows):
+        np.multiply(rows.data, factors[rows.places], out=out)
+    else:
+        np.multiply(rows, factors[:, np.newaxis], out=out)
+    return out
+
+
+def _values(rows: _Rows) -> Matrix:
+    return rows.data if isinstance(rows, _SparseRows) else rows
+
+
+def _like(rows: _Rows, values: Matrix) -> _Rows:
+    """Return other values in the places of these rows."""
+    return replace(rows, data=values) if isinstance(rows, _SparseRows) else values
+
+
+def _rows_at(rows: _Rows, chosen: NDArray[np.intp]) -> tuple[_Rows, NDArray[np.intp]]:
+    """Return the chosen rows, and where their values are."""
+    if not isinstance(rows, _SparseRows):
+        return rows[chosen], chosen
+    number = np.full(rows.n_rows, -1, dtype=np.int64)
+    number[chosen] = np.arange(chosen.size)
+    entries = np.flatnonzero(number[rows.places] >= 0)
+    places = number[rows.places[entries]]
+    return _SparseRows(data=rows.data[entries], places=places, n_rows=chosen.size), entries
+
+
+def _row(rows: _Rows, place: int) -> Vector:
+    """Return the values of one row."""
+    return np.asarray(
+        rows.data[rows.places == place] if isinstance(rows, _SparseRows) else rows[place]
+    )
+
+
+def _cell_start(cell: Any) -> Any:
+    """Return the smallest number of a cell of rounded squares."""
+    return ((cell << _SHIFT) - _OFFSET).view(np.float64)
+
+
+def _exact_square(row: Vector) -> Fraction:
+    """Return the sum of squares of finite numbers, exactly."""
+    digits, powers = np.frexp(row[row != 0])
+    least = int(powers.min())
+    whole = np.ldexp(digits, 53).astype(np.int64).tolist()
+    shifts = (2 * (powers - least)).tolist()
+    total = sum(each * each << shift for each, shift in zip(whole, shifts, strict=True))
+    return Fraction(total) * Fraction(2) ** (2 * (least - 53))

@@ -1,0 +1,61 @@
+"""Whole numbers beyond 64 bits, as arrays of two words."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+WORD = 32
+"""Bits of the low word where there are two."""
+
+_LOW_BITS = np.int64(2**WORD - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Words:
+    """An array of whole numbers: ``low``, or ``high``·2³² + ``low`` with 0 ≤ ``low`` < 2³².
+
+    A number has one such form, so that equal numbers have equal words as long as both arrays have two
+    words or both have one.
+    """
+
+    low: Integers
+    high: Integers | None = None
+
+    def two(self) -> "Words":
+        """Return the same numbers in two words, the low one carried."""
+        high = np.zeros_like(self.low) if self.high is None else self.high
+        return Words(low=self.low & _LOW_BITS, high=high + (self.low >> WORD))
+
+    def plus(self, more: Integers) -> "Words":
+        """Return the numbers plus others of less than 2⁶² in size, in two words."""
+        whole = self.two()
+        assert whole.high is not None
+        return Words(low=whole.low + more, high=whole.high).two()
+
+    def to_float(self) -> Floats:
+        """Return the numbers in float64, each rounded once as long as it is below 2⁸⁵."""
+        if self.high is None:
+            return self.low.astype(np.float64)
+        return np.ldexp(self.high.astype(np.float64), WORD) + self.low
+
+    def to_ints(self) -> NDArray[np.object_]:
+        """Return the numbers as Python's own, which have no limit."""
+        low = self.low.astype(object)
+        return low if self.high is None else self.high.astype(object) * 2**WORD + low
+
+    def equals(self, other: "Words") -> bool:
+        """Return whether both hold the same numbers, in one word or in two."""
+        one, two = self, other
+        if (one.high is None) != (two.high is None):
+            one, two = one.two(), two.two()
+        same_high = one.high is None or np.array_equal(one.high, two.high)  # type: ignore[arg-type]
+        return bool(same_high) and np.array_equal(one.low, two.low)
+
+    def arrays(self) -> Iterable[Integers]:
+        """Return the words, the low one first."""
+        return (self.low,) if self.high is None else (self.low, self.high)

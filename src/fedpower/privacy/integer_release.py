@@ -1,0 +1,173 @@
+"""The joint release of moment, mean and trace where rows are whole numbers: no float is in the proof.
+
+Rows are integer vectors z with ‖z‖² ≤ S², a bound that `fedpower.data.lattice_rows` enforces in whole
+numbers. A silo holds G = Σ z zᵀ, m = Σ z and t = Σ ‖z‖², exactly. To each of these integers it adds an
+integer round(M·X), X a standard normal drawn by `noise.gaussian_integers`, with a scale M of its own
+kind: one for the diagonal and the trace, one below the diagonal, one for the mean.
+
+Neighbours: replace one row z by w, both of squared norm at most S²; the number of rows is public.
+
+Lemma. Let c = `MEAN_WEIGHT`. Then
+‖ΔG‖_F² + 2c²S²‖Δm‖² + (Δt)² ≤ 2(1 + c²)²S⁴, and with c = 0, ‖ΔG‖_F² + (Δt)² ≤ 2S⁴.
+
+Proof. x = z/S and y = w/S are vectors over the rationals of norm at most 1, and the left-hand side is
+S⁴ times the squared change that `summary.summary_sensitivity` bounds, of a silo of one row. ∎
+
+Theorem. Let M, M′, M″ be whole numbers with M ≥ √2(1 + c²)S²/μ, M′ ≥ M/√2 and M″ ≥ M/(√2·c·S). The
+vector of G_jj + round(MX), G_jl + round(M′X) for j > l, m_j + round(M″X) and t + round(MX), all X
+independent, is μ-GDP.
+
+Proof. n + round(MX) = round(n + MX) for a whole number n, so each number is the rounding of a Gaussian
+one: post-processing. Divide each of these by its own scale: unit variances, and a change of squared norm
+Σ_j(ΔG_jj)²/M² + Σ_{j>l}(ΔG_jl)²/M′² + ‖Δm‖²/M″² + (Δt)²/M²
+≤ [Σ_j(ΔG_jj)² + 2Σ_{j>l}(ΔG_jl)² + 2c²S²‖Δm‖² + (Δt)²]/M² ≤ 2(1 + c²)²S⁴/M² ≤ μ²,
+by the lemma, since the first two sums are ‖ΔG‖_F². ∎
+
+What is not there: an allowance for the rounding of sums (`sensitivity.rounding_slack`, which grows with
+the number of rows: `budget.longest_sum`), one for √2·G_jl in float64, and one for quantising
+(`lattice`'s g√N): the noise is on the lattice of the integers themselves. The scales exceed the ideal by
+less than one step, a relative 2⁻⁴⁰ for the moment and 2⁻²⁰ for the mean at S = 2²⁰.
+
+How a silo releases by it: `integer_noise` gives the scales from public numbers; G's lower triangle, m
+and t are noised by `perturb_integers`; all that follows is post-processing, in float64: G/(s·S²) is the
+moment, m/(s·S) the mean, t/(s·S²) the trace, in units of the bound B. A secure sum adds the silos'
+integers as they are: Σ_i G_i is that of all rows, so that no weights s_i/n enter, and every silo's row
+moves it by the same. Its ring must hold n·S² and the noise: 2⁶⁴ does up to n = 2²² rows at S = 2²⁰. Past
+that, integers are divided by 2^k and rounded first, which adds √N/2 to either neighbour's distance: a
+relative √N·2^k/(√2·S²), 10⁻⁸ for 10⁹ rows and 100 columns.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError
+from fedpower.linalg.words import Words
+from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
+from fedpower.privacy.sensitivity import whole
+from fedpower.privacy.summary import MEAN_WEIGHT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerNoise:
+    """Standard deviations of the integers that are added, whole numbers all.
+
+    Attributes
+    ----------
+    diagonal
+        M, of G_jj and of the trace.
+    below
+        M′, of G_jl for j > l.
+    mean
+        M″, of Σ z; 0 where the mean is not released.
+    side
+        S.
+    """
+
+    diagonal: int
+    below: int
+    mean: int
+    side: int
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian-DP parameter of the release, rounded up."""
+        exact = _root_above(_squared_sensitivity(self.side, with_mean=self.mean > 0), 2**40)
+        return math.nextafter(float(exact / self.diagonal), math.inf)
+
+    def std(self, n_rows: int) -> float:
+        """Return the noise on the diagonal of the moment of s rows, in units of the bound's square."""
+        return self.diagonal / (whole("n_rows", n_rows) * self.side**2)
+
+
+def integer_noise(multiplier: float, *, side: int, with_mean: bool) -> IntegerNoise:
+    """Return the least whole scales whose release is 1/multiplier-GDP, by integer arithmetic alone.
+
+    Parameters
+    ----------
+    multiplier
+        Noise over sensitivity, `Budget.multiplier`; taken as the fraction that a float64 is.
+    side
+        S: rows have squared norm at most S².
+    with_mean
+        Whether Σ z is released too.
+    """
+    if not 0 < multiplier < math.inf:
+        raise InputError(
+            f"multiplier must be a positive number, got {multiplier!r}; calibrate it first"
+        )
+    square = Fraction(multiplier) ** 2 * _squared_sensitivity(
+        whole("side", side), with_mean=with_mean
+    )
+    diagonal = _ceil_root(square)
+    below = _ceil_root(Fraction(diagonal**2, 2))
+    mean = 0
+    if with_mean:
+        mean = _ceil_root(Fraction(diagonal**2) / (2 * Fraction(MEAN_WEIGHT) ** 2 * side**2))
+    if diagonal > WIDEST_SCALE:
+        raise InputError(
+            f"noise must be at most {WIDEST_SCALE} steps of the rows' lattice, got {diagonal}; ask for a "
+            "larger epsilon"
+        )
+    return IntegerNoise(diagonal=diagonal, below=below, mean=mean, side=side)
+
+
+def perturb_integers(
+    below: Words,
+    total: NDArray[np.int64] | None,
+    trace: int,
+    *,
+    noise: IntegerNoise,
+    source: NoiseSource,
+) -> tuple[Words, NDArray[np.int64] | None, int]:
+    """Return the lower triangle of G, Σ z and Σ ‖z‖², noised: the theorem's release.
+
+    Parameters
+    ----------
+    below
+        G_jl for j ≥ l, row by row.
+    total
+        Σ z; None where the mean is not released.
+    trace
+        Σ ‖z‖².
+    noise
+        The scales.
+    source
+        `SystemNoise()`, or words for an experiment.
+    """
+    size = below.low.size
+    n_features = (math.isqrt(8 * size + 1) - 1) // 2
+    if n_features * (n_features + 1) // 2 != size or (total is None) != (noise.mean == 0):
+        raise InputError(
+            "a release must hold a lower triangle, and a mean row if and only if noise was made for one, "
+            f"got {size} numbers; check what is packed"
+        )
+    added = gaussian_integers(source, size, scale=noise.below)
+    places = np.arange(1, n_features + 1)
+    diagonal = places * (places + 1) // 2 - 1
+    added[diagonal] = gaussian_integers(source, n_features, scale=noise.diagonal)
+    mean = None
+    if total is not None:
+        mean = total + gaussian_integers(source, total.size, scale=noise.mean)
+    noised_trace = trace + int(gaussian_integers(source, 1, scale=noise.diagonal)[0])
+    return below.plus(added), mean, noised_trace
+
+
+def _squared_sensitivity(side: int, *, with_mean: bool) -> Fraction:
+    """Return 2(1 + c²)²S⁴, exactly."""
+    weight = Fraction(MEAN_WEIGHT) if with_mean else Fraction(0)
+    return 2 * (1 + weight**2) ** 2 * side**4
+
+
+def _ceil_root(square: Fraction) -> int:
+    """Return the least whole number whose square is at least the given one."""
+    least = -(-square.numerator // square.denominator)  # squares of whole numbers are whole
+    return math.isqrt(least - 1) + 1 if least > 0 else 0
+
+
+def _root_above(square: Fraction, parts: int) -> Fraction:
+    """Return a multiple of 1/parts whose square is at least the given one."""
+    return Fraction(_ceil_root(square * parts**2), parts)

@@ -1,0 +1,216 @@
+"""Bounded rows as whole numbers: no row is longer than S, whatever it held before."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from fedpower.data import RowTreatment
+from fedpower.data.lattice_rows import BITS, LatticeRows, RowLattice, _exact_square
+from fedpower.errors import InputError
+
+SIDE = 2**BITS
+
+ANY = arrays(
+    np.float64,
+    st.tuples(st.integers(1, 12), st.integers(1, 9)),
+    elements=st.one_of(
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.sampled_from([0.0, 5e-324, -5e-324, 2.2e-308, 1e-160, 1e308, -1e308, 0.5, 1.0]),
+        st.integers(-4, 4).map(lambda n: n + 0.5),
+        st.integers(-(2**21), 2**21).map(lambda n: (n + 0.5) / SIDE),
+    ),
+)
+BOUNDS = st.sampled_from([1.0, 0.3, 2.0, 1e-150, 1e150, 1e-7, 123.456])
+
+
+@st.composite
+def rules(draw: Any, width: int) -> RowTreatment:
+    normalize = draw(st.booleans())
+    return RowTreatment(
+        center=np.linspace(-3, 5, width) if draw(st.booleans()) else None,
+        scale=np.linspace(1.5, 40, width) if draw(st.booleans()) else None,
+        row_norm=None if normalize else draw(BOUNDS),
+        normalize=normalize,
+    )
+
+
+def integers(rows: Any, rule: RowTreatment, **how: Any) -> list[list[int]]:
+    found, _ = LatticeRows(rule, rows.shape[1], **how).of_dense(rows)
+    assert np.array_equal(found, np.rint(found))
+    return [[int(value) for value in row] for row in found]
+
+
+def require_short(found: list[list[int]], side: int = SIDE) -> None:
+    assert max(sum(value * value for value in row) for row in found) <= side * side
+
+
+@given(ANY, st.data())
+def test_no_row_is_longer_than_the_side_in_whole_numbers(rows: Any, data: Any) -> None:
+    bits = data.draw(st.sampled_from([8, 20, 22]))
+    rule = data.draw(rules(rows.shape[1]))
+    require_short(integers(rows, rule, lattice=RowLattice(bits)), 2**bits)
+
+
+@given(ANY, st.data())
+def test_a_row_becomes_the_same_integers_in_any_company_order_and_form(
+    rows: Any, data: Any
+) -> None:
+    rule = data.draw(rules(rows.shape[1]))
+    found = integers(rows, rule)
+    assert [integers(row[None], rule)[0] for row in rows] == found
+    assert integers(np.asfortranarray(rows), rule) == found
+    order = np.array(data.draw(st.permutations(range(len(rows)))))
+    assert integers(rows[order], rule) == [found[place] for place in order]
+    warmed = LatticeRows(rule, rows.shape[1])
+    for _ in range(3):
+        again, _ = warmed.of_dense(rows)
+        assert again.tolist() == found
+    if rule.center is None:
+        block, _ = LatticeRows(rule, rows.shape[1]).of_sparse(sparse.csr_array(rows))
+        assert block.toarray().tolist() == found
+
+
+@given(ANY, st.data())
+def test_a_row_is_close_to_the_bounded_row(rows: Any, data: Any) -> None:
+    """√d/2 for rounding, and 4 for the margin below S; clipping itself is `RowTreatment.apply`'s."""
+    rule = data.draw(rules(rows.shape[1]))
+    rows = np.clip(rows, -1e100, 1e100)  # beyond, dividing by a bound of 1e-150 overflows there
+    wanted = np.asarray(rule.apply(rows)[0]) * SIDE
+    off = np.linalg.norm(np.array(integers(rows, rule)) - wanted, axis=1)
+    assert off.max() <= math.sqrt(rows.shape[1]) / 2 + 4
+
+
+@pytest.mark.parametrize("width", [1, 2, 4096])
+@pytest.mark.parametrize("size", [5e-324, 1e-310, 1e-160, 1e-3, 1.0, 1e3, 1e160, 1e308])
+def test_extreme_rows_are_bounded_in_thin_and_in_wide_blocks(width: int, size: float) -> None:
+    rng = np.random.default_rng(width)
+    rows = np.vstack(
+        [
+            np.full(width, size),
+            rng.choice([-1.0, 1.0], width) * size,
+            np.eye(1, width)[0] * size,
+            size * (rng.random(width) + 0.5) / 1.5,
+            np.zeros(width),
+        ]
+    )
+    for rule in (RowTreatment(normalize=True), RowTreatment(row_norm=min(size + 1e-140, 1e150))):
+        found = integers(rows, rule)
+        require_short(found)
+        assert found[-1] == [0] * width
+        if rule.normalize:
+            norms = [math.sqrt(sum(value * value for value in row)) for row in found[:-1]]
+            assert min(norms) > SIDE - 3 - math.sqrt(width) / 2
+
+
+def test_rows_that_round_up_in_every_column_are_shrunk_until_they_fit() -> None:
+    """Each entry of the row at norm S − 2 ends in about .5, so that rounding lengthens it by √d/2."""
+    width = 4096
+    target = SIDE - 2.0
+    whole = math.floor(target / math.sqrt(width)) + 0.51
+    row = np.full((1, width), whole)
+    row[0, 0] = (
+        math.sqrt(target**2 - (width - 1) * whole**2) if target**2 > (width - 1) * whole**2 else 0
+    )
+    factor = target / np.linalg.norm(row)
+    rounded = np.rint(row * factor)
+    assert (rounded * rounded).sum() > SIDE**2, "the row must be one that rounding makes too long"
+    require_short(integers(row, RowTreatment(normalize=True)))
+    require_short(integers(row * 7, RowTreatment(row_norm=1.0)))
+
+
+def test_rows_of_norm_one_and_rows_of_ones_are_never_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(row: Any) -> Fraction:
+        raise AssertionError("an exact sum of squares was needed")
+
+    monkeypatch.setattr("fedpower.data.lattice_rows._exact_square", refuse)
+    rng = np.random.default_rng(0)
+    for width in (3, 100, 1000):
+        rows = rng.standard_normal((200, width))
+        units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        ones = (rng.random((200, width)) < 0.3).astype(float)
+        for each in (units, ones, ones / 8):
+            integers(each, RowTreatment(normalize=True))
+            integers(each, RowTreatment(row_norm=0.9))
+
+
+@given(arrays(np.float64, st.integers(1, 20), elements=st.floats(-1e200, 1e200)))
+def test_the_sum_that_settles_a_doubt_is_exact(row: Any) -> None:
+    if np.any(row):
+        assert _exact_square(row) == sum(Fraction(float(value)) ** 2 for value in row)
+
+
+def test_a_norm_in_doubt_is_rounded_the_same_in_every_order_of_summation() -> None:
+    """Rows are made whose squared norm is within rounding of a cell's end: orders would disagree."""
+    from fedpower.data.lattice_rows import _cell_start
+
+    rng = np.random.default_rng(3)
+    cells = rng.integers(
+        np.float64(1.0).view(np.int64) >> 25, np.float64(4.0).view(np.int64) >> 25, 300
+    )
+    width = 64
+    rows = rng.standard_normal((300, width))
+    rows *= np.sqrt(_cell_start(cells) / np.einsum("ij,ij->i", rows, rows))[:, None]
+    squares = np.einsum("ij,ij->i", rows, rows)
+    backwards = np.array([sum(value * value for value in row[::-1].tolist()) for row in rows])
+    ends = _cell_start(cells)
+    assert np.any((squares >= ends) != (backwards >= ends)), "some orders must disagree"
+    places = np.array(
+        [_exact_square(row) >= Fraction(float(end)) for row, end in zip(rows, ends, strict=True)]
+    )
+    lattice_rows = LatticeRows(RowTreatment(normalize=True), width)
+    expected = _cell_start(cells + places)
+    np.testing.assert_array_equal(lattice_rows._rounded(rows, squares), expected)
+    np.testing.assert_array_equal(lattice_rows._rounded(rows, backwards), expected)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rule", [RowTreatment(normalize=True), RowTreatment(row_norm=1.0)])
+def test_a_missing_or_infinite_value_is_refused(bad: float, rule: RowTreatment) -> None:
+    rows = np.ones((5, 3))
+    rows[2, 1] = bad
+    seen = []
+    with pytest.raises(InputError, match="must hold finite numbers"):
+        LatticeRows(rule, 3, lambda: seen.append(1)).of_dense(rows)
+    assert seen
+    with pytest.raises(InputError, match="must hold finite numbers"):
+        LatticeRows(rule, 3).of_sparse(sparse.csr_array(rows))
+
+
+def test_rows_that_overflow_where_they_are_centred_are_refused() -> None:
+    rule = RowTreatment(center=np.full(2, -1e308), row_norm=1.0)
+    with pytest.raises(InputError, match="must stay finite when centred"):
+        LatticeRows(rule, 2).of_dense(np.full((3, 2), 1e308))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.int32, np.uint16, np.bool_])
+def test_other_dtypes_give_the_integers_of_their_float64(dtype: Any) -> None:
+    rows = (np.random.default_rng(0).standard_normal((40, 5)) * 20).astype(dtype)
+    for rule in (RowTreatment(normalize=True), RowTreatment(row_norm=30.0)):
+        assert integers(rows, rule) == integers(rows.astype(np.float64), rule)
+
+
+def test_clipped_rows_are_counted_and_rows_at_the_bound_are_not() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((300, 4))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[:7] *= 1.01
+    rows[7:9] *= 1e200
+    for block in (rows, rows[::-1].copy()):
+        assert LatticeRows(RowTreatment(row_norm=1.0), 4).of_dense(block)[1] == 9
+    assert LatticeRows(RowTreatment(normalize=True), 4).of_dense(rows)[1] == 0
+
+
+def test_a_treatment_without_a_bound_and_a_lattice_too_fine_are_refused() -> None:
+    with pytest.raises(InputError, match="must be bounded"):
+        LatticeRows(RowTreatment(), 3)
+    with pytest.raises(InputError, match="from 8 to 22"):
+        RowLattice(23)
