@@ -1,0 +1,100 @@
+"""Options made from the table of parameters, and listed under headings: what most people need first."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from fedpower.cli import values
+from fedpower.parameters import SPECS, Rule
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+HEADINGS = {
+    "main": "Options",
+    "rows": "Rows and columns",
+    "privacy": "Privacy",
+    "solver": "Solvers",
+    "paper": "The paper's method",
+    "rounds": "Rounds",
+    "running": "Running",
+}
+"""By group, in the order in which help lists them."""
+
+_WORDS: dict[str, dict[str, Any]] = {
+    "n_components": {"callback": values.rank, "required": True, "metavar": "K"},
+    "epsilon": {"callback": values.epsilon, "required": True, "metavar": "NUMBER|inf"},
+    "schedule": {"callback": values.schedule, "metavar": "every|decaying|halving|STEPS"},
+    "random_state": {"type": click.IntRange(0, 2**32 - 1)},
+    "row_norm": {"type": float},
+    "normalize": {"is_flag": True, "default": None},
+    "drift_correction": {"is_flag": True, "default": None},
+    "one_shot_start": {"default": None},
+    "device": {"metavar": "NAME"},
+}
+"""How the command line reads what is no plain number or word."""
+
+
+class Option(click.Option):
+    """An option that knows under which heading it is listed."""
+
+    def __init__(self, *words: Any, group: str = "main", **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self.group = group
+
+
+class Command(click.Command):
+    """A command whose help lists options by heading, those that most people need first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every heading with its options."""
+        listed: dict[str, list[tuple[str, str]]] = {group: [] for group in HEADINGS}
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx)
+            if line is not None:
+                listed[getattr(parameter, "group", "running")].append(line)
+        for group, lines in listed.items():
+            if lines:
+                with formatter.section(HEADINGS[group]):
+                    formatter.write_dl(lines)
+
+
+def option(*words: str, group: str, **settings: Any) -> Decorator:
+    """Return the declaration of an option that is no parameter of a fit."""
+    return click.option(*words, cls=Option, group=group, **settings)
+
+
+def parameter(name: str, **changed: Any) -> Decorator:
+    """Return the declaration of a parameter's option; one that is not given keeps its default.
+
+    Parameters
+    ----------
+    name
+        The parameter, as `Parameters` has it.
+    changed
+        What a command says otherwise.
+    """
+    spec = SPECS[name]
+    assert spec.option is not None, f"{name} has no option"
+    settings = {"help": spec.help, **_type(spec.rule), **_WORDS.get(name, {}), **changed}
+    return click.option(spec.option, name, cls=Option, group=spec.group, **settings)
+
+
+def declared(declarations: Sequence[Decorator]) -> Decorator:
+    """Return what declares all of them on a command, in the order in which help lists them."""
+
+    def declare(command: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed(declarations):
+            command = each(command)
+        return command
+
+    return declare
+
+
+def _type(rule: Rule | None) -> dict[str, Any]:
+    if rule is None:
+        return {}
+    if rule.choices:
+        return {"type": click.Choice(rule.choices)}
+    kind = rule.kinds[-1]
+    return {} if kind in (bool, str) else {"type": kind}
