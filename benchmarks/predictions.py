@@ -18,10 +18,11 @@ from fedpower import FedPCA
 from fedpower.data import RowTreatment, accumulate_moment, open_source
 from fedpower.engines.embedded import federate
 from fedpower.estimator.plan import plan
-from fedpower.estimator.terms import agree
+from fedpower.estimator.terms import build_study
 from fedpower.experiments.kept import TREATMENT, KeptMoment, keep
 from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
+from fedpower.parameters import Parameters
 from fedpower.privacy.noise import SeededNoiseForExperiments
 
 Array = NDArray[np.float64]
@@ -106,8 +107,8 @@ def problems(options: argparse.Namespace) -> Any:
 
 def measure(model: FedPCA, silos: dict[str, Any], truth: Array, *, n_seeds: int) -> list[float]:
     """Return sin θ_k of one way for each noise seed."""
-    study, settings, _ = agree(
-        model,
+    study, settings, _ = build_study(
+        Parameters.of(model),
         n_rows=sum(silo.n_rows for silo in silos.values()),
         n_features=truth.shape[0],
         treatment=TREATMENT,

@@ -17,7 +17,8 @@ from benchmarks.splits import Places
 from fedpower import FedPCA
 from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos
-from fedpower.estimator.terms import agree, public_treatment
+from fedpower.estimator.terms import build_study, public_treatment
+from fedpower.parameters import Parameters
 from fedpower.privacy.noise import SeededNoiseForExperiments
 
 Array = NDArray[np.float64]
@@ -51,7 +52,7 @@ class Federation:
 
     def __init__(self, data: DataSet, places: Places) -> None:
         self._data = data
-        self._treatment = public_treatment(FedPCA(**data.parameters))
+        self._treatment = public_treatment(Parameters(**data.parameters))
         began = time.process_time()
         self._silos = read_silos(
             {
@@ -68,8 +69,8 @@ class Federation:
     def fit(self, method: str, *, epsilon: float, seed: int) -> Fit:
         """Return the fit of one of `METHODS`; the seed gives the start basis and the noise."""
         model = FedPCA(self._data.rank, epsilon=epsilon, **self._data.parameters, **METHODS[method])
-        study, settings, _ = agree(
-            model,
+        study, settings, _ = build_study(
+            Parameters.of(model),
             n_rows=sum(silo.n_rows for silo in self._silos.values()),
             n_features=self._data.rows.shape[1],
             treatment=self._treatment,

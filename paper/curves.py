@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedpower.estimator.fedpca import FedPCA
-from fedpower.estimator.terms import agree
+from fedpower.estimator.terms import build_study
 from fedpower.experiments.kept import TREATMENT
 from fedpower.linalg.alignment import Alignment
+from fedpower.parameters import Parameters
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.schedule import decaying, every
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
@@ -317,8 +318,11 @@ def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, So
         iteration_rank=None if chosen else size.iteration_rank,
         n_participants=_participants(curve, len(sizes)),
     )
-    study, settings, _ = agree(
-        model, n_rows=sum(sizes.values()), n_features=size.n_features, treatment=TREATMENT
+    study, settings, _ = build_study(
+        Parameters.of(model),
+        n_rows=sum(sizes.values()),
+        n_features=size.n_features,
+        treatment=TREATMENT,
     )
     if isinstance(settings, KrylovSettings):
         settings = replace(settings, max_rounds=N_STEPS)

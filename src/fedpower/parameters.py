@@ -66,6 +66,8 @@ class Spec:
         The table of a study file that it stands in; None where every party decides for itself.
     paper_only
         Whether only the paper's method has it.
+    newer
+        Whether it came after studies were hashed: left alone, it is no part of a study's hash.
     """
 
     help: str
@@ -74,6 +76,7 @@ class Spec:
     group: Group
     section: str | None
     paper_only: bool = False
+    newer: bool = False
 
 
 def _one_of(*choices: str) -> Rule:
@@ -213,6 +216,15 @@ class Parameters:
         option="--colluders",
         group="privacy",
         section="privacy",
+    )
+    weights: Literal["rows", "noise"] = _parameter(
+        "rows",
+        help="Weigh silos by their rows (default), or such that the noise is least.",
+        rule=_one_of("rows", "noise"),
+        option="--weights",
+        group="privacy",
+        section="privacy",
+        newer=True,
     )
     row_norm: float | None = _parameter(
         None,

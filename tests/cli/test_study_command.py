@@ -59,7 +59,7 @@ def test_init_replaces_a_file_only_by_force(here: Path) -> None:
     assert said.exit_code == 2
     assert path.read_bytes() == before
     succeed("study", "init", path, *PRIVATE_STUDY, "-k", 3, "--force")
-    assert read_study(path).parameters["n_components"] == 3
+    assert read_study(path).parameters.n_components == 3
 
 
 def test_an_exact_study_has_no_delta(here: Path) -> None:

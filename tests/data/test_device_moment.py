@@ -10,7 +10,8 @@ from fedpower import FedPCA
 from fedpower.data import Device, RowTreatment, local_moment, open_device, open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.terms import agree, public_rng
+from fedpower.estimator.terms import build_study, public_rng
+from fedpower.parameters import Parameters
 
 pytestmark = pytest.mark.devices
 
@@ -113,9 +114,11 @@ def test_a_private_study_refuses_a_device_that_may_use_float32() -> None:
     source = open_source(torch.tensor(sample(300)))
     device = open_device(DEVICE, single=True)
     moments = {"north": local_moment(source, rule, rank=3, steps=20, device=device)}
-    study, settings, _ = agree(model, n_rows=300, n_features=12, treatment=rule, columns=None)
+    study, settings, _ = build_study(
+        Parameters.of(model), n_rows=300, n_features=12, treatment=rule, columns=None
+    )
     with pytest.raises(InputError, match="silo 'north' must be bounded and summed in float64"):
-        federate(moments, study=study, settings=settings, rng=public_rng(model))
+        federate(moments, study=study, settings=settings, rng=public_rng(Parameters.of(model)))
 
 
 def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:

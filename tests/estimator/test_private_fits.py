@@ -15,7 +15,8 @@ from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator import PrivacyLeakWarning
-from fedpower.estimator.terms import agree
+from fedpower.estimator.terms import build_study
+from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from problems import Array, spiked_rows
@@ -119,8 +120,8 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str
     model = FedPCA(2, **OPTIONS)
     sources = {name: open_source(part) for name, part in parts.items()}
     unbounded = read_silos(sources, RowTreatment(), rank=2, steps=2)
-    study, settings, _ = agree(
-        model,
+    study, settings, _ = build_study(
+        Parameters.of(model),
         n_rows=sum(len(part) for part in parts.values()),
         n_features=12,
         treatment=RowTreatment(row_norm=12.0),
@@ -284,7 +285,9 @@ class TestWhatALedgerNeverBooks:
         model = FedPCA(2, **OPTIONS)
         treatment = RowTreatment(row_norm=12.0)
         moments = read_silos({"north": open_source(rows)}, treatment, rank=2, steps=5)
-        study, settings, _ = agree(model, n_rows=200, n_features=4, treatment=treatment)
+        study, settings, _ = build_study(
+            Parameters.of(model), n_rows=200, n_features=4, treatment=treatment
+        )
         for experiment in (False, True):
             path = tmp_path / f"{experiment}.ledger"
             cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}

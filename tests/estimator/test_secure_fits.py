@@ -10,8 +10,9 @@ from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
-from fedpower.estimator.terms import agree, public_treatment
+from fedpower.estimator.terms import build_study, public_treatment
 from fedpower.linalg import sin_theta
+from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.identity import Identity
@@ -38,11 +39,11 @@ def seeded(seed, parts, **terms):
     """One fit with noise that the test can repeat, through the same door as FedPCA's."""
     model = FedPCA(2, **{**TERMS, "center": False, **terms})
     sources = {name: open_source(part) for name, part in parts.items()}
-    treatment = public_treatment(model)
+    treatment = public_treatment(Parameters.of(model))
     moments = read_silos(sources, treatment, rank=2, steps=1)
     keys = {name: Identity.new() for name in parts} if model.aggregation == "secure" else {}
-    study, settings, _ = agree(
-        model,
+    study, settings, _ = build_study(
+        Parameters.of(model),
         n_rows=sum(len(part) for part in parts.values()),
         n_features=8,
         treatment=treatment,
@@ -167,14 +168,14 @@ class Slow:
 
 def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must_allow(tmp_path):
     model = FedPCA(2, **TERMS, min_silos=2)
-    treatment = public_treatment(model)
+    treatment = public_treatment(Parameters.of(model))
     moments = read_silos(
         {name: open_source(part) for name, part in PARTS.items()}, treatment, rank=2, steps=1
     )
     broken = {**moments, "c": Slow(moments["c"])}
     keys = {name: Identity.new() for name in PARTS}
-    study, settings, _ = agree(
-        model,
+    study, settings, _ = build_study(
+        Parameters.of(model),
         n_rows=sum(len(part) for part in PARTS.values()),
         n_features=8,
         treatment=treatment,

@@ -282,7 +282,7 @@ def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_pa
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
     study = write_study(tmp_path, coordinator={"port": None})
     assert (study.min_silos, study.grace, study.port) == (3, None, 8002)
-    assert study.parameters["random_state"] == 0
+    assert study.parameters.random_state == 0
     assert study.deadline == 60.0
     assert write_study(tmp_path, rounds={"min_silos": 2}).min_silos == 2
 

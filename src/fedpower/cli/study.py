@@ -149,7 +149,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 def _facts(read: StudyFile) -> dict[str, Any]:
     terms, _, choice = read.terms()
-    model = read.model()
+    given = read.parameters
     attempts: dict[str, Any] = {}
     if terms.aggregation == "secure":
         worst = float(f"{worst_epsilon(terms):.4g}")
@@ -160,10 +160,10 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "silos": list(read.silos),
         "min_silos": read.min_silos,
         "columns": list(read.columns),
-        "row_norm": model.row_norm,
-        "normalize": bool(model.normalize),
-        "center": plain(model.center),
-        "n_components": model.n_components,
+        "row_norm": given.row_norm,
+        "normalize": bool(given.normalize),
+        "center": plain(given.center),
+        "n_components": given.n_components,
         "iteration_rank": terms.iteration_rank,
         "epsilon": plain(terms.epsilon),
         "delta": terms.delta,

@@ -12,20 +12,25 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from fedpower.data import RowSource, block_rows, columns_of_fit, match_columns, open_source
+from fedpower.data import (
+    RowSource,
+    RowTreatment,
+    block_rows,
+    columns_of_fit,
+    match_columns,
+    open_source,
+)
 from fedpower.data.checks import is_wide, require_exact
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.beforehand import check_beforehand
 from fedpower.estimator.conversion import as_sklearn
-from fedpower.estimator.fitted import column_scale, take
-from fedpower.estimator.parameters import check_parameters
-from fedpower.estimator.secure import IdentityPaths, identities_of
+from fedpower.estimator.fitted import fitted_attributes
+from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
-    agree,
-    centers,
-    column_names,
+    IdentityPaths,
+    build_study,
+    identities_of,
     public_rng,
     public_treatment,
     treatment_of,
@@ -35,6 +40,7 @@ from fedpower.estimator.terms import (
     warn_of_delta,
 )
 from fedpower.linalg.alignment import Alignment
+from fedpower.parameters import Parameters
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.participation import Participation
@@ -264,11 +270,15 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Itself.
         """
         del y
-        check_parameters(self)
+        parameters = Parameters.of(self)
         rows = validate_data(
-            self, X, accept_sparse="csr", dtype=np.float64, ensure_min_samples=1 + centers(self)
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=np.float64,
+            ensure_min_samples=1 + parameters.centers,
         )
-        names = column_names(self)
+        names = self._columns()
         if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
             require_exact(rows, name="X", columns=names, rows=0)
         if groups is None:
@@ -282,7 +292,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 )
             parts = {str(label): rows[labels == label] for label in np.unique(labels)}
         sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
-        return self._fit(sources, names)
+        return self._fit(parameters, sources, names)
 
     def fit_silos(
         self,
@@ -335,7 +345,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Itself.
         """
         del y
-        check_parameters(self)
+        parameters = Parameters.of(self)
         sources = named_sources(silos)
         columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
         sources = dict(zip(sources, matched, strict=True))
@@ -345,6 +355,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self._fit(
+            parameters,
             sources,
             columns,
             ledgers=ledgers,
@@ -372,7 +383,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if isinstance(X, str | PathLike):
-            source = columns_of_fit(open_source(X), column_names(self), self.n_features_in_)
+            source = columns_of_fit(open_source(X), self._columns(), self.n_features_in_)
             rows_at_once = block_rows(source.n_features, density=source.density or 1.0)
             return np.vstack([self._scores(block) for block in source.blocks(rows_at_once)])
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
@@ -381,10 +392,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _scores(self, rows: Any) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""
         if self.normalize:
-            rows, _ = public_treatment(self).apply(rows)
+            rows, _ = self._treatment().apply(rows)
             axes = self.components_.T
         else:
-            axes = self.components_.T / column_scale(self)[:, np.newaxis]
+            axes = self.components_.T / self._scale()[:, np.newaxis]
         offset = self.mean_ @ axes
         scores = rows @ axes - offset
         return np.asarray(scores)
@@ -411,7 +422,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             )
         rows = scores @ self.components_
         if not self.normalize:
-            rows = rows * column_scale(self)
+            rows = rows * self._scale()
         return np.asarray(rows + self.mean_)
 
     def to_sklearn(self) -> "PCA | Pipeline":
@@ -432,11 +443,25 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             explained_variance_ratio=self.explained_variance_ratio_,
             singular_values=self.singular_values_,
             n_samples=self.n_samples_,
-            feature_names=column_names(self),
-            scale=None if self.scale is None else column_scale(self),
+            feature_names=self._columns(),
+            scale=None if self.scale is None else self._scale(),
             normalize=bool(self.normalize),
-            center=public_treatment(self).center,
+            center=self._treatment().center,
         )
+
+    def _columns(self) -> tuple[str, ...] | None:
+        """Return the names of the columns of the fit, in order; None without names."""
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else tuple(str(name) for name in names)
+
+    def _treatment(self) -> RowTreatment:
+        """Return what the parameters say is done to each row."""
+        return public_treatment(Parameters.of(self), self._columns())
+
+    def _scale(self) -> Array:
+        """Return the divisors of the columns; ones where none were given."""
+        scale = self._treatment().scale
+        return np.ones(self.n_features_in_) if scale is None else scale
 
     @property
     def _n_features_out(self) -> int:
@@ -450,6 +475,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _fit(
         self,
+        parameters: Parameters,
         sources: dict[str, RowSource],
         columns: tuple[str, ...] | None,
         *,
@@ -461,23 +487,24 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         on_rows: OnRows | None = None,
         on_clipped: Callable[[dict[str, tuple[int, int]]], None] | None = None,
     ) -> Self:
-        identities = identities_of(self, sources, identity_files)
-        check_beforehand(
-            self,
+        identities = identities_of(parameters, sources, identity_files)
+        preflight(
+            parameters,
             sources,
+            columns=columns,
             identities=identities,
             ledgers=ledgers,
             data_version=data_version,
             data_set=data_set,
         )
-        treatment, leak = treatment_of(self, sources.values())
+        treatment, leak = treatment_of(parameters, columns, sources.values())
         moments = read_silos(
             sources,
             treatment,
             rank=self.iteration_rank or 16,
             steps=self.n_steps or 20,
             n_jobs=self.n_jobs,
-            public_facts_only=not np.isinf(self.epsilon),
+            public_facts_only=parameters.is_private,
             device=self.device,
             on_rows=on_rows,
             fingerprinted=bool(ledgers),
@@ -485,8 +512,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if treatment.row_norm is not None:
             tell = warn_of_clipping if on_clipped is None else on_clipped
             tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
-        study, settings, choice = agree(
-            self,
+        study, settings, choice = build_study(
+            parameters,
             n_rows=sum(moment.n_rows for moment in moments.values()),
             n_features=self.n_features_in_,
             treatment=treatment,
@@ -500,7 +527,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             moments,
             study=study,
             settings=settings,
-            rng=public_rng(self, study if ledgers else None),
+            rng=public_rng(parameters, study if ledgers else None),
             ledgers=ledgers,
             data_version=data_version,
             data_set=data_set,
@@ -517,7 +544,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        take(self, outcome, treatment, choice)
+        for name, value in fitted_attributes(
+            outcome, treatment, centers=parameters.centers
+        ).items():
+            setattr(self, name, value)
+        self.solver_ = choice
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
         self.privacy_ = replace(outcome.privacy, leak=leak)

@@ -1,53 +1,40 @@
 """From the outcome of a federation to the fitted attributes, in the units of the rows."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data import RowTreatment
-from fedpower.estimator.terms import centers, public_treatment
 from fedpower.linalg import fix_signs
-from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import noise_edge
-
-if TYPE_CHECKING:
-    from fedpower.estimator.fedpca import FedPCA
 
 Array = NDArray[np.float64]
 
 
-def take(
-    model: "FedPCA", outcome: Outcome, treatment: RowTreatment, choice: SolverChoice
-) -> "FedPCA":
-    """Return the model, fitted: it takes over what a federation ended with."""
-    for name, value in fitted_attributes(model, outcome, treatment).items():
-        setattr(model, name, value)
-    model.privacy_ = outcome.privacy
-    model.solver_ = choice
-    return model
-
-
-def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment) -> dict[str, Any]:
-    """Return the attributes of a fitted model by name.
+def fitted_attributes(
+    outcome: Outcome, treatment: RowTreatment, *, centers: bool
+) -> dict[str, Any]:
+    """Return the attributes of a fitted estimator by name.
 
     Rows were divided by their bound B and by the scales: variances are multiplied by B², means by both.
     Where rows were normalised there is no way back, and all is in units of unit rows.
     """
-    solution, width = outcome.solution, model.n_features_in_
+    solution, width = outcome.solution, outcome.study.n_features
     n_samples = sum(solution.sizes.values())
     bound = treatment.row_norm or 1.0
     values = np.maximum(solution.values[: solution.rank], 0.0)
-    to_variance = bound**2 * n_samples / (n_samples - 1 if centers(model) else n_samples)
+    to_variance = bound**2 * n_samples / (n_samples - 1 if centers else n_samples)
     # Noise can make the parts add up to more than the total that was noised beside them.
     total = max(solution.total_variance, float(values.sum()))
     middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
     norm = float(np.linalg.norm(middle))
     spectrum = solution.values if solution.spectrum is None else solution.spectrum
-    if not model.normalize:
+    if not treatment.normalize:
         public = np.zeros(width) if treatment.center is None else treatment.center
-        middle = public + middle * bound * column_scale(model)
+        scale = np.ones(width) if treatment.scale is None else treatment.scale
+        middle = public + middle * bound * scale
     return {
         "components_": fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         "explained_variance_": values * to_variance,
@@ -63,6 +50,7 @@ def fitted_attributes(model: "FedPCA", outcome: Outcome, treatment: RowTreatment
         "basis_": solution.basis,
         "n_steps_": solution.n_steps,
         "history_": [each.as_row() for each in outcome.rounds],
+        "privacy_": outcome.privacy,
         "study_": outcome.study,
         "kernels_": outcome.kernels,
         "remarks_": list(solution.remarks),
@@ -89,9 +77,3 @@ def _without_noise(
         "denoised_variance_": values * to_variance,
         "denoised_variance_ratio_": ratios,
     }
-
-
-def column_scale(model: "FedPCA") -> Array:
-    """Return the divisors of the columns; ones where none were given."""
-    scale = public_treatment(model).scale
-    return np.ones(model.n_features_in_) if scale is None else scale

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
+from sklearn.base import BaseEstimator
 
 from fedpower.data import RowTreatment
 from fedpower.errors import InputError
-from fedpower.estimator.fedpca import FedPCA
-from fedpower.estimator.parameters import check_parameters
-from fedpower.estimator.secure import identities_of
-from fedpower.estimator.terms import agree
+from fedpower.estimator.terms import build_study, identities_of
+from fedpower.parameters import Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse
@@ -106,7 +104,7 @@ class Plan:
 
 
 def plan(
-    model: FedPCA,
+    model: BaseEstimator,
     *,
     sizes: Mapping[str, int] | Sequence[int],
     n_features: int,
@@ -134,7 +132,7 @@ def plan(
     n_rehearsals
         Over how many the median is taken; None lets the number of columns decide.
     """
-    check_parameters(model)
+    parameters = Parameters.of(model)
     if n_rehearsals is None:
         n_rehearsals = N_REHEARSALS if n_features <= 200 else 3 if n_features <= 500 else 1
     named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
@@ -144,23 +142,22 @@ def plan(
         "n_features": n_features,
         "treatment": RowTreatment(),
     }
-    study, _, choice = agree(
-        _summing(model, model.aggregation), **facts, identities=_identities(model, named)
-    )
+    asked = _summing(parameters, parameters.aggregation)
+    study, _, choice = build_study(asked, **facts, identities=_identities(asked, named))
     taken = (choice.solver, study.noise, study.aggregation)
-    modes = ("none",) if math.isinf(model.epsilon) else ("moment", "step", "paper")
+    modes = ("none",) if not parameters.is_private else ("moment", "step", "paper")
     ways = [
         replace(way, chosen=(way.solver, way.noise, way.aggregation) == taken)
         for mode in modes
         for way in _ways(
-            model, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals
+            parameters, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals
         )
     ]
     return Plan(
         ways=tuple(ways),
         choice=choice,
         noise=study.noise,
-        epsilon=float(model.epsilon),
+        epsilon=float(parameters.epsilon),
         delta=study.delta,
         remarks=(*_better_way(ways), *_costly_silos(study, named)),
     )
@@ -219,7 +216,7 @@ def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) 
 
 
 def _ways(
-    model: FedPCA,
+    parameters: Parameters,
     mode: str,
     *,
     sizes: Mapping[str, int],
@@ -231,11 +228,11 @@ def _ways(
     if mode == "moment":
         kinds.insert(1, ("moment", "secure"))
     for solver, aggregation in kinds:
-        varied = _summing(model, aggregation)
-        varied.set_params(solver=solver, noise="auto" if mode == "none" else mode)
+        way: dict[str, Any] = {"solver": solver, "noise": "auto" if mode == "none" else mode}
+        varied = replace(_summing(parameters, aggregation), **way)
         try:
             keys = _identities(varied, sizes)
-            study, settings, _ = agree(varied, **facts, identities=keys)
+            study, settings, _ = build_study(varied, **facts, identities=keys)
         except InputError:  # the model's own parameters rule this way out
             continue
         budget = budget_of(study)
@@ -356,20 +353,20 @@ def _costly_silos(study: Study, sizes: Mapping[str, int]) -> list[str]:
     return [costly_sentence(costly, share, sizes)] if costly else []
 
 
-def _summing(model: FedPCA, aggregation: str) -> FedPCA:
-    """Return a copy of the model that sums in this way; only secure sums know colluders."""
+def _summing(parameters: Parameters, aggregation: str) -> Parameters:
+    """Return the parameters with sums of this kind; only secure ones know colluders."""
     secure = aggregation == "secure"
-    copied: FedPCA = clone(model).set_params(
-        aggregation=aggregation,
-        colluders=model.colluders if secure else 1,
-        weights="rows" if secure else model.weights,
-    )
-    return copied
+    changed: dict[str, Any] = {
+        "aggregation": aggregation,
+        "colluders": parameters.colluders if secure else 1,
+        "weights": "rows" if secure else parameters.weights,
+    }
+    return replace(parameters, **changed)
 
 
-def _identities(model: FedPCA, names: Iterable[str]) -> dict[str, str]:
+def _identities(parameters: Parameters, names: Iterable[str]) -> dict[str, str]:
     """Return public keys that a secure sum's terms can have; they are used for nothing else."""
-    return {name: each.public for name, each in identities_of(model, names, None).items()}
+    return {name: each.public for name, each in identities_of(parameters, names, None).items()}
 
 
 def _too_wide(study: Study) -> bool:

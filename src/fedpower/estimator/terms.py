@@ -1,10 +1,10 @@
-"""From an estimator's parameters to the terms of a study; every parameter is checked here."""
+"""From the parameters of a fit to the terms of its study and the settings of its solver."""
 
-import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from os import PathLike
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -12,11 +12,12 @@ from sklearn.utils import check_random_state
 from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, public_vector
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.errors import InputError
-from fedpower.estimator.parameters import paper_settings, schedule_of
-from fedpower.estimator.secure import ATTEMPTS, secure_terms
+from fedpower.parameters import Parameters
 from fedpower.privacy.calibration import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
+from fedpower.protocol.identity import Identity
 from fedpower.protocol.private_study import budget_of, noise_floor
+from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,
@@ -29,8 +30,20 @@ from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import NoiseMode, Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 
-if TYPE_CHECKING:
-    from fedpower.estimator.fedpca import FedPCA
+DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
+    "every": "constant",
+    "decaying": "linear",
+    "halving": "halving",
+}
+
+_SCHEDULE = (
+    "schedule must be 'every', 'decaying', 'halving' or whole steps, got {got}; give e.g. [2, 4, 5]"
+)
+
+IdentityPaths = Mapping[str, str | PathLike[str]]
+
+ATTEMPTS = 3
+"""How often silos take part at most: a first time, and twice where somebody failed."""
 
 OVERSAMPLING = 10
 """How many columns more than k a basis has unless ``iteration_rank`` says otherwise."""
@@ -43,46 +56,38 @@ class PrivacyLeakWarning(RuntimeWarning):
     """Something was read from the rows that should have been given as a public fact."""
 
 
-def centers(model: "FedPCA") -> bool:
-    """Return whether rows are centred on the pooled mean."""
-    return isinstance(model.center, bool | np.bool_) and bool(model.center)
-
-
-def column_names(model: "FedPCA") -> tuple[str, ...] | None:
-    """Return the names of the columns that an estimator was fitted to, in order; None without names."""
-    names = getattr(model, "feature_names_in_", None)
-    return None if names is None else tuple(str(name) for name in names)
-
-
-def public_treatment(model: "FedPCA") -> RowTreatment:
-    """Return what the parameters say is done to each row."""
-    columns = column_names(model)
+def public_treatment(
+    parameters: Parameters, columns: tuple[str, ...] | None = None
+) -> RowTreatment:
+    """Return what the parameters say is done to each row; ``columns`` are names, where there are any."""
     center = None
-    if not isinstance(model.center, bool | np.bool_):
-        center = public_vector("center", model.center, columns=columns)
+    if not isinstance(parameters.center, bool | np.bool_):
+        center = public_vector("center", parameters.center, columns=columns)
     scale = None
-    if model.scale is not None:
-        scale = public_vector("scale", model.scale, columns=columns, positive=True)
+    if parameters.scale is not None:
+        scale = public_vector("scale", parameters.scale, columns=columns, positive=True)
     return RowTreatment(
         center=center,
         scale=scale,
-        row_norm=model.row_norm,
-        normalize=bool(model.normalize),
+        row_norm=parameters.row_norm,
+        normalize=bool(parameters.normalize),
     )
 
 
 BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
 
 
-def treatment_of(model: "FedPCA", sources: Iterable[RowSource]) -> tuple[RowTreatment, str | None]:
+def treatment_of(
+    parameters: Parameters, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
+) -> tuple[RowTreatment, str | None]:
     """Return what is done to each row before it counts, and what leaked in finding it, or None.
 
     A private fit needs a bound on the norm of a row. Without one the largest norm is read from the rows:
     the result then depends on a single row in a way that no noise covers. That is warned of, and the
     privacy statement promises nothing.
     """
-    treatment = public_treatment(model)
-    if math.isinf(model.epsilon) or treatment.bounded:
+    treatment = public_treatment(parameters, columns)
+    if not parameters.is_private or treatment.bounded:
         return treatment, None
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warnings.warn(
@@ -156,9 +161,9 @@ def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment]) -> None:
                 warnings.warn(same_rows(known, name), UserWarning, stacklevel=4)
 
 
-def rank_of(model: "FedPCA", n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
+def rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
     """Return k, a fraction of variance or "noise", as asked for; refuse what ``noise`` cannot tell."""
-    asked = model.n_components
+    asked = parameters.n_components
     most = n_features if n_rows is None else min(n_rows, n_features)
     if asked is None and n_rows is not None:
         return most
@@ -187,8 +192,8 @@ def rank_of(model: "FedPCA", n_rows: int | None, n_features: int, noise: NoiseMo
     )
 
 
-def agree(
-    model: "FedPCA",
+def build_study(
+    parameters: Parameters,
     *,
     n_rows: int | None,
     n_features: int,
@@ -204,23 +209,23 @@ def agree(
     the silos' public keys, which the terms of a secure sum hold, and ``attempts`` how often silos take
     part in it at most.
     """
-    center = centers(model)
+    center = parameters.centers
     if center and n_rows is not None and n_rows < 2:
         raise InputError(
             f"centring must have 2 rows at least, got n_samples = {n_rows}; "
             "bring more rows or pass center=False"
         )
-    noise = noise_of(model, n_features)
-    rank = rank_of(model, n_rows, n_features, noise)
-    n_steps = model.n_steps
+    noise = noise_of(parameters, n_features)
+    rank = rank_of(parameters, n_rows, n_features, noise)
+    n_steps = parameters.n_steps
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
     if not isinstance(rank, int):
         width = n_features
-    elif model.iteration_rank is None:
+    elif parameters.iteration_rank is None:
         width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
     else:
-        width = model.iteration_rank
+        width = parameters.iteration_rank
         if not rank <= width <= n_features:
             raise InputError(
                 f"iteration_rank must lie between n_components={rank} and the number of columns "
@@ -233,23 +238,23 @@ def agree(
         center=center,
         treatment=treatment.digest(),
         noise=noise,
-        epsilon=float(model.epsilon),
-        delta=_delta(model, n_rows) if noise != "none" else 0.0,
+        epsilon=float(parameters.epsilon),
+        delta=_delta(parameters, n_rows) if noise != "none" else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
-        weights=model.weights,
-        **secure_terms(model, noise, identities or {}, attempts),
+        weights=parameters.weights,
+        **secure_terms(parameters, noise, identities or {}, attempts),
     )
-    choice = solver_of(model, study, rank)
-    return study, settings_of(model, study, choice, rank=rank, n_steps=n_steps), choice
+    choice = solver_of(parameters, study, rank)
+    return study, settings_of(parameters, study, choice, rank=rank, n_steps=n_steps), choice
 
 
-def solver_of(model: "FedPCA", study: Study, rank: Rank) -> SolverChoice:
+def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
     """Return the solver, chosen or as asked for; what contradicts it is refused."""
-    given = paper_settings(model)
+    given = parameters.paper_settings
     if study.noise == "step":
         given = tuple(name for name in given if name != "n_steps")
-    if model.drift_correction and study.noise in ("step", "paper"):
+    if parameters.drift_correction and study.noise in ("step", "paper"):
         raise InputError(
             f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, "
             "where the product it needs would be one more release; leave it out"
@@ -260,35 +265,36 @@ def solver_of(model: "FedPCA", study: Study, rank: Rank) -> SolverChoice:
             reason="aggregation='secure' sums the silos' moments once, and all else follows from the sum",
         )
     if study.noise == "moment" and not isinstance(rank, int):
-        return _whole_spectrum(model, rank, given)
-    if model.solver == "auto":
+        return _whole_spectrum(parameters, rank, given)
+    if parameters.solver == "auto":
         return choose_solver(
             n_features=study.n_features,
             iteration_rank=study.iteration_rank,
             noise=study.noise,
             paper_settings=given,
         )
-    if model.solver == "moment" and study.noise in ("step", "paper"):
+    if parameters.solver == "moment" and study.noise in ("step", "paper"):
         raise InputError(
             f"solver='moment' must go with noise='moment' or epsilon=inf, got noise={study.noise!r}; "
             "choose another solver or noise"
         )
-    foreign = [name for name in given if (model.solver, name) != ("krylov", "n_participants")]
-    if model.solver != "fedpower" and foreign:
+    foreign = [name for name in given if (parameters.solver, name) != ("krylov", "n_participants")]
+    if parameters.solver != "fedpower" and foreign:
         raise InputError(
-            f"{foreign[0]} must be left alone with solver={model.solver!r}, got "
-            f"{getattr(model, foreign[0])!r}; it belongs to solver='fedpower'"
+            f"{foreign[0]} must be left alone with solver={parameters.solver!r}, got "
+            f"{getattr(parameters, foreign[0])!r}; it belongs to solver='fedpower'"
         )
-    return SolverChoice(solver=model.solver, reason="it was asked for")
+    return SolverChoice(solver=parameters.solver, reason="it was asked for")
 
 
-def _whole_spectrum(model: "FedPCA", rank: Rank, given: tuple[str, ...]) -> SolverChoice:
+def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) -> SolverChoice:
     """Return the solver that shows how many components stand above the noise: there is one."""
-    if model.solver not in ("auto", "moment") or given:
-        name = given[0] if model.solver in ("auto", "moment") else "solver"
+    if parameters.solver not in ("auto", "moment") or given:
+        name = given[0] if parameters.solver in ("auto", "moment") else "solver"
         raise InputError(
-            f"{name} must be left alone with n_components={rank!r}, got {getattr(model, name)!r}: which "
-            "components stand above the noise is read off the whole spectrum, which solver='moment' gives"
+            f"{name} must be left alone with n_components={rank!r}, got "
+            f"{getattr(parameters, name)!r}: which components stand above the noise is read off the "
+            "whole spectrum, which solver='moment' gives"
         )
     return SolverChoice(
         solver="moment",
@@ -297,7 +303,7 @@ def _whole_spectrum(model: "FedPCA", rank: Rank, given: tuple[str, ...]) -> Solv
 
 
 def settings_of(
-    model: "FedPCA",
+    parameters: Parameters,
     study: Study,
     choice: SolverChoice,
     *,
@@ -316,7 +322,7 @@ def settings_of(
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":
-        opens_locally = model.one_shot_start
+        opens_locally = parameters.one_shot_start
         if opens_locally is None:
             opens_locally = study.noise == "none"
         return KrylovSettings(
@@ -325,12 +331,12 @@ def settings_of(
             n_features=study.n_features,
             rank=rank,
             iteration_rank=study.iteration_rank,
-            tol=float(model.tol),
+            tol=float(parameters.tol),
             floor=noise_floor(study),
-            max_rounds=model.max_rounds,
+            max_rounds=parameters.max_rounds,
             n_steps=study.n_steps,
-            n_participants=model.n_participants,
-            participation=model.participation,
+            n_participants=parameters.n_participants,
+            participation=parameters.participation,
             center=study.center,
             weights=study.weights,
         )
@@ -338,47 +344,143 @@ def settings_of(
         n_features=study.n_features,
         rank=rank,
         iteration_rank=study.iteration_rank,
-        schedule=schedule_of(model),
+        schedule=schedule_of(parameters),
         n_steps=n_steps,
-        tol=0.0 if study.noise in ("step", "paper") else float(model.tol),
+        tol=0.0 if study.noise in ("step", "paper") else float(parameters.tol),
         floor=noise_floor(study),
-        max_rounds=model.max_rounds,
-        alignment=model.alignment,
-        reference=model.reference,
-        n_participants=model.n_participants,
-        participation=model.participation,
+        max_rounds=parameters.max_rounds,
+        alignment=parameters.alignment,
+        reference=parameters.reference,
+        n_participants=parameters.n_participants,
+        participation=parameters.participation,
         center=study.center,
-        corrected=bool(model.drift_correction),
+        corrected=bool(parameters.drift_correction),
         weights=study.weights,
     )
 
 
-def public_rng(model: "FedPCA", study: Study | None = None) -> np.random.Generator:
+def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.Generator:
     """Return the public randomness of a fit: start basis and sampling of silos, never noise.
 
     Where every product is noised and no ``random_state`` is given it follows from the ``study``, if that
     is given: the same fit then asks the same questions, to which ledgers hold the answers already.
     """
-    if study is not None and study.noise in ("step", "paper") and model.random_state is None:
+    if study is not None and study.noise in ("step", "paper") and parameters.random_state is None:
         return np.random.default_rng(int(study.digest, 16))
-    return np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
+    return np.random.default_rng(check_random_state(parameters.random_state).randint(2**31 - 1))
 
 
-def noise_of(model: "FedPCA", n_features: int) -> NoiseMode:
+def noise_of(parameters: Parameters, n_features: int) -> NoiseMode:
     """Return what is noised."""
-    if math.isinf(model.epsilon):
+    if not parameters.is_private:
         return "none"
-    if model.noise != "auto":
-        return model.noise
+    if parameters.noise != "auto":
+        return parameters.noise
     return "moment" if n_features <= MOST_SQUARE_FEATURES else "step"
 
 
-def _delta(model: "FedPCA", n_rows: int | None) -> float:
-    if model.delta is not None:
-        return float(model.delta)
+def _delta(parameters: Parameters, n_rows: int | None) -> float:
+    if parameters.delta is not None:
+        return float(parameters.delta)
     if n_rows is None:
         raise InputError(
             "delta must be agreed on before the silos enrol, got none; give one, at most 1e-6 or "
             "the inverse of the number of rows"
         )
     return default_delta(n_rows)
+
+
+def schedule_of(parameters: Parameters) -> Schedule:
+    """Return the schedule of rounds."""
+    schedule = parameters.schedule
+    if isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(schedule, str):
+        if schedule not in DECAYS:
+            raise InputError(_SCHEDULE.format(got=repr(schedule)))
+        return Schedule(local_steps=parameters.local_steps, decay=DECAYS[schedule])
+    try:
+        if isinstance(schedule, Iterator):
+            raise TypeError("an iterator is used up by the first look at it")
+        return explicit(schedule)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(_SCHEDULE.format(got=repr(schedule))) from error
+
+
+def secure_terms(
+    parameters: Parameters, noise: str, identities: Mapping[str, str], attempts: int
+) -> dict[str, Any]:
+    """Return the terms that a study with a secure sum has beyond others; none for a plain one."""
+    if parameters.aggregation == "plain":
+        if parameters.colluders != 1:
+            raise InputError(
+                f"colluders must be left alone with aggregation='plain', got {parameters.colluders}; "
+                "they share the noise of a secure sum"
+            )
+        return {}
+    check_compatible(parameters, noise)
+    least = len(identities) if parameters.min_silos is None else int(parameters.min_silos)
+    if not parameters.colluders < least <= len(identities):
+        raise InputError(
+            f"a secure sum must have more silos than the {parameters.colluders} that may collude, got "
+            f"{least} as the fewest of {len(identities)}; bring more silos, declare fewer colluders or "
+            "change min_silos"
+        )
+    return {
+        "aggregation": "secure",
+        "colluders": int(parameters.colluders),
+        "identities": tuple(identities.items()),
+        "min_silos": least,
+        "attempts": attempts,
+    }
+
+
+def check_compatible(parameters: Parameters, noise: str) -> None:
+    """Refuse what a secure sum cannot go with, each with the reason."""
+    if not parameters.is_private:
+        raise InputError(
+            "aggregation='secure' must go with a finite epsilon, got inf: the sum itself would be exact, "
+            "and could be told apart from another sum; choose epsilon, or aggregation='plain'"
+        )
+    if noise != "moment":
+        raise InputError(
+            f"aggregation='secure' must go with noise='moment', got {noise!r}, of which each step is one "
+            "more sum that could be told apart from the others; leave noise alone, or set it to 'moment' "
+            "for wide rows"
+        )
+    if parameters.solver not in ("auto", "moment"):
+        raise InputError(
+            f"aggregation='secure' must go with solver='moment', got {parameters.solver!r}: silos take "
+            "part in one sum, and every later round would be another; leave solver alone"
+        )
+    given = [*parameters.paper_settings, *(["one_shot_start"] if parameters.one_shot_start else [])]
+    if given:
+        raise InputError(
+            f"{given[0]} must be left alone with aggregation='secure', got "
+            f"{getattr(parameters, given[0])!r}: what silos do by themselves, or some of them, is no sum "
+            "over all"
+        )
+
+
+def identities_of(
+    parameters: Parameters, silos: Iterable[str], paths: IdentityPaths | None
+) -> dict[str, Identity]:
+    """Return every silo's identity: read from its file, or made for this fit; none for a plain fit."""
+    names = list(silos)
+    if parameters.aggregation == "plain":
+        if paths:
+            raise InputError(
+                "identities must go with aggregation='secure', got some without; leave them out"
+            )
+        return {}
+    if not paths:
+        return {name: Identity.new() for name in names}
+    if set(paths) != set(names):
+        odd = sorted(set(paths) ^ set(names))[0]
+        raise InputError(
+            f"every silo must have an identity or none, got {odd!r} on one side only; the silos are "
+            f"{', '.join(names)}"
+        )
+    return {name: Identity.load(paths[name]) for name in names}

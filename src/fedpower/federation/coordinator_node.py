@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpower.errors import ProtocolError
 from fedpower.estimator import FedPCA
-from fedpower.estimator.fitted import take
+from fedpower.estimator.fitted import fitted_attributes
 from fedpower.estimator.terms import public_rng
 from fedpower.federation.private_files import open_private, private_folder
 from fedpower.federation.study_file import StudyFile
@@ -113,7 +113,7 @@ class CoordinatorNode:
         self.settings = with_noise(settings, self.study, run=run)
         self.checkpoint = Checkpoint(checkpoint, study=self.study.digest, run=run)
         self.coordinator = Coordinator(
-            start(self.settings, public_rng(study_file.model())),
+            start(self.settings, public_rng(study_file.parameters)),
             study_file.silos,
             study=self.study,
             run=run,
@@ -150,7 +150,12 @@ class CoordinatorNode:
         model = self.file.model()
         model.n_features_in_ = len(self.file.columns)
         model.feature_names_in_ = np.asarray(self.file.columns, dtype=object)
-        take(model, self.outcome, self.file.treatment, self.choice)
+        found = fitted_attributes(
+            self.outcome, self.file.treatment, centers=self.file.parameters.centers
+        )
+        for name, value in found.items():
+            setattr(model, name, value)
+        model.solver_ = self.choice
         agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
         model.privacy_ = replace(model.privacy_, public=(agreed, *model.privacy_.public))
         return model

@@ -8,7 +8,6 @@ who it is.
 import functools
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,10 +17,9 @@ from typing import Any
 from fedpower.data import RowTreatment
 from fedpower.errors import InputError, is_showable
 from fedpower.estimator import FedPCA
-from fedpower.estimator.parameters import check_parameters
-from fedpower.estimator.secure import ATTEMPTS
-from fedpower.estimator.terms import agree, public_treatment
+from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
 from fedpower.federation.tables import NUMBER, Keys, as_toml, check_keys, read_toml
+from fedpower.parameters import DEFAULTS, SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
@@ -34,43 +32,61 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 
-TABLES: dict[str, Keys] = {
-    "columns": {"names": list, "center": list, "scale": list},
-    "rows": {"row_norm": NUMBER, "normalize": bool, "center": bool},
-    "components": {"n_components": (int, float, str), "iteration_rank": int},
-    "privacy": {
-        "epsilon": NUMBER,
-        "delta": NUMBER,
-        "noise": str,
-        "aggregation": str,
-        "colluders": int,
-        "attempts": int,
-        "weights": str,
-    },
-    "solver": {
-        "solver": str,
-        "one_shot_start": bool,
-        "schedule": (str, list),
-        "local_steps": int,
-        "drift_correction": bool,
-        "n_steps": int,
-        "tol": NUMBER,
-        "max_rounds": int,
-        "alignment": str,
-        "reference": str,
-        "random_state": int,
-    },
-    "rounds": {
-        "min_silos": int,
-        "deadline": NUMBER,
-        "grace": NUMBER,
-        "n_participants": int,
-        "participation": str,
-    },
+NOT_PARAMETERS: dict[str, Keys] = {
+    "columns": {"names": list, "center": list},
+    "privacy": {"attempts": int},
+    "rounds": {"grace": NUMBER},
     "silos": {"names": list},
     "identities": {},
     "coordinator": {"host": str, "port": int},
 }
+"""By table: what a consortium agrees on beside the parameters of a fit."""
+
+KINDS: Keys = {
+    "n_components": (int, float, str),
+    "row_norm": NUMBER,
+    "normalize": bool,
+    "center": bool,
+    "scale": list,
+    "schedule": (str, list),
+    "random_state": int,
+}
+"""Of parameters whose values alone do not say what a file may give."""
+
+SECTIONS = (
+    "columns",
+    "rows",
+    "components",
+    "privacy",
+    "solver",
+    "rounds",
+    "silos",
+    "identities",
+    "coordinator",
+)
+"""The tables, in the order in which they are written."""
+
+
+def _tables() -> dict[str, Keys]:
+    """Return the tables of a study file with their keys, those of the parameters among them."""
+    found: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
+    for name, spec in SPECS.items():
+        if spec.section is not None:
+            found[spec.section][name] = _kind(name)
+    for section, keys in NOT_PARAMETERS.items():
+        found[section] |= keys
+    return dict(found)
+
+
+def _kind(name: str) -> object:
+    """Return what a parameter may be in a study file."""
+    rule = SPECS[name].rule
+    if rule is None or name in KINDS:
+        return KINDS[name]
+    return NUMBER if rule.kinds == NUMBER else rule.kinds[0]
+
+
+TABLES = _tables()
 NEEDED = {
     "columns": ("names",),
     "components": ("n_components",),
@@ -85,10 +101,6 @@ PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
 FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind is NUMBER}
 
 
-OWN = ("device", "extra_columns", "n_jobs")
-"""Parameters of FedPCA that every party decides for itself."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyFile:
     """A study that was read and found consistent.
@@ -100,7 +112,7 @@ class StudyFile:
     columns, silos
         Names, in the agreed order.
     parameters
-        FedPCA's parameters as the file gives them.
+        Those of the fit, as the file gives them; the others at their defaults.
     grace
         Seconds that stragglers get once ``min_silos`` have answered; None gives them all of the deadline.
     attempts
@@ -114,7 +126,7 @@ class StudyFile:
     name: str
     columns: tuple[str, ...]
     silos: tuple[str, ...]
-    parameters: dict[str, Any] = field(hash=False)
+    parameters: Parameters = field(hash=False)
     grace: float | None
     attempts: int
     host: str
@@ -133,18 +145,17 @@ class StudyFile:
             "identities": self.identities,
             "parameters": {
                 name: value if isinstance(value, str | int | float | list | None) else repr(value)
-                for name, value in sorted(self.model().get_params().items())
-                # Studies from before there was a choice of weights keep their hash.
-                if name not in OWN and (name, value) != ("weights", "rows")
+                for name, value in sorted(vars(self.parameters).items())
+                if _is_hashed(name, value)
             },
         }
-        if self.parameters.get("aggregation") == "secure":
+        if self.attempts != ATTEMPTS:  # studies from before it could be chosen keep their hash
             terms["attempts"] = self.attempts
         return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
 
     def model(self) -> FedPCA:
         """Return the estimator that the parameters describe, not fitted."""
-        return FedPCA(**self.parameters)
+        return FedPCA(**vars(self.parameters))
 
     @property
     def identities(self) -> dict[str, str]:
@@ -155,22 +166,23 @@ class StudyFile:
     @property
     def treatment(self) -> RowTreatment:
         """What is done to each row before it counts."""
-        return public_treatment(self.model())
+        return public_treatment(self.parameters)
 
     @property
     def min_silos(self) -> int:
         """Fewest silos that a round may go on with."""
-        return int(self.parameters.get("min_silos") or len(self.silos))
+        return int(self.parameters.min_silos or len(self.silos))
 
     @property
     def deadline(self) -> float:
         """Seconds after which a round goes on without the rest."""
-        return float(self.parameters["deadline"])
+        assert self.parameters.deadline is not None, "a study file has one"
+        return float(self.parameters.deadline)
 
     def terms(self) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return what silos hold questions against, how the coordinator iterates, and why so."""
-        return agree(
-            self.model(),
+        return build_study(
+            self.parameters,
             n_rows=None,
             n_features=len(self.columns),
             treatment=self.treatment,
@@ -179,6 +191,12 @@ class StudyFile:
             identities=self.identities,
             attempts=self.attempts,
         )
+
+
+def _is_hashed(name: str, value: Any) -> bool:
+    """Return whether a parameter is part of what was agreed on; some each party decides for itself."""
+    spec = SPECS[name]
+    return spec.section is not None and not (spec.newer and value == DEFAULTS[name])
 
 
 def rendered(content: Mapping[str, Any]) -> str:
@@ -237,12 +255,12 @@ def read_study(path: Path) -> StudyFile:
             f'attempts in [privacy] of {path} must go with aggregation = "secure", got it without; '
             "leave it out"
         )
-    parameters = {"random_state": 0, **{key: _meant(key, value) for key, value in given.items()}}
+    meant = {"random_state": 0, **{key: _meant(key, value) for key, value in given.items()}}
     study = StudyFile(
         name=content["name"],
         columns=columns,
         silos=silos,
-        parameters=parameters,
+        parameters=Parameters(**meant),
         grace=None if grace is None else float(grace),
         attempts=attempts,
         host=content["coordinator"]["host"],
@@ -266,16 +284,16 @@ def _meant(key: str, value: Any) -> Any:
 
 def _check(study: StudyFile) -> None:
     """Refuse what contradicts itself, as a fit would refuse it."""
-    seed, drawn = study.parameters["random_state"], study.parameters.get("n_participants", 1)
+    parameters = study.parameters
+    seed, drawn = parameters.random_state, parameters.n_participants or 1
     if not 0 <= seed < 2**32:
         raise InputError(f"random_state must be from 0 to 2**32 - 1, got {seed}; choose another")
     if drawn > len(study.silos):
         raise InputError(
             f"n_participants must be at most the {len(study.silos)} silos, got {drawn}; lower it"
         )
-    model = study.model()
-    check_parameters(model)
-    if math.isfinite(model.epsilon) and not study.treatment.bounded:
+    parameters.check()
+    if parameters.is_private and not study.treatment.bounded:
         raise InputError(
             "a private study must bound the norm of a row, got neither row_norm nor normalize in "
             "[rows]; agree on one"

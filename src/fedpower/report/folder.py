@@ -65,12 +65,7 @@ def write_result(
 
 def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[str, Any]:
     """Write the files of a result into an existing folder and return the record."""
-    from fedpower.estimator.terms import (  # noqa: PLC0415 - reading takes none
-        column_names,
-        public_treatment,
-    )
-
-    rule, names = public_treatment(model), column_names(model)
+    rule, names = model._treatment(), model._columns()
     optional = {"feature_names": names, "scale": rule.scale, "center": rule.center}
     arrays = {
         "format": np.array(FORMAT),

@@ -1,27 +1,24 @@
 """What public facts rule out is refused before a row is read."""
 
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from fedpower.data import RowSource
 from fedpower.engines.embedded import LedgerPaths, Versions, check_ledgers
 from fedpower.errors import InputError
-from fedpower.estimator.terms import agree, public_rng, public_treatment
+from fedpower.estimator.terms import build_study, public_rng, public_treatment
+from fedpower.parameters import Parameters
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.identity import Identity
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers import start
 from fedpower.protocol.solvers.participation import Turnout
 
-if TYPE_CHECKING:
-    from fedpower.estimator.fedpca import FedPCA
 
-
-def check_beforehand(
-    model: "FedPCA",
+def preflight(
+    parameters: Parameters,
     sources: Mapping[str, RowSource],
     *,
+    columns: tuple[str, ...] | None,
     identities: Mapping[str, Identity],
     ledgers: LedgerPaths | None,
     data_version: Versions | None = None,
@@ -34,42 +31,44 @@ def check_beforehand(
 
     Parameters
     ----------
-    model
-        The parameters.
-    sources
-        The silos' rows, by name; none is read.
+    parameters
+        Those of the fit.
+    sources, columns
+        The silos' rows, by name, of which none is read; names of the columns, where they have any.
     identities, ledgers
         The silos' keys and ledger files, by name.
     data_version, data_set
         What the rows are called on those ledgers.
     """
-    _check_booked(model, ledgers, declared=(data_version, data_set) != (None, None))
-    width = model.n_features_in_
+    _check_booked(parameters, ledgers, declared=(data_version, data_set) != (None, None))
+    width = next(iter(sources.values())).n_features
     counts = [source.n_rows for source in sources.values()]
     known = [count for count in counts if count is not None]
-    treatment = public_treatment(model)
+    treatment = public_treatment(parameters, columns)
     treatment.check_width(width)
-    study, settings, _ = agree(
-        model,
+    study, settings, _ = build_study(
+        parameters,
         n_rows=sum(known) if len(known) == len(counts) else max(2, width, sum(known)),
         n_features=width,
         treatment=treatment,
         identities={name: each.public for name, each in identities.items()},
     )
     budget = budget_of(study)
-    rng = public_rng(model, study)
+    rng = public_rng(parameters, study)
     Turnout(
         sizes=dict.fromkeys(sources, 1),
         rng=rng,
-        n_participants=model.n_participants,
-        participation=model.participation,
+        n_participants=parameters.n_participants,
+        participation=parameters.participation,
     )
-    Coordinator(start(settings, rng), list(sources), study=study, run="", min_silos=model.min_silos)
+    Coordinator(
+        start(settings, rng), list(sources), study=study, run="", min_silos=parameters.min_silos
+    )
     if budget is not None and ledgers:
         check_ledgers(list(sources), budget, ledgers, data_version=data_version, data_set=data_set)
 
 
-def _check_booked(model: "FedPCA", ledgers: LedgerPaths | None, *, declared: bool) -> None:
+def _check_booked(parameters: Parameters, ledgers: LedgerPaths | None, *, declared: bool) -> None:
     """Refuse to book what is not private, and names for what is not booked."""
     if not ledgers:
         if declared:
@@ -78,12 +77,12 @@ def _check_booked(model: "FedPCA", ledgers: LedgerPaths | None, *, declared: boo
                 "without; give ledgers, or leave it out"
             )
         return
-    if math.isinf(model.epsilon):
+    if not parameters.is_private:
         raise InputError(
             "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
             "give a finite one, or leave the ledgers out"
         )
-    if not public_treatment(model).bounded:
+    if not public_treatment(parameters).bounded:
         raise InputError(
             "a fit with ledgers must know a public bound on the norm of a row, got none, and one read "
             "from the rows is not private, so that no ledger books it; give row_norm=B or "
