@@ -145,7 +145,7 @@ def state_privacy(
         )
     ]
     sees, outside, left = "the published components and eigenvalues", mu, delta
-    assumptions = ASSUMPTIONS
+    assumptions: tuple[str, ...] = ASSUMPTIONS
     noise = smoothing(budget, sizes.values()) if _is_one_sum(budget, sizes, rounds) else None
     summed = not sampled and noise is not None and noise.mu < mu
     if summed and not used_before:
