@@ -390,7 +390,10 @@ def _cell_start(cell: Any) -> Any:
 
 def _exact_square(row: Vector) -> Fraction:
     """Return the sum of squares of finite numbers, exactly."""
-    digits, powers = np.frexp(row[row != 0])
+    row = row[row != 0]
+    if row.size == 0:
+        return Fraction(0)
+    digits, powers = np.frexp(row)
     least = int(powers.min())
     whole = np.ldexp(digits, 53).astype(np.int64).tolist()
     shifts = (2 * (powers - least)).tolist()
