@@ -3,6 +3,7 @@
 A treated row y (norm at most 1) becomes an integer vector z near S·y, S = 2^bits, with ‖z‖² ≤ S² in
 whole numbers. Every sum over such rows is then a sum of integers: exact in float64 while it stays
 below 2⁵³, the same whatever the BLAS, the block size, the order, the threads or the form of the rows.
+What they are for is the proof in `fedpower.privacy.integer_release`.
 
 **One row, one answer.** z depends on the values of its own row alone. The norm of a row is the one
 number whose float64 value depends on the order of summation, so it is not used as it comes: it is
