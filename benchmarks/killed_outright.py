@@ -134,7 +134,7 @@ def _all(kind: str, folder: Path, n_moments: int) -> list[Killed]:
     for place in range(n_moments):
         after = whole.after * (place + 0.5) / n_moments
         found.append(attempt(folder / f"{kind}-{place}", agreed, after))
-        print(asdict(found[-1]), flush=True)
+        sys.stderr.write(f"{asdict(found[-1])}\n")  # at once: two threads tell
     return found
 
 

@@ -18,7 +18,7 @@ HOSTILE = (
     "\"'><img src=x onerror=alert(1)>",
     "</style></script></table>",
     "شدة الألم",
-    "\u202edrow a sdrawkcab",
+    "\u05e9\u05dc\u05d5\u05dd a word backwards",
     "w" * 200,
     "age & sex",
     "&lt;i&gt;",

@@ -18,7 +18,13 @@ SKETCHED = 0.5
 EXACT = ("fedpower, exact", "PCA, auto", "PCA, covariance_eigh", "PCA, arpack", "PCA, full")
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.devices] if "torch" in name else [])
+        for name in METHODS
+    ],
+)
 def test_every_method_finds_the_leading_subspace(name: str) -> None:
     rows = drawn(4_000, 20)
     basis = METHODS[name](rows)()
@@ -46,6 +52,7 @@ def test_readers_give_the_rows_of_all_files_in_order(
     assert np.array_equal(READERS[reader]([str(path) for path in paths]), written)
 
 
+@pytest.mark.memory
 def test_a_fit_is_timed_and_its_own_memory_told_without_what_came_before() -> None:
     big = np.ones(60_000_000 // 8)
     del big

@@ -66,15 +66,16 @@ def test_columns_can_be_dropped_and_silos_split_in_a_query(ward: Path, here: Pat
     assert (silo["name"], silo["rows"]) == ("x", 60)
 
 
-def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_a_new_charge(
+def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_declared(
     ward: Path, here: Path
 ) -> None:
     for silo in ("north", "south"):
         succeed("budget", "init", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
 
-    def fit(output: str) -> list[str]:
-        words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledgers", here)
-        succeed("fit", *words, "-o", output)
+    words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledgers", here)
+
+    def fit(output: str, *more: str) -> list[str]:
+        succeed("fit", *words, *more, "-o", output)
         told = json.loads(succeed("budget", here / "north.ledger", "--json").stdout)
         return [f"{told['left']}", (here / output / "components.csv").read_text()]
 
@@ -87,7 +88,12 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_a_new_charg
     with sqlite3.connect(ward.parent / "north.db") as connection:
         connection.execute("UPDATE visits SET age = age + 1 WHERE rowid = 1")
     connection.close()
-    third = fit("three")
+    refused = run("fit", *words, "-o", "three")
+    assert refused.exit_code == 2
+    assert (
+        "'north' must be those that its ledger knows as version '1', got others" in refused.stderr
+    )
+    third = fit("three", "--data-version", "north=2")
     assert third[0] != first[0]
     assert third[1] != first[1]
 

@@ -61,7 +61,11 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.programs] if use.under else [])
+        pytest.param(
+            name,
+            marks=[pytest.mark.programs] * bool(use.under)
+            + [pytest.mark.devices] * ("--device" in use.words),
+        )
         for name, use in USES.items()
     ],
 )

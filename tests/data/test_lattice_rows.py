@@ -142,6 +142,39 @@ def test_rows_of_norm_one_and_rows_of_ones_are_never_in_doubt(
             integers(each, RowTreatment(row_norm=0.9))
 
 
+@pytest.mark.parametrize("width", [1, 5, 300])
+def test_rows_just_below_the_bound_do_not_depend_on_what_came_before(width: int) -> None:
+    """Long rows make the next block take its norms first, short ones make it round first."""
+    rng = np.random.default_rng(width)
+    rows = rng.standard_normal((400, width))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows *= (1 - rng.permutation(np.linspace(0, 20, 400)) / SIDE)[:, None]
+    rule = RowTreatment(row_norm=1.0)
+    after = {}
+    for before in (1e-3, 1e3):
+        lattice_rows = LatticeRows(rule, width)
+        lattice_rows.of_dense(rows * before)
+        lattice_rows.of_dense(rows * before)
+        after[before] = [lattice_rows.of_dense(row[None])[0].tolist() for row in rows[:50]]
+        lattice_rows.of_dense(rows * before)
+        after[before].append(lattice_rows.of_dense(rows)[0].tolist())
+    assert after[1e-3] == after[1e3]
+
+
+@pytest.mark.parametrize("rule", [RowTreatment(row_norm=1.0), RowTreatment(normalize=True)])
+def test_rows_of_zeros_stay_zeros_even_where_a_norm_is_in_doubt(
+    rule: RowTreatment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fedpower.data.lattice_rows._OFFSET", np.int64(0)
+    )  # 1 and 1/16 are in doubt
+    rows = np.zeros((3, 4))
+    rows[1] = 0.1
+    found = integers(rows, rule)
+    assert found[0] == found[2] == [0] * 4
+    assert any(found[1])
+
+
 @given(arrays(np.float64, st.integers(1, 20), elements=st.floats(-1e200, 1e200)))
 def test_the_sum_that_settles_a_doubt_is_exact(row: Any) -> None:
     if np.any(row):

@@ -85,7 +85,7 @@ REACHING = """
 import sys, time
 from fedpower.federation import reach
 
-reach.LOOK_S = 0.2
+reach.LOOK_S = reach.AGAIN_S = 0.2
 reach.end_when_unreached(("127.0.0.1", int(sys.argv[1])), within=float(sys.argv[2]))
 time.sleep(float(sys.argv[3]))
 """

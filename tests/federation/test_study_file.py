@@ -172,6 +172,7 @@ AGREED: dict[str, dict[str, Any]] = {
     "alignment": {"solver": {"alignment": "sign"}},
     "reference": {"solver": {"reference": "broadcast"}},
     "random_state": {"solver": {"random_state": 1}},
+    "weights": {"privacy": {"weights": "noise"}},
     "min_silos": {"rounds": {"min_silos": 2}},
     "deadline": {"rounds": {"deadline": 61.0}},
     "grace": {"rounds": {"grace": 5.0}},

@@ -44,7 +44,7 @@ from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.roll import Place, Roll
 from fedpower.protocol.secure_messages import AskMasked, CallRoll
 from fedpower.protocol.secure_releases import share_of_sum
-from fedpower.protocol.solvers.secure import MOST_ROLLS, summed
+from fedpower.protocol.solvers.secure import MOST_FREE_ROLLS, summed
 from problems import ArrayMoment
 
 STUDY = study_of()
@@ -314,6 +314,24 @@ def test_a_run_taken_up_after_everybody_uploaded_is_done_without_another_charge(
     assert stated(resumed, WHOLE).protections[1].epsilon == pytest.approx(EPSILON, rel=1e-5)
 
 
+def test_a_refusal_that_a_new_roll_would_not_cure_costs_no_further_attempt():
+    """A silo's cap was lowered meanwhile; once that is settled the open roll is asked once more."""
+    there = parties(WHOLE)
+    first = coordinator_of(WHOLE)
+    answer_round(first, there)
+    answer_round(first, there)
+    closed = list(first.history[:-1])
+    there["west"].ledger.set_cap(EPSILON / 2, DELTA)
+    with pytest.raises(ProtocolError, match=r"silo 'west' refused: .* left"):
+        answer_round(first, there)
+    assert {name: each.charges for name, each in there.items()} == {
+        "north": 1, "south": 1, "east": 1, "west": 0,
+    }  # fmt: skip
+    there["west"].ledger.set_cap(10 * EPSILON, DELTA)
+    assert drive(coordinator_of(WHOLE, recorded=closed), there).sizes == SIZES
+    assert all(each.charges == 1 for each in there.values())
+
+
 def test_rolls_that_cost_nobody_anything_do_not_count_and_still_come_to_an_end():
     once = replace(WHOLE, attempts=1)
     there = parties(once)
@@ -331,7 +349,7 @@ def test_rolls_that_cost_nobody_anything_do_not_count_and_still_come_to_an_end()
     there = parties(once)
     answer_round(hopeless, there)
     with pytest.raises(ProtocolError, match="too few were left"):  # noqa: PT012
-        for _ in range(MOST_ROLLS):
+        for _ in range(MOST_FREE_ROLLS):
             answer_round(hopeless, there)
             for name in SIZES:
                 restarted(there, name)
@@ -344,7 +362,7 @@ def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed
     coordinator = coordinator_of(WHOLE)
     answer_round(coordinator, there)
     with pytest.raises(ProtocolError, match="within 3 attempts"):  # noqa: PT012
-        for _ in range(MOST_ROLLS):
+        for _ in range(MOST_FREE_ROLLS):
             answer_round(coordinator, there)
             restarted(there, "west")
             answer_round(coordinator, there)

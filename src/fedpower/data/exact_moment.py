@@ -111,7 +111,10 @@ class ExactMoments:
         return total.result()
 
     def to_bytes(self) -> bytes:
-        """Return a canonical encoding: equal sums have equal bytes, on every machine."""
+        """Return a canonical encoding: equal sums have equal bytes, on every machine.
+
+        Nothing in it is noised: it is as secret as the rows.
+        """
         width = int(self.total.size)
         below = np.tril_indices(width)
         return b"".join(

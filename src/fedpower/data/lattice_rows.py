@@ -3,6 +3,7 @@
 A treated row y (norm at most 1) becomes an integer vector z near S·y, S = 2^bits, with ‖z‖² ≤ S² in
 whole numbers. Every sum over such rows is then a sum of integers: exact in float64 while it stays
 below 2⁵³, the same whatever the BLAS, the block size, the order, the threads or the form of the rows.
+What they are for is the proof in `fedpower.privacy.integer_release`.
 
 **One row, one answer.** z depends on the values of its own row alone. The norm of a row is the one
 number whose float64 value depends on the order of summation, so it is not used as it comes: it is
@@ -390,7 +391,10 @@ def _cell_start(cell: Any) -> Any:
 
 def _exact_square(row: Vector) -> Fraction:
     """Return the sum of squares of finite numbers, exactly."""
-    digits, powers = np.frexp(row[row != 0])
+    row = row[row != 0]
+    if row.size == 0:
+        return Fraction(0)
+    digits, powers = np.frexp(row)
     least = int(powers.min())
     whole = np.ldexp(digits, 53).astype(np.int64).tolist()
     shifts = (2 * (powers - least)).tolist()

@@ -13,8 +13,8 @@ from fedpower.federation.lifeline import end_group
 UNREACHED_S = 60.0
 """A job whose party took no connection for so many seconds ends."""
 
-LOOK_S = 10.0
-"""How often a party that can be reached is looked for; one that cannot, twice as often at most."""
+LOOK_S, AGAIN_S = 15.0, 5.0
+"""How often a party is looked for that could be reached the last time, and that could not."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,11 @@ def _look(address: tuple[str, int], within: float) -> None:
     reached = time.monotonic()
     while True:
         try:
-            socket.create_connection(address, timeout=LOOK_S / 2).close()
+            socket.create_connection(address, timeout=AGAIN_S).close()
             reached = time.monotonic()
+            time.sleep(LOOK_S)
         except OSError:
             if time.monotonic() - reached > within:
                 logger.error("this job's party could not be reached for %.0f s; it ends", within)
                 end_group()
-        time.sleep(min(LOOK_S, within) / 2)
+            time.sleep(AGAIN_S)

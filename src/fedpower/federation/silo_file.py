@@ -96,8 +96,8 @@ class SiloFile:
         told = self.agrees.get("study", study.digest)
         if not HASH.fullmatch(told):
             raise ProtocolError(
-                f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {len(told)} "
-                "characters that are not; compare the whole hash with the other parties and paste "
+                f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {told!r}; "
+                "compare the whole hash with the other parties and paste "
                 f'study = "{study.digest}"'
             )
         if told != study.digest:

@@ -150,7 +150,7 @@ def _wide_product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64],
     whole += rest >= top
     rest += top  # modulo 2**64: the carry was counted
     # Further bits of x add less than scale·2⁻⁶⁴.
-    return whole.astype(np.int64), rest >= np.uint64(2**64 - scale)
+    return whole.astype(np.int64), rest > np.uint64(2**64 - scale)
 
 
 def _settle(source: NoiseSource, k: int, x: int, u: int, scale: int) -> tuple[bool, int]:

@@ -174,7 +174,7 @@ def state_privacy(
         )
     ]
     sees, outside, left = "the published components and eigenvalues", mu, delta
-    assumptions = ASSUMPTIONS
+    assumptions: tuple[str, ...] = ASSUMPTIONS
     noise = None
     if _is_one_sum(budget, sizes, rounds):
         noise = smoothing(budget, sizes.values(), masses(sizes, study.weights).values())

@@ -9,6 +9,7 @@ coordinator that takes up a run asks an open roll once more: it hears the same, 
 ledgers what was uploaded already.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +32,8 @@ from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
 
-MOST_ROLLS = 20
-"""So many rolls of a run, those included that cost nobody anything, and something else is wrong."""
+MOST_FREE_ROLLS = 20
+"""So many rolls of a run that died at nobody's cost, and something else is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     study = settings.study
     enrolled = yield from enrol()
     there = tuple(enrolled)
-    attempts = 0
-    for number in range(MOST_ROLLS):
+    attempts = free = 0
+    for number in itertools.count():
         called = yield Ask(body=CallRoll(attempt=number), silos=there, step=0)
         roll = _roll(called.answers, study, run=settings.run, attempt=number)
         if len(roll.places) < study.min_silos:
@@ -78,8 +79,11 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
         if len(uploads) == len(roll.places):
             opened.notes["change"] = 0.0
             return _solution(uploads, roll, settings)
-        attempts += _may_be_charged(opened)
-        if attempts == study.attempts:
+        if _may_be_charged(opened):
+            attempts += 1
+        else:
+            free += 1
+        if attempts == study.attempts or free == MOST_FREE_ROLLS:
             break
         there = tuple(
             name
