@@ -21,6 +21,7 @@ from fedpower.cli.console import (
 )
 from fedpower.cli.findings import print_findings
 from fedpower.cli.fit_options import PASSED_ON, fit_options
+from fedpower.cli.options import Command
 from fedpower.cli.progress import progress_of_fit
 from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
 from fedpower.cli.words import in_options
@@ -36,7 +37,8 @@ from fedpower.report.record import plain, run_record
 
 
 @click.command(
-    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1 --row-norm 10"
+    cls=Command,
+    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1 --row-norm 10",
 )
 @fit_options
 @click.pass_context

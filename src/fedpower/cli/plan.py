@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli import values
 from fedpower.cli.console import console, print_json, table
+from fedpower.cli.options import Command, option, parameter
 from fedpower.cli.paths import LEDGER, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
@@ -22,52 +23,62 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.ledger_account import rounded_down
 from fedpower.report.page.words import human_bytes
 
+PLANNED = (
+    "epsilon",
+    "delta",
+    "iteration_rank",
+    "n_steps",
+    "local_steps",
+    "schedule",
+    "aggregation",
+    "colluders",
+    "min_silos",
+    "noise",
+    "solver",
+    "weights",
+)
+"""Parameters of a fit that change what a plan says."""
+
 
 @click.command(
+    cls=Command,
     name="plan",
     epilog="Example: fedpower plan --features 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]", shell_complete=any_file)
-@click.option("-k", "n_components", callback=values.rank, required=True, metavar="K",
-              help="Number of components, a fraction of variance, or noise.")  # fmt: skip
-@click.option("--epsilon", callback=values.epsilon, required=True, metavar="NUMBER|inf",
-              help="Each silo's budget for the fit.")  # fmt: skip
-@click.option("--delta", type=float, help="The δ of (ε, δ); by default from the number of rows.")
-@click.option("--features", "n_features", type=click.IntRange(min=1),
-              help="Number of columns, where no FILES are given.")  # fmt: skip
-@click.option(
-    "--groups", metavar="COLUMN", help="Let each value of this column of one file be a silo."
-)
-@click.option("--columns", callback=values.names, metavar="NAME,NAME,...",
-              help="Use these columns of FILES and no others.")  # fmt: skip
-@click.option("--drop", multiple=True, metavar="NAME", help="Leave out a column; repeatable.")
-@click.option("--extra", type=click.Choice(["refuse", "drop"]), default="refuse",
-              help="What to do with columns that not every silo has.")  # fmt: skip
-@click.option("--silos", metavar="ROWS,ROWS,...|MxROWS",
-              help="Rows of each silo, for instance 5000,8000 or 20x100000.")  # fmt: skip
-@click.option("--center/--no-center", default=True, help="Centre on the pooled mean.")
-@click.option("--iteration-rank", type=int, help="Columns of the iterated basis.")
-@click.option("--n-steps", type=int, help="Steps of the modes that noise every step.")
-@click.option("--local-steps", type=int, default=1, help="Local steps of the paper's method.")
-@click.option("--schedule", type=click.Choice(["every", "decaying", "halving"]), default="every")
-@click.option("--aggregation", type=click.Choice(["plain", "secure"]), default="plain",
-              help="Whether the fit would let the coordinator see the silos' sum alone.")  # fmt: skip
-@click.option("--colluders", type=int, default=1, show_default=True,
-              help="Silos of a secure sum that may collude with the coordinator.")  # fmt: skip
-@click.option("--min-silos", type=int, help="Fewest silos a round may go on with.")
-@click.option("--noise", type=click.Choice(["auto", "moment", "step", "paper"]), default="auto",
-              help="What the fit would noise; all are shown.")  # fmt: skip
-@click.option("--solver", type=click.Choice(["auto", "moment", "krylov", "fedpower"]),
-              default="auto", help="Which solver the fit would take; all are shown.")  # fmt: skip
-@click.option("--weights", type=click.Choice(["rows", "noise"]), default="rows",
-              help="Weigh silos by their rows, or such that the noise is least.")  # fmt: skip
-@click.option("--gap", type=float,
-              help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
-@click.option("--spectrum", metavar="FILE|NUMBERS",
-              help="A guess of the leading eigenvalues: a .npy file, or 0.03,0.02,...")  # fmt: skip
-@click.option("--ledger", "ledgers", type=LEDGER, multiple=True,
-              help="Tell what the fit would leave of this ledger; repeatable.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@parameter("n_components")
+@parameter("epsilon")
+@parameter("delta")
+@option("--features", "n_features", group="main", type=click.IntRange(min=1),
+        help="Number of columns, where no FILES are given.")  # fmt: skip
+@option("--silos", group="main", metavar="ROWS,ROWS,...|MxROWS",
+        help="Rows of each silo, for instance 5000,8000 or 20x100000.")  # fmt: skip
+@option("--groups", group="rows", metavar="COLUMN",
+        help="Let each value of this column of one file be a silo.")  # fmt: skip
+@option("--columns", group="rows", callback=values.names, metavar="NAME,NAME,...",
+        help="Use these columns of FILES and no others.")  # fmt: skip
+@option("--drop", group="rows", multiple=True, metavar="NAME",
+        help="Leave out a column; repeatable.")  # fmt: skip
+@parameter("extra_columns")
+@option("--center/--no-center", group="rows", default=True, help="Centre on the pooled mean.")
+@parameter("aggregation")
+@parameter("colluders")
+@parameter("noise", help="What the fit would noise; all are shown.")
+@parameter("solver", help="Which solver the fit would take; all are shown.")
+@parameter("weights")
+@parameter("min_silos")
+@parameter("iteration_rank")
+@parameter("n_steps")
+@parameter("local_steps")
+@parameter("schedule")
+@option("--gap", group="main", type=float,
+        help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
+@option("--spectrum", group="main", metavar="FILE|NUMBERS",
+        help="A guess of the leading eigenvalues: a .npy file, or 0.03,0.02,...")  # fmt: skip
+@option("--ledger", "ledgers", group="privacy", type=LEDGER, multiple=True,
+        help="Tell what the fit would leave of this ledger; repeatable.")  # fmt: skip
+@option("--json", "as_json", group="main", is_flag=True,
+        help="Print one JSON object instead of a table.")  # fmt: skip
 @quiet_option
 def plan_command(**options: Any) -> None:
     """Tell rounds, bytes, noise and predicted error of every way a fit could be done.
@@ -76,22 +87,8 @@ def plan_command(**options: Any) -> None:
     --gap or --spectrum the real solvers are rehearsed on made-up rows of that spectrum.
     """
     sizes, n_features = _public_facts(options)
-    model = FedPCA(
-        options["n_components"],
-        epsilon=options["epsilon"],
-        delta=options["delta"],
-        center=options["center"],
-        iteration_rank=options["iteration_rank"],
-        n_steps=options["n_steps"],
-        local_steps=options["local_steps"],
-        schedule=options["schedule"],
-        aggregation=options["aggregation"],
-        colluders=options["colluders"],
-        min_silos=options["min_silos"],
-        noise=options["noise"],
-        solver=options["solver"],
-        weights=options["weights"],
-    )
+    given = {name: options[name] for name in PLANNED if options[name] is not None}
+    model = FedPCA(options["n_components"], center=options["center"], **given)
     made = plan(model, sizes=sizes, n_features=n_features, spectrum=_spectrum(options, n_features))
     left = {str(path): _left_after(path, options["epsilon"]) for path in options["ledgers"]}
     if options["as_json"]:
@@ -117,7 +114,9 @@ def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
             drop=options["drop"],
         )
         opened = {name: open_source(silo) for name, silo in silos.items()}
-        _, matched = match_columns(list(opened.values()), extra=options["extra"])
+        _, matched = match_columns(
+            list(opened.values()), extra=options["extra_columns"] or "refuse"
+        )
         with bar_of("rows") as advance:
             sizes = {
                 name: source.n_rows
