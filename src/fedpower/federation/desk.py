@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.errors import ProtocolError
+from fedpower.federation.certificates import RUNNER, USER
 from fedpower.federation.environment import PROGRESS, REJOIN, RESULT, STATE
-from fedpower.federation.kits import RUNNER, USER, check_certificate, kit_study
+from fedpower.federation.kits import check_certificate, kit_study
 from fedpower.federation.policy import write_job
 
 CONNECT_S = 10.0

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpower.errors import InputError
-from fedpower.federation.kits import COORDINATOR, RUNNER, SILO_FILE, make_kits
+from fedpower.federation.certificates import COORDINATOR, RUNNER
+from fedpower.federation.kits import SILO_FILE, make_kits
 from fedpower.federation.private_files import open_private
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
 from fedpower.federation.study_file import StudyFile, moved, read_study

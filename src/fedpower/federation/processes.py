@@ -10,13 +10,8 @@ from pathlib import Path
 
 from fedpower.federation import environment as names
 from fedpower.federation import policy
-from fedpower.federation.certificates import organisation
-from fedpower.federation.kits import (
-    COORDINATOR,
-    STUDY_FILE,
-    check_certificate,
-    kit_study,
-)
+from fedpower.federation.certificates import COORDINATOR, STUDY_FILE, organisation
+from fedpower.federation.kits import check_certificate, kit_study
 from fedpower.federation.lifeline import start_process
 from fedpower.federation.silo_file import read_silo
 

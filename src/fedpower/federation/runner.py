@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.errors import ProtocolError
+from fedpower.federation.certificates import RUNNER
 from fedpower.federation.desk import CoordinatorLostError, Desk, Ended, open_desk
-from fedpower.federation.kits import RUNNER, kit_study
+from fedpower.federation.kits import kit_study
 from fedpower.federation.private_files import write_private
 from fedpower.federation.study_file import StudyFile
 
