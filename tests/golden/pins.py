@@ -26,7 +26,7 @@ from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import messages as wire
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
 from fedpower.report import write_result
 from problems import spiked_rows, split
 
@@ -60,6 +60,7 @@ def messages() -> dict[str, Any]:
     bodies = {
         "enrol": wire.Enrol(),
         "enrolment": wire.Enrolment(n_rows=12, n_features=3),
+        "enrolment, version": wire.Enrolment(n_rows=12, n_features=3, data_version="2026-03"),
         "ask-mean": wire.AskMean(),
         "mean": wire.MeanRow(mean=fine[:, 0]),
         "ask-steps": wire.AskSteps(basis=exact, n_local_steps=2),
@@ -81,9 +82,12 @@ def messages() -> dict[str, Any]:
             triangle=exact.ravel(), total_variance=1.5, mean=fine[:, 1], made_for="run-1"
         ),
         "call-roll": CallRoll(attempt=1),
-        "present": Present(n_rows=12, key=bytes(range(32)), signature=bytes(range(64))),
+        "present": Present(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
         "ask-masked-moment": AskMasked(roll=b"a roll"),
-        "masked-moment": MaskedMoment(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64)),
+        "masked-moment": MaskedMoment(
+            words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1
+        ),
+        "key-gone": KeyGone(),
         "refusal": wire.Refusal(reason="nothing is left; ask for less"),
     }
     return {

@@ -51,7 +51,7 @@ class Command(click.Command):
         listed: dict[str, list[tuple[str, str]]] = {group: [] for group in HEADINGS}
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)
-            if line is not None:
+            if line is not None and isinstance(parameter, click.Option):
                 listed[getattr(parameter, "group", "running")].append(line)
         for group, lines in listed.items():
             if lines:
