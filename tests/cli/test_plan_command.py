@@ -37,6 +37,16 @@ def test_json_holds_the_same() -> None:
     assert exact["epsilon"] == "inf"
 
 
+def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
+    words = ["--aggregation", "secure", "--colluders", "2", "--min-silos", "3", "--json"]
+    assert sum(way["chosen"] for way in json.loads(invoke(*FACTS, *words))["ways"]) == 1
+    steps = invoke(*FACTS, "--noise", "step", "--spectrum", "0.2,0.1,0.08,0.01")
+    assert "--noise moment is predicted to be more accurate" in steps
+    uneven = ["--features", "30", "--silos", "20000,1,1,1", "-k", "3", "--epsilon", "1"]
+    assert "silo-2 (1 rows), silo-3 (1 rows), silo-4 (1 rows)" in invoke(*uneven)
+    assert "(1 rows)" not in invoke(*uneven, "--weights", "noise")
+
+
 def test_files_tell_sizes_and_columns(tmp_path: Path) -> None:
     for name, rows in (("north", 50), ("south", 70)):
         np.save(tmp_path / f"{name}.npy", np.ones((rows, 6)))
