@@ -88,8 +88,7 @@ def main() -> None:
         more=[
             (
                 "Cost of one silo's upload and of the coordinator's sum, beside the plain upload of the "
-                "same rows in the same run (medians; the plain upload is sent as float32 where noise "
-                "drowns the rest).",
+                "same rows in the same run (medians).",
                 [
                     "d", "silos", "MB up", "plain", "ratio", "kB down", "s a silo", "plain", "ratio",
                     "s to sum", "plain", "ratio",

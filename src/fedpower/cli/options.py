@@ -23,7 +23,12 @@ HEADINGS = {
 
 _WORDS: dict[str, dict[str, Any]] = {
     "n_components": {"callback": values.rank, "required": True, "metavar": "K"},
-    "epsilon": {"callback": values.epsilon, "required": True, "metavar": "NUMBER|inf"},
+    "epsilon": {
+        "type": str,  # its callback reads the number, and says what it must be
+        "callback": values.epsilon,
+        "required": True,
+        "metavar": "NUMBER|inf",
+    },
     "schedule": {"callback": values.schedule, "metavar": "every|decaying|halving|STEPS"},
     "random_state": {"type": click.IntRange(0, 2**32 - 1)},
     "row_norm": {"type": float},
