@@ -83,13 +83,15 @@ def test_a_silo_tells_its_jobs_which_rows_were_checked_before_it_connects(
         return 0
 
     monkeypatch.setattr(processes, "supervise", supervise)
-    assert run("silo", "kits/north", "north.toml").exit_code == 0
+    succeed("federation", "init", "study.toml", "-o", "whole", "--with-keys")
+    succeed("silo", "whole/north", "north.toml")
     silo = read_silo(Path("north.toml"))
-    with open_silo(read_study(Path("kits/north/study.toml")), silo) as node:
+    with open_silo(read_study(Path("whole/north/study.toml")), silo) as node:
         assert started[0][environment.ROWS] == node.fingerprint != ""
     Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
-    said = run("silo", "kits/north", "north.toml")
+    said = run("silo", "whole/north", "north.toml")
     assert said.exit_code == 2
+    assert "the data of silo 'north'" in said.stderr
     assert len(started) == 1
 
 
@@ -121,12 +123,13 @@ def test_a_dry_run_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> 
 def refused_before_connecting(agrees: str, told: str) -> None:
     """Nobody is contacted: the kit holds no keys, and the sentence is not about them."""
     silo_file(more=f'[identity]\npath = "north.pem"\n{agrees}')
+    before = files_in(Path())
     for dry in ((), ("--dry-run",)):
         said = run("silo", "kits/north", "north.toml", *dry)
         assert said.exit_code == 2
         assert told in said.stderr
         assert len(said.stderr.splitlines()) == 1
-    assert not Path("north.ledger").exists()
+    assert files_in(Path()) == before
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,8 @@ class HeldSilo(StudySilo):
     def _opened(self):
         own = read_silo(Path(os.environ[environment.SILO]))
         noise = NoiseByRound(own.name)
-        with open_silo(self._study(), own, noise=noise) as node:
+        checked = os.environ.get(environment.ROWS, "")
+        with open_silo(self._study(), own, noise=noise, checked=checked) as node:
             yield Held(ByRound(node.silo, noise), own.path.parent)
 
 

@@ -146,7 +146,7 @@ def knock(ground, kit: Path) -> str:
     content = json.loads((kit / "startup" / "fed_client.json").read_text())
     content["servers"][0]["service"]["target"] = f"localhost:{ground.study.port}"
     (kit / "startup" / "fed_client.json").write_text(json.dumps(content))
-    command, told = silo_command(kit, kit / "silo.toml")
+    command, told = silo_command(kit, kit / "silo.toml", checked="")
     log = kit.parent / "knock.log"
     before = ground.log(COORDINATOR).count(REFUSED)
     with log.open("w") as file:

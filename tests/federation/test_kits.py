@@ -106,7 +106,7 @@ def test_kits_made_either_way_are_those_that_flare_s_own_judges_take(
         hosts = bundle.party.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert ("localhost" in hosts.get_values_for_type(x509.DNSName)) == (party == "coordinator")
     write_silo(tmp_path)
-    silo_command(tmp_path / "kits" / "north", tmp_path / "north.toml")
+    silo_command(tmp_path / "kits" / "north", tmp_path / "north.toml", checked="")
     coordinator_command(tmp_path / "kits" / "coordinator")
 
 
@@ -119,7 +119,7 @@ def test_keys_authority_kits_and_journals_are_private_whatever_the_umask(tmp_pat
         ask(study, "north", tmp_path / "kits" / "north", renew=True)
         make_kits(study, tmp_path / "rehearsal")
         write_silo(tmp_path)
-        silo_command(tmp_path / "kits" / "north", tmp_path / "north.toml")
+        silo_command(tmp_path / "kits" / "north", tmp_path / "north.toml", checked="")
         coordinator_command(tmp_path / "kits" / "coordinator")
         place = tmp_path / "kits" / "coordinator" / "runs" / "0" / "rounds.journal"
         Checkpoint(place, study="0" * 64, run="0" * 16)
@@ -169,7 +169,7 @@ def test_a_party_whose_certificate_has_ended_is_told_before_it_connects(
     monkeypatch.setattr(certificates, "datetime", Later)
     day = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%d")
     for command in (
-        lambda: silo_command(tmp_path / "north", tmp_path / "north.toml"),
+        lambda: silo_command(tmp_path / "north", tmp_path / "north.toml", checked=""),
         lambda: coordinator_command(tmp_path / "coordinator"),
     ):
         with pytest.raises(InputError, match=f"ended on {day}; ask for another with .*--renew"):

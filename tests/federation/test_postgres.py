@@ -144,10 +144,12 @@ def test_a_column_that_is_not_numeric_is_refused(
 
 
 def test_names_and_shapes_of_queries(ask: Callable[..., SqlQuery]) -> None:
-    source = open_source(ask('SELECT 1 AS a, 2 AS "A", 3, 4 AS "q""\n" ; '))
-    assert source.columns == ("a", "A", "?column?", 'q"\n')
+    source = open_source(ask('SELECT 1 AS a, 2 AS "A", 3, 4 AS "q""" ; '))
+    assert source.columns == ("a", "A", "?column?", 'q"')
     assert read_all(source.select(("A", "a"), extra="drop")).tolist() == [[2, 1]]
     assert "got 'a' more than once" in refusal(lambda: open_source(ask("SELECT 1 AS a, 2 AS a")))
+    breaks = ask('SELECT 1 AS "a\nb"')
+    assert r"without control characters, got 'a\nb'" in refusal(lambda: open_source(breaks))
     assert "at least one column" in refusal(lambda: open_source(ask("SELECT FROM pg_class")))
     empty = ask("SELECT 1 AS a WHERE false")
     assert "at least one row" in refusal(lambda: read_all(open_source(empty)))

@@ -41,6 +41,11 @@ def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command(tmp_path):
 
 def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "gap").mkdir()
+    for name in SIZES:
+        rows = silo_rows(name)
+        rows[1, 2] = np.nan if name == "south" else rows[1, 2]
+        write_rows(tmp_path / "gap" / f"{name}.csv", rows)
     fedpower(
         "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
         f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", cwd=tmp_path,
@@ -48,8 +53,10 @@ def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path):
     for words, sentence in (
         (("--local=2",), "a rehearsal must have all 3 silos of the study, got 2"),
         (("--local=3", "--data=empty"), "must hold one file for silo 'north', got 0"),
+        (("--local=3", "--data=gap"), "of the data of silo 'south' must hold finite numbers"),
     ):
         refused = fedpower("run", "study.toml", *words, cwd=tmp_path)
         assert refused.returncode == 2
         assert sentence in refused.stderr
+        assert "are starting on this machine" not in refused.stderr
         assert not (tmp_path / "result").exists()

@@ -1,16 +1,16 @@
 """A silo put together from its files: refuses before it charges, and looks without touching."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from studies import COLUMNS, silo_rows, write_rows, write_silo, write_study
+from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_study
 
 from fedpower.errors import FedpowerError, InputError, LedgerError
-from fedpower.federation import environment
+from fedpower.federation import environment, local
 from fedpower.federation.apps import StudySilo
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_file import read_silo
@@ -224,6 +224,34 @@ def test_a_job_answers_for_the_rows_that_were_checked_when_the_silo_started_and_
     ):
         pytest.fail("the silo was opened")
     assert Ledger.open(tmp_path / "north.ledger").spent() == before
+
+
+def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would start is looked at in place of being started; a bad row, and nothing is."""
+    started: dict[str, Mapping[str, str]] = {}
+
+    def start(command: list[str], told: Mapping[str, str], *, cwd: Path, log: int) -> None:
+        started[cwd.name] = told
+
+    monkeypatch.setattr(local, "start", start)
+    study = write_study(tmp_path)
+    data = {name: tmp_path / f"{name}.csv" for name in SIZES}
+    for name, path in data.items():
+        write_rows(path, silo_rows(name))
+    made = local.LocalFederation(study, tmp_path / "rehearsal", data)
+    made.start()
+    assert list(started) == ["coordinator", *SIZES]
+    for name in SIZES:
+        own = read_silo(made.kits / name / "silo.toml")
+        with open_silo(made.study, own) as node:
+            assert started[name][environment.ROWS] == node.fingerprint != ""
+    started.clear()
+    data["east"].write_text(data["east"].read_text().replace("1", "x", 1))
+    with pytest.raises(InputError, match="the data of silo 'east'"):
+        made.start()
+    assert started == {}
 
 
 def test_an_exact_study_s_rows_have_no_fingerprint(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import click
 
 from fedpower.cli.console import print_facts
 from fedpower.cli.extras import needs_flare
-from fedpower.federation.environment import ROWS
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
@@ -66,8 +65,7 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
         if advice := _advice(node):
             _say(advice)
         checked = node.fingerprint
-    command, told = silo_command(kit, silo_file)
-    told = {**told, ROWS: checked}
+    command, told = silo_command(kit, silo_file, checked=checked)
     _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
     raise SystemExit(supervise(command, told, say=_say, cwd=kit))
 

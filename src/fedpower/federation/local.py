@@ -14,6 +14,8 @@ from fedpower.federation.certificates import COORDINATOR, RUNNER
 from fedpower.federation.kits import SILO_FILE, make_kits
 from fedpower.federation.private_files import open_private
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
+from fedpower.federation.silo_file import read_silo
+from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, moved, read_study
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.identity import Identity
@@ -84,20 +86,27 @@ class LocalFederation:
             Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
 
     def start(self, *names: str) -> None:
-        """Start parties by name, all by default; their words go to NAME.log."""
-        for name in names or (COORDINATOR, *self.silos):
-            kit = self.kits / name
-            command, told = (
-                coordinator_command(kit)
-                if name == COORDINATOR
-                else silo_command(kit, kit / SILO_FILE)
-            )
+        """Start parties by name, all by default; their words go to NAME.log.
+
+        Rows are checked as `fedpower silo` does, all of them before anything is started.
+        """
+        commands = {name: self._command(name) for name in names or (COORDINATOR, *self.silos)}
+        for name, (command, told) in commands.items():
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
             log = open_private(self.folder / f"{name}.log", flags)
             try:
-                self.processes[name] = start(command, told, cwd=kit, log=log)
+                self.processes[name] = start(command, told, cwd=self.kits / name, log=log)
             finally:
                 os.close(log)
+
+    def _command(self, name: str) -> tuple[list[str], dict[str, str]]:
+        kit = self.kits / name
+        if name == COORDINATOR:
+            return coordinator_command(kit)
+        path = kit / SILO_FILE
+        with open_silo(self.study, read_silo(path)) as node:
+            checked = node.fingerprint
+        return silo_command(kit, path, checked=checked)
 
     def stop(self, *names: str) -> None:
         """Stop parties by name, all by default."""

@@ -32,11 +32,12 @@ def coordinator_command(kit: Path) -> tuple[list[str], dict[str, str]]:
     return _command(kit, "server", "server_train", "org=coordinator"), told
 
 
-def silo_command(kit: Path, silo_path: Path) -> tuple[list[str], dict[str, str]]:
+def silo_command(kit: Path, silo_path: Path, *, checked: str) -> tuple[list[str], dict[str, str]]:
     """Return a silo's command and what its jobs are told, after its policy is written.
 
     The silo's file is read and held against the study first, so that a mistake is told to the operator
-    and not to the coordinator.
+    and not to the coordinator. ``checked`` is the fingerprint of the rows that jobs may answer for, as
+    :func:`~fedpower.federation.silo_node.open_silo` found it; empty where nothing is private.
     """
     kit = kit.absolute()
     own = read_silo(silo_path)
@@ -44,7 +45,11 @@ def silo_command(kit: Path, silo_path: Path) -> tuple[list[str], dict[str, str]]
     own.check_agreed(study)
     check_certificate(kit)
     policy.write_silo_policy(kit)
-    told = {names.STUDY: str(kit / STUDY_FILE), names.SILO: str(silo_path.absolute())}
+    told = {
+        names.STUDY: str(kit / STUDY_FILE),
+        names.SILO: str(silo_path.absolute()),
+        names.ROWS: checked,
+    }
     command = _command(
         kit, "client", "client_train", f"uid={own.name}", f"org={organisation(own.name)}"
     )
