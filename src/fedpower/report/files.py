@@ -36,7 +36,7 @@ def write_files(place: Path, result: Findings) -> None:
         "scale": result.scale,
         "center": result.center,
     }
-    arrays = {
+    arrays: dict[str, Any] = {
         "format": np.array(FORMAT),
         "components": result.components,
         "explained_variance": result.explained_variance,
