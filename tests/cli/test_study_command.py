@@ -65,7 +65,7 @@ def test_init_replaces_a_file_only_by_force(here: Path) -> None:
 def test_an_exact_study_has_no_delta(here: Path) -> None:
     succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
     study = read_study(Path("study.toml"))
-    assert math.isinf(study.model().epsilon)
+    assert math.isinf(study.parameters.epsilon)
     assert "delta" not in study.parameters
 
 
@@ -93,8 +93,8 @@ def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
     common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns", "a,b",
               "-k", 1, "--epsilon", 1, "--row-norm", 4)  # fmt: skip
     succeed(*common, "--center-file", "usual.csv", "--scale-file", "units.csv")
-    model = read_study(here / "study.toml").model()
-    assert model.center == [10, 20]
-    assert model.scale == [2, 4]
+    found = read_study(here / "study.toml").parameters
+    assert found.center == [10, 20]
+    assert found.scale == [2, 4]
     succeed(*common, "--scale-file", "units.csv", "--force")
-    assert read_study(here / "study.toml").model().center is True
+    assert read_study(here / "study.toml").parameters.center is True

@@ -1,6 +1,7 @@
 """`to_sklearn` gives scikit-learn's own objects, which do what the estimator and its folder do."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -121,9 +122,9 @@ def test_a_folder_gives_what_the_estimator_gives(
 
 
 def test_a_total_that_was_not_released_is_not_made_up() -> None:
-    model = fitted()
-    model.explained_variance_ratio_ = np.full(3, np.nan)  # as it is where no silo told its total
-    assert np.isnan(model.to_sklearn().noise_variance_)
+    told = np.full(3, np.nan)  # as it is where no silo told its total
+    result = replace(fitted().result_, explained_variance_ratio=told)
+    assert np.isnan(result.to_sklearn().noise_variance_)
 
 
 def test_all_components_leave_no_variance() -> None:

@@ -11,7 +11,7 @@ from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.solvers.averaged import averaged_product
 from fedpower.protocol.solvers.signal import LEVEL, find_signal_of_product
-from fedpower.report.result import standings
+from fedpower.report.findings import standings
 
 WAYS = [
     ("moment", "moment", "plain"),

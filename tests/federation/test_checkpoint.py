@@ -61,8 +61,8 @@ class Counted:
 
 
 def told(node: CoordinatorNode) -> bytes:
-    model = node.fitted()
-    arrays = (model.components_, model.explained_variance_, model.mean_)
+    found = node.result
+    arrays = (found.components, found.explained_variance, found.mean)
     rows = [each.as_row() for each in node.coordinator.history]
     return (
         b"".join(np.asarray(each).tobytes() for each in arrays)

@@ -30,12 +30,14 @@ def test_the_coordinator_finds_as_many_as_stand_above_the_noise(
         )
         node = CoordinatorNode(study, run=RUN, checkpoint=path)
         silos.finish(node)
-        model = node.fitted()
+        found = node.result
         record = node.write_result(tmp_path / "result")
         again = CoordinatorNode(study, run=RUN, checkpoint=path)
-    assert 1 <= model.n_components_ <= model.n_above_noise_
-    assert asked != "noise" or model.n_components_ == model.n_above_noise_
-    assert model.spectrum_.size == 5
-    assert json.loads(json.dumps(record))["n_above_noise"] == model.n_above_noise_
+    assert found.n_above_noise is not None
+    assert found.spectrum is not None
+    assert 1 <= found.n_components <= found.n_above_noise
+    assert asked != "noise" or found.n_components == found.n_above_noise
+    assert found.spectrum.size == 5
+    assert json.loads(json.dumps(record))["n_above_noise"] == found.n_above_noise
     assert again.coordinator.done
-    assert again.fitted().n_components_ == model.n_components_
+    assert again.result.n_components == found.n_components

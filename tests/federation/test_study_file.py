@@ -294,7 +294,7 @@ def test_infinity_is_no_privacy_and_needs_no_bound(spelled: str, tmp_path: Path)
     path.write_text(PLAIN.replace("epsilon = 1.0\ndelta = 1e-6", f"epsilon = {spelled}")
                     .replace("row_norm = 10.0\n", ""))  # fmt: skip
     study = read_study(path)
-    assert math.isinf(study.model().epsilon)
+    assert math.isinf(study.parameters.epsilon)
     assert study.terms()[0].noise == "none"
     path.write_text(moved(study, "elsewhere", 1))
     assert read_study(path).digest == study.digest

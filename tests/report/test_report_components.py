@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from parsed_page import parsed, words
 
-from fedpower.report.folder import REPORT
+from fedpower.report.files import REPORT
 from fedpower.report.page import page
 from fedpower.report.page.components import mixed
 from sample_results import KINDS, hospitals, with_spectrum, written

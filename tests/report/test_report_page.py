@@ -17,7 +17,8 @@ from parsed_page import parsed, words
 
 from fedpower.errors import InputError
 from fedpower.report import read_result
-from fedpower.report.folder import ARRAYS, REPORT, RUN, write_report
+from fedpower.report.files import ARRAYS, REPORT, RUN
+from fedpower.report.folder import write_report
 from fedpower.report.page import CONTENTS, page
 from fedpower.report.page.provenance import PAPER
 from fedpower.report.page.shape import RECORD, IfThere

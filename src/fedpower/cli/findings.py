@@ -4,47 +4,37 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.cli.console import console, table
-from fedpower.report.page.words import NOT_ASSESSED, above_the_noise, beyond_bound
-from fedpower.report.result import standings
+from fedpower.report.findings import Findings
+from fedpower.report.page.words import (
+    NOT_ASSESSED,
+    above_the_noise,
+    beyond_bound,
+    most_variance,
+)
 
 MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)", "unknown": ""}
 """What stands beside a component's name, by its standing."""
 
 
-def print_findings(
-    variances: NDArray[np.float64],
-    ratios: NDArray[np.float64],
-    *,
-    n_features: int,
-    edge: float,
-    n_above: int | None,
-    explained: float = 0.0,
-    most: float = math.inf,
-) -> None:
+def print_findings(result: Findings, *, explained: float = 0.0) -> None:
     """Print a line a component, and where there is noise which of them stand above it.
 
     Parameters
     ----------
-    variances, ratios
-        Of each component: its variance, and that over the total.
-    n_features
-        How many components there could be.
-    edge, n_above
-        See `standings`.
+    result
+        What a fit found.
     explained
         The share of variance that the components explain without the noise; 0 where it is not known.
-    most
-        The most variance that rows within their bound can have.
     """
     out = console()
+    variances, ratios = result.explained_variance, result.explained_variance_ratio
+    edge, n_above = result.noise_edge, result.n_above_noise
     headings = ("component", "variance", "ratio", "together")
     shown = table(None, *headings, numbers=headings)
-    held = standings(variances, edge=edge, n_above=n_above)
     together = np.cumsum(ratios)
-    for place, standing in enumerate(held):
+    for place, standing in enumerate(result.standings):
         shown.add_row(
             f"pc{place + 1}{MARKS[standing]}",
             f"{variances[place]:.6g}",
@@ -57,13 +47,15 @@ def print_findings(
             "well above it are noise.",
             soft_wrap=True,
         )
-    if edge > 0 and n_above is None:
-        out.print(f"{NOT_ASSESSED}.", soft_wrap=True)
-    for sentence in beyond_bound(variances.tolist(), most) if edge > 0 else []:
-        out.print(sentence, soft_wrap=True)
+        if n_above is None:
+            out.print(f"{NOT_ASSESSED}.", soft_wrap=True)
+        for sentence in beyond_bound(
+            variances.tolist(), most_variance(result.run, result.n_samples)
+        ):
+            out.print(sentence, soft_wrap=True)
     if n_above is not None:
         without = f"; without the noise these explain about {explained:.0%}" if explained else ""
-        out.print(f"{above_the_noise(n_above, n_features)}{without}.", soft_wrap=True)
+        out.print(f"{above_the_noise(n_above, result.n_features)}{without}.", soft_wrap=True)
 
 
 def _shares(ratios: Sequence[float]) -> list[str]:

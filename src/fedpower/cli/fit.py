@@ -31,9 +31,10 @@ from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
-from fedpower.report.folder import FILES, write_files
-from fedpower.report.page.words import human_bytes, most_variance
-from fedpower.report.record import plain, run_record
+from fedpower.report.files import FILES, write_files
+from fedpower.report.page.words import human_bytes
+from fedpower.report.record import plain
+from fedpower.report.result import Result
 
 
 @click.command(
@@ -79,16 +80,18 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
                 )
             for name, ledger in (ledgers or {}).items():
                 told[name]["budget"] = _budget(ledger)
-            told_of = run_record(model, command=ctx.find_root().obj, silos=told, started=started)
-            record = write_files(place, model, told_of)
+            result = model.result_.with_origin(
+                command=ctx.find_root().obj, silos=told, started=started
+            )
+            write_files(place, result)
     if options["as_json"]:
-        print_json({"result": str(options["output"]), **record, **_numbers(model)})
+        print_json({"result": str(options["output"]), **result.run, **_numbers(result)})
     else:
-        _print(model, record, options["output"])
-    if model.privacy_.is_private and ledgers is None:
+        _print(result, options["output"])
+    if result.privacy.is_private and ledgers is None:
         note("no ledger was given, so what this fit spent is on no record; see --ledgers")
-    elif not model.privacy_.is_private and options["as_json"]:
-        note(str(model.privacy_))
+    elif not result.privacy.is_private and options["as_json"]:
+        note(str(result.privacy))
 
 
 @contextmanager
@@ -186,46 +189,39 @@ def _tell_clipped(row_norm: float, counts: dict[str, tuple[int, int]]) -> None:
         note(f"rows longer than --row-norm were clipped: {listed} (for your eyes, kept nowhere)")
 
 
-def _numbers(model: FedPCA) -> dict[str, Any]:
-    names = ("components", "explained_variance", "explained_variance_ratio", "mean")
-    return {
-        "feature_names": plain(getattr(model, "feature_names_in_", None)),
-        **{name: plain(getattr(model, f"{name}_")) for name in names},
-    }
-
-
-def _print(model: FedPCA, record: dict[str, Any], output: Path) -> None:
-    print_findings(
-        model.explained_variance_,
-        model.explained_variance_ratio_,
-        n_features=model.n_features_in_,
-        edge=model.noise_edge_,
-        n_above=model.n_above_noise_,
-        explained=0.0
-        if model.n_above_noise_ is None
-        else float(np.nansum(model.denoised_variance_ratio_)),
-        most=most_variance(record, model.n_samples_),
+def _numbers(result: Result) -> dict[str, Any]:
+    names = (
+        "feature_names",
+        "components",
+        "explained_variance",
+        "explained_variance_ratio",
+        "mean",
     )
+    return {name: plain(getattr(result, name)) for name in names}
+
+
+def _print(result: Result, output: Path) -> None:
+    shares = result.denoised_variance_ratio
+    print_findings(result, explained=0.0 if shares is None else float(np.nansum(shares)))
     out = console()
+    record, solver, promise = result.run, result.solver, result.privacy
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
     lines = (
-        f"Silos: {sizes}; {model.n_samples_} rows of {_columns(model)} in all.",
-        f"Solver: {model.solver_.solver}, because {in_options(model.solver_.reason)}.",
+        f"Silos: {sizes}; {result.n_samples} rows of {_columns(result)} in all.",
+        f"Solver: {solver.solver}, because {in_options(solver.reason)}.",
         f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
         f"{human_bytes(record['bytes_down'])} down.",
         "",
     )
     for line in lines:
         out.print(line, soft_wrap=True)
-    out.print(
-        str(model.privacy_), soft_wrap=True, style=None if model.privacy_.is_private else "bold red"
-    )
+    out.print(str(promise), soft_wrap=True, style=None if promise.is_private else "bold red")
     print_result(output)
 
 
-def _columns(model: FedPCA) -> str:
+def _columns(result: Result) -> str:
     """Return what the columns are, so that an identifier among them is seen."""
-    names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+    names = result.feature_names or ()
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     listed = f" ({', '.join(names[:MOST_NAMES])}{more})" if names else ""
-    return f"{model.n_features_in_} columns{listed}"
+    return f"{result.n_features} columns{listed}"

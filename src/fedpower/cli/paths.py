@@ -57,7 +57,7 @@ def is_ledger(path: Path) -> bool:
 
 def is_result(path: Path) -> bool:
     """Return whether a path is a folder with a result in it."""
-    from fedpower.report.folder import ARRAYS  # noqa: PLC0415
+    from fedpower.report.files import ARRAYS  # noqa: PLC0415
 
     return (path / ARRAYS).is_file()
 

@@ -1,6 +1,5 @@
 """`fedpower run` and `fedpower status`: a study from the runner's chair."""
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +14,9 @@ from fedpower.cli.findings import print_findings
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.report.atomic import new_folder
-from fedpower.report.folder import FILES, RUN, read_result
-from fedpower.report.page.words import human_bytes, most_variance
+from fedpower.report.files import FILES
+from fedpower.report.folder import read_result
+from fedpower.report.page.words import human_bytes
 
 PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
@@ -67,26 +67,19 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
             state = runner.run(place, resume=options["resume"])
         except KeyboardInterrupt:
             raise click.Abort(_how_to_go_on(rehearsed=options["n_local"] is not None)) from None
-    record = json.loads((output / RUN).read_text(encoding="utf-8"))
+    found = read_result(output)
+    record = found.run
     if as_json:
         print_json({"result": str(output), **record})
         return
-    found = read_result(output)
-    print_findings(
-        found.explained_variance,
-        found.explained_variance_ratio,
-        n_features=found.n_features,
-        edge=found.noise_edge,
-        n_above=record["n_above_noise"],
-        most=most_variance(record, found.n_samples),
-    )
+    print_findings(found)
     out = console()
     out.print(
         f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
         f"{human_bytes(record['bytes_down'])} down; run {state['run']}.",
         soft_wrap=True,
     )
-    out.print((output / "privacy.txt").read_text().rstrip(), soft_wrap=True)
+    out.print(str(found.privacy), soft_wrap=True)
     print_result(output)
 
 

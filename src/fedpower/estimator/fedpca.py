@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -14,17 +15,12 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpower.data import (
     RowSource,
-    RowTreatment,
-    block_rows,
-    columns_of_fit,
     match_columns,
     open_source,
 )
 from fedpower.data.checks import is_wide, require_exact
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.conversion import as_sklearn
-from fedpower.estimator.fitted import fitted_attributes
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
@@ -32,7 +28,6 @@ from fedpower.estimator.terms import (
     build_study,
     identities_of,
     public_rng,
-    public_treatment,
     treatment_of,
     warn_of_clipping,
     warn_of_copies,
@@ -47,12 +42,39 @@ from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
 from fedpower.protocol.study import Aggregation
 from fedpower.protocol.weights import Weights
+from fedpower.report.outcome import result_of
+from fedpower.report.result import Result
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
+
+
+FITTED = (
+    "components",
+    "explained_variance",
+    "explained_variance_ratio",
+    "singular_values",
+    "noise_edge",
+    "n_above_noise",
+    "spectrum",
+    "denoised_variance",
+    "denoised_variance_ratio",
+    "mean",
+    "n_components",
+    "n_samples",
+    "silo_sizes",
+    "basis",
+    "n_steps",
+    "solver",
+    "privacy",
+    "study",
+    "kernels",
+    "remarks",
+)
+"""What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
 
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -185,6 +207,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         By silo: how its products were computed, and why.
     remarks_ : list of str
         What is to be known before numbers are trusted: lost precision, silos that hold the same rows.
+    result_ : Result
+        All of the above as one object, which ``save`` writes and `fedpower.read_result` gives back; the
+        methods below compute with it.
     """
 
     def __init__(
@@ -383,22 +408,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if isinstance(X, str | PathLike):
-            source = columns_of_fit(open_source(X), self._columns(), self.n_features_in_)
-            rows_at_once = block_rows(source.n_features, density=source.density or 1.0)
-            return np.vstack([self._scores(block) for block in source.blocks(rows_at_once)])
+            return self.result_.transform(X)
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return self._scores(rows)
-
-    def _scores(self, rows: Any) -> Array:
-        """Return the scores of rows that are float64 and have the columns of the fit."""
-        if self.normalize:
-            rows, _ = self._treatment().apply(rows)
-            axes = self.components_.T
-        else:
-            axes = self.components_.T / self._scale()[:, np.newaxis]
-        offset = self.mean_ @ axes
-        scores = rows @ axes - offset
-        return np.asarray(scores)
+        return self.result_.scores(rows)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
@@ -414,16 +426,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Rows; unit rows where the fit normalised them.
         """
         check_is_fitted(self)
-        scores = check_array(X, dtype=np.float64, input_name="X")
-        if scores.shape[1] != self.n_components_:
-            raise InputError(
-                f"X must have a score for each of the {self.n_components_} components, got "
-                f"{scores.shape[1]} columns; give what transform returns"
-            )
-        rows = scores @ self.components_
-        if not self.normalize:
-            rows = rows * self._scale()
-        return np.asarray(rows + self.mean_)
+        return self.result_.inverse_transform(check_array(X, dtype=np.float64, input_name="X"))
 
     def to_sklearn(self) -> "PCA | Pipeline":
         """Return the fit in scikit-learn's own objects, for tools that want nothing else.
@@ -436,32 +439,30 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
         """
         check_is_fitted(self)
-        return as_sklearn(
-            components=self.components_,
-            mean=self.mean_,
-            explained_variance=self.explained_variance_,
-            explained_variance_ratio=self.explained_variance_ratio_,
-            singular_values=self.singular_values_,
-            n_samples=self.n_samples_,
-            feature_names=self._columns(),
-            scale=None if self.scale is None else self._scale(),
-            normalize=bool(self.normalize),
-            center=self._treatment().center,
-        )
+        return self.result_.to_sklearn()
+
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write the result folder, the same as ``fedpower fit`` writes, and return where it is.
+
+        Parameters
+        ----------
+        folder : str or path
+            A new or empty folder; it appears whole or not at all, with ``report.html`` in it.
+        force : bool, default=False
+            Whether an earlier result in the folder is replaced.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
+        check_is_fitted(self)
+        return self.result_.save(folder, force=force)
 
     def _columns(self) -> tuple[str, ...] | None:
         """Return the names of the columns of the fit, in order; None without names."""
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else tuple(str(name) for name in names)
-
-    def _treatment(self) -> RowTreatment:
-        """Return what the parameters say is done to each row."""
-        return public_treatment(Parameters.of(self), self._columns())
-
-    def _scale(self) -> Array:
-        """Return the divisors of the columns; ones where none were given."""
-        scale = self._treatment().scale
-        return np.ones(self.n_features_in_) if scale is None else scale
 
     @property
     def _n_features_out(self) -> int:
@@ -544,12 +545,16 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        for name, value in fitted_attributes(
-            outcome, treatment, centers=parameters.centers
-        ).items():
-            setattr(self, name, value)
-        self.solver_ = choice
+        self.result_: Result = result_of(
+            replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
+            parameters=parameters,
+            treatment=treatment,
+            feature_names=columns,
+            solver=choice,
+        )
+        for name in FITTED:
+            setattr(self, f"{name}_", getattr(self.result_, name))
+        self.history_ = self.result_.rounds
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
-        self.privacy_ = replace(outcome.privacy, leak=leak)
         return self

@@ -7,11 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpower.errors import ProtocolError
-from fedpower.estimator import FedPCA
-from fedpower.estimator.fitted import fitted_attributes
 from fedpower.estimator.terms import public_rng
 from fedpower.federation.private_files import open_private, private_folder
 from fedpower.federation.study_file import StudyFile
@@ -20,8 +16,9 @@ from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.solvers import start
-from fedpower.report.folder import write_files
-from fedpower.report.record import run_record
+from fedpower.report.files import write_files
+from fedpower.report.outcome import result_of
+from fedpower.report.result import Result
 
 
 class Checkpoint:
@@ -130,11 +127,22 @@ class CoordinatorNode:
         """What the run ended with."""
         return conclude(self.coordinator, self.study, self.settings)
 
-    def write_result(self, folder: Path) -> dict[str, Any]:
-        """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
-        model = self.fitted()
-        record = run_record(model, started=self.started)
-        record["federation"] = {
+    @property
+    def result(self) -> Result:
+        """The result of the run, as an in-process fit gives it, with the federation on its record."""
+        outcome = self.outcome
+        agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
+        found = result_of(
+            replace(
+                outcome,
+                privacy=replace(outcome.privacy, public=(agreed, *outcome.privacy.public)),
+            ),
+            parameters=self.file.parameters,
+            treatment=self.file.treatment,
+            feature_names=self.file.columns,
+            solver=self.choice,
+        ).with_origin(started=self.started)
+        federation = {
             "name": self.file.name,
             "agreement": self.file.digest,
             "run": self.coordinator.run,
@@ -142,23 +150,14 @@ class CoordinatorNode:
             "silent": _silent(self.coordinator),
             "set_aside": _set_aside(self.coordinator),
         }
-        folder.mkdir(parents=True, exist_ok=True)
-        return write_files(folder, model, record)
+        return replace(found, run={**found.run, "federation": federation})
 
-    def fitted(self) -> FedPCA:
-        """Return the estimator that an in-process fit would give."""
-        model = self.file.model()
-        model.n_features_in_ = len(self.file.columns)
-        model.feature_names_in_ = np.asarray(self.file.columns, dtype=object)
-        found = fitted_attributes(
-            self.outcome, self.file.treatment, centers=self.file.parameters.centers
-        )
-        for name, value in found.items():
-            setattr(model, name, value)
-        model.solver_ = self.choice
-        agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
-        model.privacy_ = replace(model.privacy_, public=(agreed, *model.privacy_.public))
-        return model
+    def write_result(self, folder: Path) -> dict[str, Any]:
+        """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
+        found = self.result
+        folder.mkdir(parents=True, exist_ok=True)
+        write_files(folder, found)
+        return found.run
 
 
 def _silent(coordinator: Coordinator) -> dict[str, int]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from fedpower.data import RowTreatment
 from fedpower.errors import InputError, is_showable
-from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
 from fedpower.federation.tables import NUMBER, Keys, as_toml, check_keys, read_toml
 from fedpower.parameters import DEFAULTS, SPECS, Parameters
@@ -152,10 +151,6 @@ class StudyFile:
         if self.attempts != ATTEMPTS:  # studies from before it could be chosen keep their hash
             terms["attempts"] = self.attempts
         return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
-
-    def model(self) -> FedPCA:
-        """Return the estimator that the parameters describe, not fitted."""
-        return FedPCA(**vars(self.parameters))
 
     @property
     def identities(self) -> dict[str, str]:

@@ -1,108 +1,57 @@
-"""The result folder: arrays and tables, the record, the promise and the report; no pickle."""
+"""The result folder: written from a result, read back as one, and its page made anew."""
 
-import csv
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedpower.errors import InputError
-from fedpower.report.atomic import new_file, new_folder
+from fedpower.report.atomic import new_file
+from fedpower.report.files import ARRAYS, REPORT, RUN, require_whole
 from fedpower.report.page import page
-from fedpower.report.page.shape import lacks
-from fedpower.report.record import FORMAT, run_record
+from fedpower.report.record import FORMAT
 from fedpower.report.result import Result
-from fedpower.report.spreadsheet import as_text
-
-if TYPE_CHECKING:  # reading a result takes no estimator with it
-    from fedpower.estimator import FedPCA
-
-ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
-    "components.npz",
-    "components.csv",
-    "eigenvalues.csv",
-    "run.json",
-    "privacy.txt",
-    "report.html",
-)
-FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
-"""All that a result folder holds."""
 
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError)
 
 
 def write_result(
     folder: str | PathLike[str],
-    model: "FedPCA",
+    model: Any,
     *,
     command: Sequence[str] | None = None,
     silos: Mapping[str, Mapping[str, Any]] | None = None,
     started: datetime | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write a fitted model as a folder, whole or not at all, and return its record.
+    """Write a result as a folder, whole or not at all, and return its record.
 
     Parameters
     ----------
     folder
         A new or empty folder.
-    model, command, silos, started
-        See `run_record`.
+    model
+        A fitted `FedPCA`, or a `Result`.
+    command, silos, started
+        Where the fit came from, for the record: see `Result.with_origin`.
     force
         Whether an earlier result in the folder is replaced.
     """
-    with new_folder(Path(folder), known=FILES, force=force) as place:
-        return write_files(
-            place, model, run_record(model, command=command, silos=silos, started=started)
+    found = getattr(model, "result_", model)
+    if not isinstance(found, Result):
+        raise InputError(
+            f"a folder must be written from a fitted FedPCA or a Result, got {type(model).__name__} "
+            "without a result; fit it first"
         )
-
-
-def write_files(place: Path, model: "FedPCA", record: dict[str, Any]) -> dict[str, Any]:
-    """Write the files of a result into an existing folder and return the record."""
-    rule, names = model._treatment(), model._columns()
-    optional = {"feature_names": names, "scale": rule.scale, "center": rule.center}
-    arrays = {
-        "format": np.array(FORMAT),
-        "components": model.components_,
-        "explained_variance": model.explained_variance_,
-        "explained_variance_ratio": model.explained_variance_ratio_,
-        "singular_values": model.singular_values_,
-        "spectrum": model.spectrum_,
-        "mean": model.mean_,
-        "normalize": np.array(bool(model.normalize)),
-        **{key: np.asarray(value) for key, value in optional.items() if value is not None},
-    }
-    np.savez(place / ARRAYS, **arrays)  # strings and numbers only, so nothing is pickled
-    features = names or [f"x{place}" for place in range(model.n_features_in_)]
-    places = range(1, model.n_components_ + 1)
-    _write_csv(
-        place / COMPONENTS,
-        ["feature", *(f"pc{number}" for number in places)],
-        zip(map(as_text, features), *model.components_.tolist(), strict=True),
-    )
-    ratios = model.explained_variance_ratio_.tolist()
-    _write_csv(
-        place / EIGENVALUES,
-        ["component", "explained_variance", "explained_variance_ratio", "singular_value"],
-        zip(
-            (f"pc{number}" for number in places),
-            model.explained_variance_.tolist(),
-            ("" if np.isnan(ratio) else ratio for ratio in ratios),
-            model.singular_values_.tolist(),
-            strict=True,
-        ),
-    )
-    text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
-    (place / RUN).write_text(text + "\n", encoding="utf-8")
-    (place / PRIVACY).write_text(f"{model.privacy_}\n", encoding="utf-8")
-    write_report(place)
-    return record
+    told = found.with_origin(command=command, silos=silos, started=started)
+    told.save(folder, force=force)
+    return told.run
 
 
 def write_report(folder: str | PathLike[str]) -> Path:
@@ -118,12 +67,7 @@ def read_whole(folder: str | PathLike[str]) -> Result:
     """Return the result that a folder holds, its record looked over too, for what tells of the fit."""
     place = Path(folder)
     result = read_result(place)
-    lacking = lacks(result.run)
-    if lacking is not None:
-        raise InputError(
-            f"{place / RUN} must be as `fedpower fit` wrote it, got none or another kind of {lacking}; "
-            "fit again or bring back the folder"
-        )
+    require_whole(result.run, place / RUN)
     return result
 
 
@@ -205,13 +149,6 @@ def _fits_together(result: Result) -> bool:
 
 def _is_spectrum(values: Any) -> bool:
     return values.ndim == 1 and bool(np.isfinite(values).all())
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
 
 
 def _damaged(place: Path, name: str) -> InputError:

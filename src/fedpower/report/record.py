@@ -1,37 +1,47 @@
-"""The record of a run, ``run.json``: versions, terms, parameters, silos, rounds, privacy."""
+"""The record of a run, ``run.json``: what else is told of it, and what it gives back."""
 
 import importlib.metadata
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any
 
 import numpy as np
 
+from fedpower.errors import InputError
+from fedpower.privacy.statement import PrivacyStatement, Protection
 from fedpower.protocol.schedule import Schedule
-
-if TYPE_CHECKING:  # reading a result takes no estimator with it
-    from fedpower.estimator import FedPCA
+from fedpower.protocol.study import Study
 
 FORMAT = "fedpower-result/1"
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "pyarrow")
 
 
-def run_record(
-    model: "FedPCA",
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of what a fit computes with."""
+    return {
+        "python": platform.python_version(),
+        **{package: importlib.metadata.version(package) for package in PACKAGES},
+    }
+
+
+def with_origin(
+    record: Mapping[str, Any],
     *,
     command: Sequence[str] | None = None,
     silos: Mapping[str, Mapping[str, Any]] | None = None,
     started: datetime | None = None,
 ) -> dict[str, Any]:
-    """Return everything about a fit but its arrays, ready for JSON.
+    """Return a record that also says where its fit came from; what is left out stays as it is.
 
     Parameters
     ----------
-    model
-        A fitted estimator.
+    record
+        Of a fit.
     command
         The words of the command line, where there was one.
     silos
@@ -39,45 +49,77 @@ def run_record(
     started
         When the fit began.
     """
-    told = silos or {}
-    rounds = plain(model.history_)
-    return {
-        "format": FORMAT,
-        "command": None if command is None else list(command),
-        "started": None if started is None else started.astimezone(UTC).isoformat(),
-        "finished": datetime.now(UTC).isoformat(),
-        "versions": {
-            "python": platform.python_version(),
-            **{package: importlib.metadata.version(package) for package in PACKAGES},
-        },
-        "study": {
-            "hash": model.study_.digest,
-            "terms": plain(asdict(model.study_)),
-        },
-        "parameters": plain(model.get_params()),
-        "solver": plain(asdict(model.solver_)),
-        "n_components": model.n_components_,
-        "n_features": model.n_features_in_,
-        "n_samples": model.n_samples_,
-        "n_steps": model.n_steps_,
-        "noise_edge": plain(model.noise_edge_),
-        "n_above_noise": model.n_above_noise_,
-        "remarks": list(model.remarks_),
-        "silos": [
-            {
-                "name": name,
-                "rows": model.silo_sizes_.get(name),
-                **told.get(name, {}),
-                "kernel": model.kernels_.get(name),
-            }
-            for name in model.kernels_ or model.silo_sizes_
-        ],
-        "n_rounds": len(rounds),
-        "bytes_up": sum(row["bytes_up"] for row in rounds),
-        "bytes_down": sum(row["bytes_down"] for row in rounds),
-        "rounds": rounds,
-        "privacy": plain(model.privacy_.as_dict()),
-    }
+    told = {} if silos is None else silos
+    found = dict(record)
+    if command is not None:
+        found["command"] = list(command)
+    if started is not None:
+        found["started"] = started.astimezone(UTC).isoformat()
+    found["silos"] = [
+        {
+            **{key: value for key, value in each.items() if key != "kernel"},
+            **told.get(each["name"], {}),
+            **({"kernel": each["kernel"]} if "kernel" in each else {}),
+        }
+        for each in record["silos"]
+    ]
+    return found
+
+
+def rounds_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rounds of a record as rows of numbers; what was not measured is NaN."""
+    return [
+        {
+            **row,
+            "participants": tuple(row["participants"]),
+            **{
+                key: math.nan if row.get(key) is None else row[key]
+                for key in ("change", "misalignment")
+            },
+        }
+        for row in record["rounds"]
+    ]
+
+
+def study_of(record: Mapping[str, Any]) -> Study:
+    """Return the terms that a record gives, or refuse those that do not have the hash beside them."""
+    try:
+        terms = dict(record["study"]["terms"])
+        terms["epsilon"] = float(terms["epsilon"])
+        terms["columns"] = None if terms["columns"] is None else tuple(terms["columns"])
+        terms["identities"] = tuple(tuple(each) for each in terms.get("identities", ()))
+        study = Study(**terms)
+        whole = study.digest == record["study"]["hash"]
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise InputError(
+            "the terms of a study must have the hash that run.json gives beside them, got others; "
+            "bring back the folder as it was written"
+        )
+    return study
+
+
+def privacy_of(record: Mapping[str, Any]) -> PrivacyStatement:
+    """Return the statement that a record gives."""
+    told = record["privacy"]
+    known = {each.name: told[each.name] for each in fields(PrivacyStatement) if each.name in told}
+    if not told["private"]:
+        del known["assumptions"]  # nothing is promised, so none are listed
+    return PrivacyStatement(
+        **{
+            **{key: tuple(each) if isinstance(each, list) else each for key, each in known.items()},
+            "asked_epsilon": _infinite(told["asked_epsilon"]),
+            "protections": tuple(
+                Protection(**{key: _infinite(each) for key, each in row.items()})
+                for row in told["protections"]
+            ),
+        }
+    )
+
+
+def _infinite(value: Any) -> Any:
+    return math.inf if value is None else value
 
 
 def plain(value: Any) -> Any:

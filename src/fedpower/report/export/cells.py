@@ -16,7 +16,7 @@ from fedpower.data import RowSource, open_source
 from fedpower.data.h5ad import h5py
 from fedpower.errors import InputError
 from fedpower.report.export.provenance import provenance
-from fedpower.report.result import Result
+from fedpower.report.findings import Findings
 
 SCORES, COMPONENTS = "X_pca", "PCs"
 ENCODINGS = {
@@ -29,7 +29,7 @@ ENCODINGS = {
 """Of anndata's on-disk format: the version of each encoding that is written here."""
 
 
-def annotate(result: Result, adata: Any) -> Any:
+def annotate(result: Findings, adata: Any) -> Any:
     """Return the AnnData, with the scores of its cells, the components and the variances in it.
 
     Parameters
@@ -48,7 +48,7 @@ def annotate(result: Result, adata: Any) -> Any:
     return adata
 
 
-def write_cells(result: Result, rows: Path, place: Path) -> int:
+def write_cells(result: Findings, rows: Path, place: Path) -> int:
     """Write a copy of an ``.h5ad`` file with the result in it; return the number of cells.
 
     The scores are written as they are computed. What the file had under the same names is replaced.
@@ -75,7 +75,7 @@ def write_cells(result: Result, rows: Path, place: Path) -> int:
     return count
 
 
-def _components(result: Result, source: RowSource) -> NDArray[np.float64]:
+def _components(result: Findings, source: RowSource) -> NDArray[np.float64]:
     """Return the loadings by gene of the file: genes×k."""
     loadings = np.zeros((source.n_features, result.n_components))
     if result.feature_names is None or source.columns is None:
@@ -86,7 +86,7 @@ def _components(result: Result, source: RowSource) -> NDArray[np.float64]:
     return loadings
 
 
-def _unstructured(result: Result) -> dict[str, Any]:
+def _unstructured(result: Findings) -> dict[str, Any]:
     """Return what goes to ``uns``, by key."""
     return {
         "pca": {

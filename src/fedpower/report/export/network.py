@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
 from fedpower.report.export.provenance import provenance
-from fedpower.report.result import Result
+from fedpower.report.findings import Findings
 
 OPSET, IR_VERSION = 18, 9
 """Old enough for runtimes of 2023; nothing newer is needed."""
@@ -29,12 +29,12 @@ def onnx() -> Any:
     return import_module("onnx")
 
 
-def write_onnx(result: Result, path: Path) -> None:
+def write_onnx(result: Findings, path: Path) -> None:
     """Write the graph of `graph_of`, checked, with feature names and provenance in its metadata."""
     path.write_bytes(graph_of(result).SerializeToString())
 
 
-def graph_of(result: Result) -> Any:
+def graph_of(result: Findings) -> Any:
     """Return the model: ``rows`` n×d of float64 to ``scores`` n×k.
 
     (rows − mean) times the components, divided by the scales where there are any: two nodes. Where the

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError
-from fedpower.report.result import Result
+from fedpower.report.findings import Findings
 from fedpower.report.scores import Scores
 
 
-def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
+def write_plink(result: Findings, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
     """Write both files and return the number of samples.
 
     Parameters

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from fedpower.report.findings import Findings
 from fedpower.report.record import plain
-from fedpower.report.result import Result
 
 
-def provenance(result: Result) -> dict[str, Any]:
+def provenance(result: Findings) -> dict[str, Any]:
     """Return the facts of a fit that its components do not tell, ready for JSON.
 
     ``private`` is false where epsilon was infinite or something leaked: a file that travels without its

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from fedpower.report.export.provenance import provenance
-from fedpower.report.result import Result
+from fedpower.report.findings import Findings
 from fedpower.report.spreadsheet import as_text
 
 METADATA = b"fedpower"
 """The key of a Parquet file's metadata under which `provenance` stands as JSON."""
 
 
-def loadings(result: Result) -> dict[str, Any]:
+def loadings(result: Findings) -> dict[str, Any]:
     """Return the columns of the table by name, in order."""
     width = result.n_features
     names = result.feature_names or tuple(f"x{place}" for place in range(width))
@@ -34,7 +34,7 @@ def loadings(result: Result) -> dict[str, Any]:
     }
 
 
-def write_csv(result: Result, path: Path) -> None:
+def write_csv(result: Findings, path: Path) -> None:
     """Write the table as text that reads back to the same numbers."""
     columns = loadings(result)
     with path.open("w", newline="", encoding="utf-8") as stream:
@@ -45,7 +45,7 @@ def write_csv(result: Result, path: Path) -> None:
         writer.writerows(zip(names, *numbers, strict=True))
 
 
-def write_parquet(result: Result, path: Path) -> None:
+def write_parquet(result: Findings, path: Path) -> None:
     """Write the table as Parquet, with variances and where it is from in the file's metadata."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415

@@ -5,6 +5,7 @@ import functools
 import hashlib
 from importlib.resources import files
 
+from fedpower.report.findings import Findings
 from fedpower.report.page.components import components_section
 from fedpower.report.page.loadings import loadings_section
 from fedpower.report.page.markup import Markup, element
@@ -12,7 +13,6 @@ from fedpower.report.page.privacy import privacy_section
 from fedpower.report.page.provenance import provenance_section
 from fedpower.report.page.rounds import rounds_section, silos_section
 from fedpower.report.page.summary import heading, summary, title
-from fedpower.report.result import Result
 
 __all__ = ["page"]
 
@@ -26,7 +26,7 @@ CONTENTS = {
 }
 
 
-def page(result: Result) -> str:
+def page(result: Findings) -> str:
     """Return the report of a result: the same bytes for the same result, wherever and whenever made.
 
     Style and script are named by their hashes in the page's own policy, so that a browser loads

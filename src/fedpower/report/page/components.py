@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.report.findings import Findings
 from fedpower.report.page.charts import scree
 from fedpower.report.page.markup import Markup, element
 from fedpower.report.page.tables import (
@@ -25,7 +26,6 @@ from fedpower.report.page.words import (
     number,
     percent,
 )
-from fedpower.report.result import Result
 
 MOST_DRAWN = 60
 MOST_BEYOND = 20
@@ -39,7 +39,7 @@ STANDINGS = {
 """By standing: its sign, and the verdict in words."""
 
 
-def components_section(result: Result) -> Markup:
+def components_section(result: Findings) -> Markup:
     """Return the scree plot with the noise level, and the table behind it."""
     drawn = min(result.n_components, MOST_DRAWN)
     beyond = _beyond(result)
@@ -71,7 +71,7 @@ def components_section(result: Result) -> Markup:
     )
 
 
-def above_noise(result: Result) -> list[str]:
+def above_noise(result: Findings) -> list[str]:
     """Return how many stand above the noise, in the words of `fedpower fit`; nothing without noise."""
     known = result.run.get("n_above_noise")
     if known is None:
@@ -82,7 +82,7 @@ def above_noise(result: Result) -> list[str]:
     return [f"{above_the_noise(known, result.n_features)}.", *told]
 
 
-def mixed(result: Result) -> list[list[str]]:
+def mixed(result: Findings) -> list[list[str]]:
     """Return groups of components that are closer together than the noise level, which may mix them.
 
     Noise of a spectral norm up to the level turns eigenvectors whose values lie closer than that into one
@@ -114,7 +114,7 @@ def _mixture(group: list[str]) -> str:
     )
 
 
-def _beyond(result: Result) -> list[float]:
+def _beyond(result: Findings) -> list[float]:
     """Return the released eigenvalues that follow the components, as many as are of use in a picture."""
     if result.spectrum is None:
         return []
@@ -122,7 +122,7 @@ def _beyond(result: Result) -> list[float]:
     return following[: max(MOST_BEYOND, result.n_components)]
 
 
-def _legend(result: Result, beyond: list[float]) -> list[Any]:
+def _legend(result: Findings, beyond: list[float]) -> list[Any]:
     held = result.standings
     entries: list[Any] = [
         _key(sign, kind, f"component {words}" if result.noise_edge else "component")
@@ -149,7 +149,7 @@ def _left_out(total: int, drawn: int) -> list[Markup]:
     )
 
 
-def _variances(result: Result) -> Markup:
+def _variances(result: Findings) -> Markup:
     variances, ratios = result.explained_variance.tolist(), result.explained_variance_ratio
     noise = [kind == "noise" for kind in result.standings]
     together = [
@@ -184,7 +184,7 @@ def _variances(result: Result) -> Markup:
     return element("div", shown, told)
 
 
-def _uncounted(result: Result) -> str:
+def _uncounted(result: Findings) -> str:
     known = result.run.get("n_above_noise") is not None
     return ", or one that noise may have made of several as large," if known else ""
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.report.findings import Findings
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import Markup, element, name
 from fedpower.report.page.tables import (
@@ -16,7 +17,6 @@ from fedpower.report.page.tables import (
     table,
 )
 from fedpower.report.page.words import count, percent, signed
-from fedpower.report.result import Result
 
 MOST_BARS = 15
 MOST_LOADINGS = 500
@@ -25,7 +25,7 @@ MOST_COMPONENTS = 20
 WARNINGS = {"noise": "× noise: do not read it", "near": "○ near the noise: read it with care"}
 
 
-def loadings_section(result: Result) -> Markup:
+def loadings_section(result: Findings) -> Markup:
     """Return what each component is made of: the largest loadings drawn, all of them in a table."""
     shown = min(result.n_components, MOST_COMPONENTS)
     left_out = (
@@ -46,7 +46,7 @@ def loadings_section(result: Result) -> Markup:
     )
 
 
-def _component(result: Result, place: int) -> Markup:
+def _component(result: Findings, place: int) -> Markup:
     loadings = result.components[place]
     order = np.argsort(-np.abs(loadings), kind="stable")
     top, listed = order[:MOST_BARS], order[:MOST_LOADINGS]
@@ -87,7 +87,7 @@ def _component(result: Result, place: int) -> Markup:
     )
 
 
-def _all_loadings(result: Result, label: str, loadings: Any, listed: Any) -> Markup:
+def _all_loadings(result: Findings, label: str, loadings: Any, listed: Any) -> Markup:
     rows = [
         (
             name(_feature(result, each)),
@@ -110,7 +110,7 @@ def _all_loadings(result: Result, label: str, loadings: Any, listed: Any) -> Mar
     )  # fmt: skip
 
 
-def _feature(result: Result, place: int) -> str:
+def _feature(result: Findings, place: int) -> str:
     return f"x{place}" if result.feature_names is None else result.feature_names[place]
 
 

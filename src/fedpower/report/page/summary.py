@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from fedpower.report.findings import Findings
 from fedpower.report.page.components import above_noise
 from fedpower.report.page.markup import Markup, element, name
 from fedpower.report.page.privacy import epsilon, odds, worst
@@ -16,13 +17,12 @@ from fedpower.report.page.words import (
     number,
     percent,
 )
-from fedpower.report.result import Result
 
 MOST_NAMES = 8
 WEAK, LITTLE = 4.0, 10.0
 
 
-def heading(result: Result) -> Markup:
+def heading(result: Findings) -> Markup:
     """Return the title and the facts under it; the hash is the one that a consortium agreed on."""
     run = result.run
     federation = run.get("federation") or {}
@@ -45,7 +45,7 @@ def heading(result: Result) -> Markup:
     )
 
 
-def title(result: Result) -> str:
+def title(result: Findings) -> str:
     """Return what was computed on how much of whose data, in one line."""
     silos = len(result.run["silos"])
     return (
@@ -54,7 +54,7 @@ def title(result: Result) -> str:
     )
 
 
-def summary(result: Result) -> Markup:
+def summary(result: Findings) -> Markup:
     """Return the three lines: what was found, what was spent, what that means."""
     privacy = result.run["privacy"]
     lines = (
@@ -75,7 +75,7 @@ def _silos(silos: list[dict[str, Any]]) -> Any:
     return [f"{len(silos)}: ", names, more]
 
 
-def _found(result: Result) -> str:
+def _found(result: Findings) -> str:
     total, held = result.n_components, result.standings
     real = held.count("signal")
     explained = float(result.explained_variance_ratio[[kind == "signal" for kind in held]].sum())
@@ -119,7 +119,7 @@ def _found(result: Result) -> str:
     )
 
 
-def _remarks(result: Result) -> list[str]:
+def _remarks(result: Findings) -> list[str]:
     """Return what the run says is not to be trusted, as sentences."""
     return [f"Beware: {remark}." for remark in result.run.get("remarks") or ()]
 

@@ -1,0 +1,88 @@
+"""The files of a result folder: arrays and tables, the record, the promise and the report; no pickle."""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpower.errors import InputError
+from fedpower.report.findings import Findings
+from fedpower.report.page import page
+from fedpower.report.page.shape import lacks
+from fedpower.report.record import FORMAT
+from fedpower.report.spreadsheet import as_text
+
+ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
+    "components.npz",
+    "components.csv",
+    "eigenvalues.csv",
+    "run.json",
+    "privacy.txt",
+    "report.html",
+)
+FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
+"""All that a result folder holds."""
+
+
+def write_files(place: Path, result: Findings) -> None:
+    """Write the files of a result into an existing folder."""
+    require_whole(result.run, "the record of a result")
+    optional = {
+        "spectrum": result.spectrum,
+        "feature_names": result.feature_names,
+        "scale": result.scale,
+        "center": result.center,
+    }
+    arrays: dict[str, Any] = {
+        "format": np.array(FORMAT),
+        "components": result.components,
+        "explained_variance": result.explained_variance,
+        "explained_variance_ratio": result.explained_variance_ratio,
+        "singular_values": result.singular_values,
+        "mean": result.mean,
+        "normalize": np.array(result.normalize),
+        **{key: np.asarray(value) for key, value in optional.items() if value is not None},
+    }
+    np.savez(place / ARRAYS, **arrays)  # strings and numbers only, so nothing is pickled
+    features = result.feature_names or [f"x{column}" for column in range(result.n_features)]
+    _write_csv(
+        place / COMPONENTS,
+        ["feature", *result.score_names],
+        zip(map(as_text, features), *result.components.tolist(), strict=True),
+    )
+    ratios = result.explained_variance_ratio.tolist()
+    _write_csv(
+        place / EIGENVALUES,
+        ["component", "explained_variance", "explained_variance_ratio", "singular_value"],
+        zip(
+            result.score_names,
+            result.explained_variance.tolist(),
+            ("" if np.isnan(ratio) else ratio for ratio in ratios),
+            result.singular_values.tolist(),
+            strict=True,
+        ),
+    )
+    text = json.dumps(result.run, indent=2, allow_nan=False, ensure_ascii=False)
+    (place / RUN).write_text(text + "\n", encoding="utf-8")
+    (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
+    (place / REPORT).write_text(page(result), encoding="utf-8", newline="\n")
+
+
+def require_whole(record: Any, name: object) -> None:
+    """Refuse a record that does not hold what tells of the fit; ``name`` is what the refusal calls it."""
+    lacking = lacks(record)
+    if lacking is not None:
+        raise InputError(
+            f"{name} must be as `fedpower fit` wrote it, got none or another kind of {lacking}; "
+            "fit again or bring back the folder"
+        )
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,131 @@
+"""From the outcome of a federation to its result, in the units of the rows."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data import RowTreatment
+from fedpower.linalg import fix_signs
+from fedpower.parameters import SPECS, Parameters
+from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.outcome import Outcome
+from fedpower.protocol.private_study import noise_edge
+from fedpower.report.record import FORMAT, plain, versions
+from fedpower.report.result import Result
+
+Array = NDArray[np.float64]
+
+
+def result_of(
+    outcome: Outcome,
+    *,
+    parameters: Parameters,
+    treatment: RowTreatment,
+    feature_names: tuple[str, ...] | None,
+    solver: SolverChoice,
+) -> Result:
+    """Return the result of a federation.
+
+    Rows were divided by their bound B and by the scales: variances are multiplied by B², means by both.
+    Where rows were normalised there is no way back, and all is in units of unit rows.
+
+    Parameters
+    ----------
+    outcome
+        What the federation ended with.
+    parameters
+        Those of the fit.
+    treatment
+        What was done to each row.
+    feature_names
+        Names of the columns in order; None where they have none.
+    solver
+        The solver taken and the reason for it.
+    """
+    solution, width = outcome.solution, outcome.study.n_features
+    n_samples = sum(solution.sizes.values())
+    bound = treatment.row_norm or 1.0
+    values = np.maximum(solution.values[: solution.rank], 0.0)
+    to_variance = bound**2 * n_samples / (n_samples - 1 if parameters.centers else n_samples)
+    # Noise can make the parts add up to more than the total that was noised beside them.
+    total = max(solution.total_variance, float(values.sum()))
+    ratios = values / total if total > 0 else np.full_like(values, np.nan)
+    middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
+    edge = noise_edge(outcome.study, solution.sizes, float(np.linalg.norm(middle))) * to_variance
+    spectrum = solution.values if solution.spectrum is None else solution.spectrum
+    if not treatment.normalize:
+        public = np.zeros(width) if treatment.center is None else treatment.center
+        scale = np.ones(width) if treatment.scale is None else treatment.scale
+        middle = public + middle * bound * scale
+    denoised, shares = _without_noise(outcome, values, ratios)
+    return Result(
+        components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
+        explained_variance=values * to_variance,
+        explained_variance_ratio=ratios,
+        singular_values=np.sqrt(values * n_samples) * bound,
+        mean=middle,
+        feature_names=feature_names,
+        scale=treatment.scale,
+        normalize=treatment.normalize,
+        center=treatment.center,
+        spectrum=spectrum * to_variance,
+        run=_record(outcome, parameters, solver, edge=edge),
+        denoised_variance=None if denoised is None else denoised * to_variance,
+        denoised_variance_ratio=shares,
+        basis=solution.basis,
+    )
+
+
+def _without_noise(
+    outcome: Outcome, values: Array, ratios: Array
+) -> tuple[Array | None, Array | None]:
+    """Return eigenvalues and their shares corrected for the noise; None where nothing is known."""
+    solution, signal = outcome.solution, outcome.solution.signal
+    if outcome.study.noise == "none":
+        return values, ratios.copy()
+    if signal is None:
+        return None, None
+    values, ratios = np.full(solution.rank, np.nan), np.full(solution.rank, np.nan)
+    told = min(solution.rank, signal.n_above)
+    values[:told] = signal.denoised[:told]
+    ratios[:told] = np.diff(signal.together[:told], prepend=0.0)
+    return values, ratios
+
+
+def _record(
+    outcome: Outcome, parameters: Parameters, solver: SolverChoice, *, edge: float
+) -> dict[str, Any]:
+    """Return everything about a fit but its arrays, ready for JSON."""
+    solution, study = outcome.solution, outcome.study
+    rounds = plain([each.as_row() for each in outcome.rounds])
+    sizes: Mapping[str, int] = solution.sizes
+    return {
+        "format": FORMAT,
+        "command": None,
+        "started": None,
+        "finished": datetime.now(UTC).isoformat(),
+        "versions": versions().copy(),
+        "study": {"hash": study.digest, "terms": plain(asdict(study))},
+        "parameters": {name: plain(getattr(parameters, name)) for name in sorted(SPECS)},
+        "solver": plain(asdict(solver)),
+        "n_components": solution.rank,
+        "n_features": study.n_features,
+        "n_samples": sum(sizes.values()),
+        "n_steps": solution.n_steps,
+        "noise_edge": plain(edge),
+        "n_above_noise": None if solution.signal is None else solution.signal.n_above,
+        "remarks": list(solution.remarks),
+        "silos": [
+            {"name": name, "rows": sizes.get(name), "kernel": outcome.kernels.get(name)}
+            for name in outcome.kernels or sizes
+        ],
+        "n_rounds": len(rounds),
+        "bytes_up": sum(row["bytes_up"] for row in rounds),
+        "bytes_down": sum(row["bytes_down"] for row in rounds),
+        "rounds": rounds,
+        "privacy": plain(outcome.privacy.as_dict()),
+    }
