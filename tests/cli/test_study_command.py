@@ -66,7 +66,7 @@ def test_an_exact_study_has_no_delta(here: Path) -> None:
     succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
     study = read_study(Path("study.toml"))
     assert math.isinf(study.parameters.epsilon)
-    assert "delta" not in study.parameters
+    assert study.parameters.delta is None
 
 
 def test_show_fills_in_what_was_left_out(here: Path) -> None:

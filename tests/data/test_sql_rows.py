@@ -73,9 +73,9 @@ def test_a_null_is_a_missing_value_even_before_text(path: Path) -> None:
 def test_columns_are_told_apart_by_place_whatever_their_names(path: Path) -> None:
     execute(path, "CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, 2), (3, 5)")
     source = open_source(
-        query('SELECT a, b AS "A", a+b, b AS "q""\n", count(*) OVER () FROM t', path)
+        query('SELECT a, b AS "A", a+b, b AS "q"" ", count(*) OVER () FROM t', path)
     )
-    assert source.columns == ("a", "A", "a+b", 'q"\n', "count(*) OVER ()")
+    assert source.columns == ("a", "A", "a+b", 'q" ', "count(*) OVER ()")
     assert read_all(source).tolist() == [[1, 2, 3, 2, 2], [3, 5, 8, 5, 2]]
     assert read_all(source.select(("A",), extra="drop")).tolist() == [[2], [5]]
     assert "got 'a' more than once" in refused(query("SELECT a, b AS a FROM t", path))

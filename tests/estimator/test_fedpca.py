@@ -308,7 +308,7 @@ class TestHardCases:
         ({"alignment": "best"}, "alignment must be one of"),
         ({"reference": "last"}, "reference must be one of"),
         ({"participation": "some"}, "participation must be one of"),
-        ({"schedule": "often"}, "schedule must be one of"),
+        ({"schedule": "often"}, "schedule must be 'every', 'decaying', 'halving' or whole steps"),
         ({"schedule": [0, 1]}, "explicit schedule must be"),
         ({"schedule": 3}, "schedule must be 'every'"),
         ({"local_steps": 0}, "local_steps must be a whole number"),

@@ -53,7 +53,8 @@ def test_the_same_random_state_never_gives_the_same_noise(mode):
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002
         found.append(noised_numbers(fit(mode)))
-    assert not np.any(found[0] == found[1])
+    # A variance that noise took below 0 is shown as 0, in whichever fit.
+    assert not np.any((found[0] == found[1]) & (found[0] != 0))
     exact = [noised_numbers(fit("auto", epsilon=float("inf"))) for _ in range(2)]
     assert np.array_equal(*exact)  # the public randomness is the same
 
