@@ -26,6 +26,7 @@ from fedpower.estimator.terms import (
     agree,
     centers,
     column_names,
+    noise_of,
     public_rng,
     public_treatment,
     treatment_of,
@@ -481,6 +482,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             device=self.device,
             on_rows=on_rows,
             fingerprinted=bool(ledgers),
+            on_lattice=noise_of(self, self.n_features_in_) == "moment",
         )
         if treatment.row_norm is not None:
             tell = warn_of_clipping if on_clipped is None else on_clipped
