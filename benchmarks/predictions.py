@@ -15,11 +15,11 @@ from sklearn.base import clone
 from benchmarks.a9a_localpower import load
 from benchmarks.common import parser, report
 from fedpower import FedPCA
-from fedpower.data import RowTreatment, accumulate_moment, open_source
+from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import build_study
-from fedpower.experiments.kept import TREATMENT, KeptMoment, keep
+from fedpower.experiments.kept import TREATMENT, keep, kept
 from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
@@ -98,10 +98,7 @@ def problems(options: argparse.Namespace) -> Any:
         yield (
             "a9a, unit rows",
             5,
-            {
-                f"silo-{place:02}": KeptMoment(accumulate_moment(part, rule))
-                for place, part in enumerate(parts)
-            },
+            {f"silo-{place:02}": kept(part, rule) for place, part in enumerate(parts)},
         )
 
 

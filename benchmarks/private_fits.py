@@ -63,6 +63,7 @@ class Federation:
             rank=16,
             steps=20,
             public_facts_only=True,
+            on_lattice=True,
         )
         self.reading_seconds = time.process_time() - began
 

@@ -6,6 +6,7 @@ upload and the coordinator's sum, beside the plain moment upload of the same row
 """
 
 import argparse
+import functools
 import math
 import statistics
 import time
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
 from fedpower.data import KernelChoice, RowTreatment, local_moment, open_source
+from fedpower.data.exact_moment import ExactMoments
 from fedpower.engines.embedded import federate
 from fedpower.experiments.kept import TREATMENT, KeptMoment, keep
 from fedpower.experiments.models import spiked_covariance, stochastic_block
@@ -134,6 +136,7 @@ class PooledMoment:
     def __init__(self, silos: list[KeptMoment]) -> None:
         self.n_rows = sum(silo.n_rows for silo in silos)
         self._moment = np.asarray(sum(silo.n_rows / self.n_rows * silo.moment() for silo in silos))
+        self._sums = functools.reduce(ExactMoments.merge, (silo.sums() for silo in silos))
         self.source = open_source(self._moment, name="moment")
         self.treatment = TREATMENT
         self.choice = KernelChoice(kind="moment", reason="the moment is made once for all runs")
@@ -143,6 +146,10 @@ class PooledMoment:
         """Return A."""
         assert center is None
         return self._moment
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over all rows in whole numbers."""
+        return self._sums
 
     def trace(self, center: Array | None = None) -> float:
         """Return tr A."""
@@ -174,8 +181,10 @@ def cost(n_features: int, n_silos: int, options: argparse.Namespace) -> dict[str
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((ROWS, n_features))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    moment = local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=1)
-    moment.moment()  # once, before the clock starts
+    moment = local_moment(
+        open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=1, on_lattice=True
+    )
+    moment.sums()  # once, before the clock starts
     keys = {f"silo-{place:03}": Identity.new() for place in range(n_silos)}
     secure_study, plain_study = (
         _study(n_features, 4, 1.0, chosen, center=True) for chosen in (keys, {})

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data import RowTreatment, open_source
+from fedpower.data.exact_moment import ExactMoments, exact_moment
+
 Array = NDArray[np.float64]
 
 
@@ -30,6 +33,9 @@ class ArrayMoment:
 
     def trace(self, center: Array | None = None) -> float:
         return float(np.trace(self.moment(center)))
+
+    def sums(self) -> ExactMoments:
+        return exact_moment(open_source(self.rows), RowTreatment(row_norm=1.0))
 
 
 def spiked_rows(

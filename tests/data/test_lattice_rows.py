@@ -218,10 +218,26 @@ def test_a_missing_or_infinite_value_is_refused(bad: float, rule: RowTreatment) 
         LatticeRows(rule, 3).of_sparse(sparse.csr_array(rows))
 
 
-def test_rows_that_overflow_where_they_are_centred_are_refused() -> None:
-    rule = RowTreatment(center=np.full(2, -1e308), row_norm=1.0)
-    with pytest.raises(InputError, match="must stay finite when centred"):
-        LatticeRows(rule, 2).of_dense(np.full((3, 2), 1e308))
+@pytest.mark.parametrize("bound", [{"row_norm": 1.0}, {"normalize": True}])
+def test_rows_that_overflow_where_they_are_centred_are_clipped_like_any_other(bound: Any) -> None:
+    """A refusal would tell others that there is such a row."""
+    rule = RowTreatment(center=np.array([-1e308, 1.0]), **bound)
+    rows = np.array([[1e308, 1.0], [1e308, 3e307], [0.5, 1.0], [-1e308, 1.5]])
+    found, n_clipped = LatticeRows(rule, 2).of_dense(rows)
+    assert found[0].tolist() == [2**20 - 2, 0]
+    top = np.array([np.finfo(np.float64).max, 3e307])
+    assert np.allclose(found[1], top / top[0] * found[1, 0], atol=1)
+    assert np.hypot(*found[1]) == pytest.approx(2**20 - 2, abs=1)
+    assert n_clipped == (0 if "normalize" in bound else 3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_missing_itself_is_refused(value: float) -> None:
+    for rule in (RowTreatment(row_norm=1.0), RowTreatment(center=np.ones(2), row_norm=1.0)):
+        if np.isinf(value) and rule.center is not None:
+            continue  # a source never gives one: it looks at its cells
+        with pytest.raises(InputError, match="must hold finite numbers"):
+            LatticeRows(rule, 2).of_dense(np.array([[1.0, value]]))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.int32, np.uint16, np.bool_])

@@ -284,7 +284,9 @@ class TestWhatALedgerNeverBooks:
         rows = spiked_rows(n_rows=200, n_features=4)
         model = FedPCA(2, **OPTIONS)
         treatment = RowTreatment(row_norm=12.0)
-        moments = read_silos({"north": open_source(rows)}, treatment, rank=2, steps=5)
+        moments = read_silos(
+            {"north": open_source(rows)}, treatment, rank=2, steps=5, on_lattice=True
+        )
         study, settings, _ = build_study(
             Parameters.of(model), n_rows=200, n_features=4, treatment=treatment
         )

@@ -40,7 +40,7 @@ def seeded(seed, parts, **terms):
     model = FedPCA(2, **{**TERMS, "center": False, **terms})
     sources = {name: open_source(part) for name, part in parts.items()}
     treatment = public_treatment(Parameters.of(model))
-    moments = read_silos(sources, treatment, rank=2, steps=1)
+    moments = read_silos(sources, treatment, rank=2, steps=1, on_lattice=True)
     keys = {name: Identity.new() for name in parts} if model.aggregation == "secure" else {}
     study, settings, _ = build_study(
         Parameters.of(model),
@@ -162,7 +162,7 @@ class Slow:
     def __getattr__(self, name):
         return getattr(self._moment, name)
 
-    def moment(self, center=None):
+    def sums(self):
         raise FedpowerError("the file went away")
 
 
@@ -170,7 +170,11 @@ def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must
     model = FedPCA(2, **TERMS, min_silos=2)
     treatment = public_treatment(Parameters.of(model))
     moments = read_silos(
-        {name: open_source(part) for name, part in PARTS.items()}, treatment, rank=2, steps=1
+        {name: open_source(part) for name, part in PARTS.items()},
+        treatment,
+        rank=2,
+        steps=1,
+        on_lattice=True,
     )
     broken = {**moments, "c": Slow(moments["c"])}
     keys = {name: Identity.new() for name in PARTS}

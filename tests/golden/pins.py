@@ -201,7 +201,9 @@ def _commands(name: str, command: click.Command, context: click.Context) -> dict
         if isinstance(each, click.Argument):
             words.append(each.human_readable_name)
         else:
-            words.append(" ".join((*each.opts, *each.secondary_opts)))
+            # How help is asked for depends on which command was made first.
+            told = [word for word in (*each.opts, *each.secondary_opts) if word != "-h"]
+            words.append(" ".join(told))
     found = {name: sorted(words)}
     if isinstance(command, click.Group):
         for part in command.list_commands(context):

@@ -127,7 +127,9 @@ def test_creation_that_is_killed_leaves_nothing_that_opens(tmp_path, monkeypatch
     path = tmp_path / "new.db"
 
     def body() -> None:
-        monkeypatch.setattr("fedpower.privacy.ledger_store.Store._initialise", lambda *_, **__: die())
+        monkeypatch.setattr(
+            "fedpower.privacy.ledger_store.Store._initialise", lambda *_, **__: die()
+        )
         Ledger.create(path, epsilon=1, delta=1e-6)
 
     assert run(body) == [KILLED]

@@ -12,9 +12,11 @@ from scipy.stats import chi2
 
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
+from fedpower.privacy.integer_release import SIDE, integer_noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, gaussian_integers
 from fedpower.privacy.sensitivity import moment_sensitivity
 from fedpower.privacy.shares import SMALLEST_SHARE, shared_noise, sum_distance
+from fedpower.privacy.summary import summary_sensitivity
 from problems import Array
 
 BUDGET = Budget(
@@ -92,8 +94,15 @@ def test_any_honest_silos_reach_the_full_noise_and_none_adds_more_than_it_must(
     budget = replace(BUDGET, colluders=colluders, epsilon=epsilon)
     noise = shared_noise(budget, sizes)
     honest = len(sizes) - colluders
-    assert honest * noise.share**2 >= noise.lattice.scale**2
-    assert honest * (noise.share - 1) ** 2 < noise.lattice.scale**2
+    whole = integer_noise(
+        budget.multiplier,
+        with_mean=budget.center,
+        shift=noise.share.shift,
+        n_features=budget.n_features,
+    )
+    assert honest * noise.share.diagonal**2 >= whole.diagonal**2
+    assert honest * (noise.share.diagonal - 1) ** 2 < whole.diagonal**2
+    assert 2 * noise.share.below**2 >= noise.share.diagonal**2
     assert noise.mu(colluders) <= budget.mu
     assert noise.mu(colluders) > budget.mu * (1 - 1e-5)
     assert noise.mu(0) < noise.mu(colluders)
@@ -109,15 +118,36 @@ def test_the_sum_of_m_shares_is_as_noisy_as_a_curator_but_for_the_colluders():
 def test_the_order_and_the_sizes_of_silos_do_not_change_a_share():
     even = shared_noise(BUDGET, [500] * 4)
     uneven = shared_noise(BUDGET, [1997, 1, 1, 1])
-    assert even.lattice.spacing == uneven.lattice.spacing
-    assert even.share == pytest.approx(uneven.share, rel=1e-7)  # float64 slack
-    assert uneven == shared_noise(BUDGET, [1, 1, 1997, 1])
+    assert even == uneven == shared_noise(BUDGET, [1, 1, 1997, 1])
 
 
-def test_a_sum_that_the_ring_might_not_hold_is_refused_from_public_facts():
-    with pytest.raises(InputError, match=r"must stay within 2\*\*61 lattice steps"):
-        shared_noise(replace(BUDGET, epsilon=50.0), [10**9] * 10)
-    assert shared_noise(BUDGET, [10**8] * 5).share > SMALLEST_SHARE
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 50.0])
+@pytest.mark.parametrize("sizes", [[1, 1], [2**22], [10**9] * 10, [2**30] * 1000])
+def test_the_ring_holds_every_sum_for_next_to_no_noise(center, epsilon, sizes):
+    """The largest numbers that rows and draws can give, and the noise beside a curator's."""
+    sizes = [*sizes, 1]
+    budget = replace(BUDGET, epsilon=epsilon, center=center, n_features=100)
+    noise = shared_noise(budget, sizes)
+    share, n, m = noise.share, sum(sizes), len(sizes)
+    rounded = sum((s * SIDE**2 + (1 << share.shift >> 1)) >> share.shift for s in sizes)
+    assert rounded + m * 14 * share.diagonal < 2**63
+    assert n * SIDE + m * 14 * share.mean < 2**63
+    assert (share.shift == 0) == (n <= 2**21)
+    curator = summary_sensitivity(n, with_mean=center) * budget.multiplier
+    assert noise.std == pytest.approx(curator * math.sqrt(m / (m - 1)), rel=2e-4)
+    assert noise.std >= curator * math.sqrt(m / (m - 1))
+
+
+def test_more_rows_than_a_sum_can_hold_are_refused_from_public_facts():
+    with pytest.raises(InputError, match=r"must stay within 2\*\*62 whole numbers"):
+        shared_noise(replace(BUDGET, center=True), [2**42, 2**42])
+
+
+def test_a_share_too_narrow_for_the_theorem_is_refused():
+    budget = replace(BUDGET, epsilon=60.0, delta=1e-6, n_sharing=2)
+    with pytest.raises(InputError, match="at least 1024 lattice steps wide"):
+        shared_noise(budget, [2**48] * 16)
 
 
 def test_more_colluders_than_silos_are_refused():
@@ -129,8 +159,10 @@ def test_drawn_shares_add_up_to_the_noise_they_should():
     """χ² of 4,000 sums of 5 shares against the full variance; fails by chance with 1e-9."""
     noise = shared_noise(replace(BUDGET, colluders=1), [100] * 5)
     source = SeededNoiseForExperiments(3)
-    sums = sum(gaussian_integers(source, 4000, scale=noise.share).astype(float) for _ in range(5))
-    statistic = float(np.sum((sums * noise.lattice.spacing / noise.std) ** 2))
+    scale = noise.share.diagonal
+    sums = sum(gaussian_integers(source, 4000, scale=scale).astype(float) for _ in range(5))
+    unit = noise.n_rows * SIDE**2
+    statistic = float(np.sum((sums / unit / noise.std) ** 2))
     low, high = chi2.ppf([5e-10, 1 - 5e-10], 4000)
     assert low < statistic < high
 

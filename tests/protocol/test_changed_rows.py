@@ -32,9 +32,9 @@ def write(path, rows):
     np.savetxt(path, rows, delimiter=",", header=HEADING, comments="", fmt="%.17g")
 
 
-def rows_in(path, kind="product"):
+def rows_in(path, kind="product", **options):
     choice = KernelChoice(kind=kind, reason="as the test says")
-    return LocalMoment(open_source(path), RowTreatment(row_norm=1.0), choice=choice)
+    return LocalMoment(open_source(path), RowTreatment(row_norm=1.0), choice=choice, **options)
 
 
 def few():
@@ -98,7 +98,7 @@ def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tm
     path = tmp_path / "north.parquet"
     names = HEADING.split(",")
     pd.DataFrame(bounded_rows(), columns=names).to_parquet(path)
-    moment = rows_in(path, "moment")
+    moment = rows_in(path, on_lattice=True)
     assert moment.n_rows == 300
     pd.DataFrame(few(), columns=names).to_parquet(path)
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
@@ -108,11 +108,15 @@ def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tm
 
 
 def test_a_share_of_a_secure_sum_is_of_the_enrolled_rows(tmp_path):
-    path = tmp_path / "north.csv"
-    write(path, bounded_rows())
-    moment = rows_in(path)
-    moment.prepare()
-    write(path, few())
+    pd = pytest.importorskip("pandas")
+    path = tmp_path / "north.parquet"
+    names = HEADING.split(",")
+    pd.DataFrame(bounded_rows(), columns=names).to_parquet(path)
+    late, early = rows_in(path, on_lattice=True), rows_in(path, on_lattice=True)
+    assert late.n_rows == 300
+    early.prepare()
+    before = early.sums()
+    pd.DataFrame(few(), columns=names).to_parquet(path)
     budget = Budget(
         mode="moment",
         epsilon=EPSILON,
@@ -125,4 +129,6 @@ def test_a_share_of_a_secure_sum_is_of_the_enrolled_rows(tmp_path):
     )
     noise = shared_noise(budget, [300, 300])
     with pytest.raises(InputError, match="must hold the same rows"):
-        share_of_sum(moment, noise, weight=0.5, with_mean=False, source=SystemNoise())
+        share_of_sum(late, noise, with_mean=False, source=SystemNoise())
+    share_of_sum(early, noise, with_mean=False, source=SystemNoise())
+    assert early.sums() is before

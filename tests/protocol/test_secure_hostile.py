@@ -114,7 +114,7 @@ def test_bytes_that_are_no_roll_are_refused(raw):
         lambda raw: raw.replace(b",300,", b",300.0,"),
         lambda raw: raw.replace(b",300,", b",0,"),
         lambda raw: raw.replace(b'"format"', b'"extra":1,"format"'),
-        lambda raw: raw.replace(b"fedpower-roll/1", b"fedpower-roll/2"),
+        lambda raw: raw.replace(b"fedpower-roll/2", b"fedpower-roll/1"),
         lambda raw: raw.upper(),
         lambda raw: b"[" * 100_000,
     ],
@@ -325,11 +325,11 @@ def test_sizes_that_would_overflow_the_ring_are_refused_before_anything_is_charg
     liars = []
     for place in roll.places[1:]:
         content = signed_content(
-            study=study.digest, run=RUN, attempt=0, silo=place.silo, n_rows=10**8, key=place.key
+            study=study.digest, run=RUN, attempt=0, silo=place.silo, n_rows=2**54, key=place.key
         )
-        liars.append(replace(place, n_rows=10**8, signature=KEYS[place.silo].sign(content)))
+        liars.append(replace(place, n_rows=2**54, signature=KEYS[place.silo].sign(content)))
     lying = replace(roll, places=(roll.places[0], *liars))
-    assert refused(there["north"].upload(lying), "2**61 lattice steps")
+    assert refused(there["north"].upload(lying), "2**62 whole numbers")
     assert none_charged(there)
     words_of(there["north"].upload(roll))  # the true sizes fit
 

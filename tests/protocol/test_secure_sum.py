@@ -71,16 +71,14 @@ def drive(coordinator, there, *, lost=frozenset(), spoil=None):
 def hidden_words(study, roll, seed=0):
     """What each silo adds to the sum before masks, if its noise is seeded."""
     noise = shared_noise(budget_of(study), roll.sizes.values())
-    n = sum(roll.sizes.values())
     return {
         name: share_of_sum(
             ArrayMoment(rows_of(name)),
             noise,
-            weight=rows / n,
             with_mean=study.center,
             source=SeededNoiseForExperiments(seed),
         )
-        for name, rows in roll.sizes.items()
+        for name in roll.sizes
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedpower.data.dask_source import DaskSource, PartitionOpener, dask
+from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.data.kernel import block_rows
 from fedpower.data.moment import Moments, accumulate_moment, require_center
 from fedpower.data.passes import Enrolment, Seen, seen_in
@@ -85,6 +86,10 @@ class DaskProduct:
             covariance=covariance,
             n_clipped=found.n_clipped,
         )
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over the bounded rows in whole numbers, from one pass."""
+        return self._reduce(_partition_sums, ExactMoments.merge)
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
         """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y."""
@@ -182,6 +187,11 @@ def _partition_moment(source: RowSource, n_rows: int, constants: tuple[RowTreatm
         scatter=found.covariance * found.n_rows,
         n_clipped=found.n_clipped,
     )
+
+
+def _partition_sums(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> ExactMoments:
+    """Return the sums over one partition in whole numbers."""
+    return exact_moment(source, constants[0])
 
 
 def _partition_summary(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> Scatter:

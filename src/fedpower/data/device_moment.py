@@ -13,7 +13,9 @@ from fedpower.data.device import (
     resident,
     torch,
 )
+from fedpower.data.device_exact import device_sums
 from fedpower.data.device_rows import like, sum_products, sum_rows, treat
+from fedpower.data.exact_moment import ExactMoments
 from fedpower.data.fused import Fused, fused_rows
 from fedpower.data.moment import Moments, require_center
 from fedpower.data.product import RowSummary, require_basis
@@ -89,6 +91,10 @@ class DeviceProduct:
             covariance=covariance,
             n_clipped=n_clipped,
         )
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over the bounded rows in whole numbers, from one pass."""
+        return device_sums(self._source, self._treatment, self._device, self._watch)
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
         """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y."""

@@ -69,7 +69,7 @@ def _bounded(rows: Any, *, normalize: bool) -> tuple[Any, int]:
 
 def sum_rows(rows: Any) -> Any:
     """Return Σ y over the rows as float64: panels in the rows' own precision, added up in float64."""
-    return sum(stack.sum(dim=1).double().sum(dim=0) for stack in _panels(rows, FEW_ROWS))
+    return sum(stack.sum(dim=1).double().sum(dim=0) for stack in panels(rows, FEW_ROWS))
 
 
 def sum_products(left: Any, right: Any) -> Any:
@@ -80,14 +80,19 @@ def sum_products(left: Any, right: Any) -> Any:
     float32 the error of a panel is at most γ_{8192}|left|ᵀ|right| with u = 2⁻²⁴ [H02 §3.1], and
     what is added up afterwards adds none that counts.
     """
-    size = FEW_ROWS if left.shape[1] * right.shape[1] <= SMALL else MANY_ROWS
+    size = panel_rows(left.shape[1] * right.shape[1])
     return sum(
         torch().bmm(one.transpose(1, 2), two).sum(dim=0, dtype=torch().float64)
-        for one, two in zip(_panels(left, size), _panels(right, size), strict=True)
+        for one, two in zip(panels(left, size), panels(right, size), strict=True)
     )
 
 
-def _panels(rows: Any, size: int) -> list[Any]:
+def panel_rows(numbers: int) -> int:
+    """Return how many rows make a panel where a product has so many numbers."""
+    return FEW_ROWS if numbers <= SMALL else MANY_ROWS
+
+
+def panels(rows: Any, size: int) -> list[Any]:
     """Return the rows as a stack of full panels and a stack of the one that is left."""
     count, width = rows.shape
     full = count - count % size

@@ -110,6 +110,20 @@ class ExactMoments:
         total.take(other)
         return total.result()
 
+    def times(self, copies: int) -> "ExactMoments":
+        """Return the sums over so many copies of every row, fewer than 2³⁰."""
+        if copies == 1:
+            return self
+        squares = self.squares.two()
+        assert squares.high is not None
+        return _frozen(
+            n_rows=self.n_rows * copies,
+            lattice=self.lattice,
+            total=self.total * copies,
+            squares=Words(low=squares.low * copies, high=squares.high * copies).two(),
+            n_clipped=self.n_clipped * copies,
+        )
+
     def to_bytes(self) -> bytes:
         """Return a canonical encoding: equal sums have equal bytes, on every machine.
 

@@ -60,6 +60,7 @@ _SHIFT = 25  # bits of a float64's 52 that a rounded norm does without
 # rows of norm 1, and rows of few ones, are never in doubt.
 _OFFSET = np.int64(0x0C3A5E7)
 _SMALLEST, _LARGEST = 1e-280, 1e280  # between them sums of squares keep their digits
+_USUAL_BOUND = 1e-100  # rows with smaller squares than the smallest are nothing beside it
 _FAR = 600  # rows outside are multiplied by 2^±600 first, which moves no digit that counts
 
 
@@ -201,6 +202,27 @@ class LatticeRows:
             n_clipped = self._scale(rows, out)
         return with_data(block, out), n_clipped
 
+    def factors(self, squares: Vector) -> tuple[Vector, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return what moved rows are multiplied by, for which that is settled, and which are clipped.
+
+        For rows that lie elsewhere: their integers are moved rows times these factors, rounded, wherever
+        it is settled and they are no longer than S. The others must be asked of `of_dense`.
+
+        Parameters
+        ----------
+        squares : sums of squares in float64, in any order of summation.
+        """
+        with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
+            low, high = self._cells(squares)
+            rounded = np.asarray(_cell_start(low + 1))
+            usual = (squares >= _SMALLEST) & (squares <= _LARGEST)
+            long = np.ones_like(usual) if self._rule.normalize else rounded > self._limit
+            settled = usual & ((low == high) | (squares < self._limit / 2) & ~long)
+            if not self._rule.normalize and self._bound > _USUAL_BOUND:
+                settled |= squares < _SMALLEST  # rounded to 0 whatever they are
+            factors = np.where(long & usual, self._target / np.sqrt(rounded), self._factor)
+        return factors, settled, long & (rounded > self._longer) & (not self._rule.normalize)
+
     def _moved(self, block: NDArray[Any]) -> Matrix:
         """Return the rows in float64, centred and scaled, as they are or in this object's memory."""
         if block.dtype != np.float64:
@@ -248,8 +270,7 @@ class LatticeRows:
             part, place = _rows_at(rows, np.flatnonzero(chosen))
             integers = np.empty(part.shape)
             if chosen is huge:
-                self._require_finite(part)
-                n_clipped += self._scale_far(part, -_FAR, integers)
+                n_clipped += self._scale_far(self._within_range(part), -_FAR, integers)
             else:
                 n_clipped += self._scale(part, integers)
             out[place] = integers
@@ -304,30 +325,37 @@ class LatticeRows:
         A sum of d squares, in any order, is off by at most a relative (d + 1)·2⁻⁵³; twice that is
         looked at on either side.
         """
-        below, above = (
-            ((squares * bound).view(np.int64) + _OFFSET) >> _SHIFT
-            for bound in (1 - self._slack, 1 + self._slack)
-        )
+        below, above = self._cells(squares)
         for place in np.flatnonzero(below != above):
             boundary = _cell_start(above[place])
             if _exact_square(_row(rows, int(place))) >= Fraction(float(boundary)):
                 below[place] = above[place]
         return np.asarray(_cell_start(below + 1))
 
-    def _require_finite(self, rows: _Rows) -> None:
-        """Refuse rows that are not finite."""
-        if np.isfinite(rows.data if isinstance(rows, _SparseRows) else rows).all():
-            return
+    def _cells(self, squares: Vector) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the lowest and the highest cell in which exact squares of the rows can be."""
+        low, high = (
+            ((squares * bound).view(np.int64) + _OFFSET) >> _SHIFT
+            for bound in (1 - self._slack, 1 + self._slack)
+        )
+        return low, high
+
+    def _within_range(self, rows: _Rows) -> _Rows:
+        """Return rows in which a value that left float64 when it was centred or scaled is its largest.
+
+        A refusal would tell others that there is such a row (`RowTreatment.apply` does the same); a value
+        that is itself missing or infinite is refused.
+        """
+        values = _values(rows)
+        if np.isfinite(values).all():
+            return rows
         self._recheck()
-        if self._rule.center is None and self._rule.scale is None:
+        if (self._rule.center is None and self._rule.scale is None) or np.isnan(values).any():
             raise InputError(
                 "rows must hold finite numbers, got a missing or infinite value; fill it in or leave "
                 "that row out"
             )
-        raise InputError(
-            "rows must stay finite when centred and scaled, got values beyond float64's range; "
-            "give the columns in other units"
-        )
+        return _like(rows, np.nan_to_num(values))
 
 
 def _squares(rows: _Rows) -> Vector:

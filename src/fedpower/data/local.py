@@ -10,6 +10,7 @@ from fedpower.data.dask_moment import DaskProduct
 from fedpower.data.dask_source import DaskSource
 from fedpower.data.device import Device
 from fedpower.data.device_moment import DeviceProduct
+from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, choose_kernel, moment_bytes
 from fedpower.data.moment import Moments, accumulate_moment
 from fedpower.data.passes import EnrolledRows, enrolled
@@ -18,6 +19,9 @@ from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError
+
+ON_LATTICE = "the moment is what is noised: it is made once, from rows in whole numbers"
+"""Why it is that kernel, in a result."""
 
 
 class Products(Protocol):
@@ -52,6 +56,8 @@ class LocalMoment:
     watch : is told of every block that is read here, and may stop it; Dask's workers are not watched.
     workers : threads that blocks of rows are shared out to while the moment is made.
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
+    on_lattice : whether rows, which must be bounded, are summed in whole numbers (`exact_moment`): what a
+        noised moment is made from, in one pass.
     """
 
     def __init__(
@@ -65,8 +71,11 @@ class LocalMoment:
         watch: Watch | None = None,
         workers: int = 1,
         fingerprinted: bool = False,
+        on_lattice: bool = False,
     ) -> None:
         treatment.check_width(source.n_features)
+        if on_lattice:
+            choice = KernelChoice(kind="moment", reason=ON_LATTICE)
         # A moment is made in one pass, and there is none to tell from it; a fingerprint of rows that
         # lie at Dask's workers takes a second.
         rereads = choice.kind == "product" or (fingerprinted and isinstance(source, DaskSource))
@@ -78,22 +87,24 @@ class LocalMoment:
         self.device = device
         self.watch = watch = Watch() if watch is None else watch
         self._limit = memory_limit
-        self._moments: Moments | None = None
+        self._on_lattice = on_lattice
+        self._moments: Moments | ExactMoments | None = None
         self._rows: Products
-        self._accumulate: Callable[[], Moments]
+        self._accumulate: Callable[[], Moments | ExactMoments]
         if isinstance(source, DaskSource):
             assert isinstance(self.source, EnrolledRows), "Dask's rows are not in this memory"
             on_workers = DaskProduct(source, treatment, self.source.enrolment)
-            self._rows, self._accumulate = on_workers, on_workers.moments
+            self._rows = on_workers
+            self._accumulate = on_workers.sums if on_lattice else on_workers.moments
         elif device is not None:
             on_device = DeviceProduct(self.source, treatment, device, watch)
-            self._rows, self._accumulate = on_device, on_device.moments
+            self._rows = on_device
+            self._accumulate = on_device.sums if on_lattice else on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
         else:
             self._rows = RowProduct(self.source, treatment, watch)
-            self._accumulate = lambda: accumulate_moment(
-                self.source, treatment, watch=watch, workers=workers
-            )
+            summed = exact_moment if on_lattice else accumulate_moment
+            self._accumulate = lambda: summed(self.source, treatment, watch=watch, workers=workers)
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -135,22 +146,39 @@ class LocalMoment:
 
     def moment(self, center: Vector | None = None) -> Matrix:
         """Return the d×d moment about `center`, or refuse one that does not fit."""
+        if self.choice.kind == "product":
+            self._require_room()
+        return self._moment().about(center)
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over the rows in whole numbers, exact: as secret as the rows."""
+        found = self._moment()
+        if not isinstance(found, ExactMoments):
+            raise InputError(
+                f"the rows of {self.source.name} must be read in whole numbers for a moment that is "
+                "noised, got them read otherwise; read them with on_lattice=True"
+            )
+        return found
+
+    def _moment(self) -> Moments | ExactMoments:
+        """Return the moments, made on first use."""
+        if self._moments is None:
+            if self._on_lattice:
+                self._require_room()
+            self._moments = self._accumulate()
+        return self._moments
+
+    def _require_room(self) -> None:
+        """Refuse a moment that does not fit in memory."""
         need = moment_bytes(self.source.n_features, density=self.source.density)
-        if self.choice.kind == "product" and need > self._limit:
+        if need > self._limit:
             raise InputError(
                 f"the moment of {self.source.name} must fit in {self._limit / 2**20:.3g} MiB, got "
                 f"{need / 2**20:.3g} MiB for {self.source.n_features} columns; raise memory_limit or use "
                 "products"
             )
-        return self._moment().about(center)
 
-    def _moment(self) -> Moments:
-        """Return the moments, made on first use."""
-        if self._moments is None:
-            self._moments = self._accumulate()
-        return self._moments
-
-    def _summary(self) -> Moments | RowSummary:
+    def _summary(self) -> Moments | ExactMoments | RowSummary:
         """Return what holds the mean and counts, by the chosen kernel."""
         use_moment = self._moments is not None or self.choice.kind == "moment"
         return self._moment() if use_moment else self._rows.summary()
@@ -168,6 +196,7 @@ def local_moment(
     watch: Watch | None = None,
     workers: int = 1,
     fingerprinted: bool = False,
+    on_lattice: bool = False,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -183,6 +212,7 @@ def local_moment(
     watch : is told of every block that is read, and may stop it.
     workers : threads that blocks of rows are shared out to while the moment is made.
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
+    on_lattice : whether rows are summed in whole numbers, for a moment that is noised.
     """
     treatment = RowTreatment() if treatment is None else treatment
     choice = choose_kernel(
@@ -202,4 +232,5 @@ def local_moment(
         watch=watch,
         workers=workers,
         fingerprinted=fingerprinted,
+        on_lattice=on_lattice,
     )

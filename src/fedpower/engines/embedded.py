@@ -55,6 +55,7 @@ def read_silos(
     device: str | None = None,
     on_rows: OnRows | None = None,
     fingerprinted: bool = False,
+    on_lattice: bool = False,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
@@ -63,8 +64,9 @@ def read_silos(
     how sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
     ``on_rows`` is told of every block, now and in later passes. With ``fingerprinted`` the fingerprints
-    that ledgers ask for are made from the same pass. Where one silo's data are refused, or on
-    Ctrl-C, the reading of the others ends too.
+    that ledgers ask for are made from the same pass. With ``on_lattice`` rows are summed in whole
+    numbers, as a noised moment supposes. Where one silo's data are refused, or on Ctrl-C, the reading of
+    the others ends too.
     """
     place = None if device is None else open_device(device, single=not public_facts_only)
     at_once, threads = share_cores(len(sources), n_jobs)
@@ -81,6 +83,7 @@ def read_silos(
             watch=_watch(name, source, on_rows),
             workers=threads if by_blocks else 1,
             fingerprinted=fingerprinted,
+            on_lattice=on_lattice,
         )
         for name, source in sources.items()
     }

@@ -27,6 +27,7 @@ from fedpower.estimator.terms import (
     IdentityPaths,
     build_study,
     identities_of,
+    noise_of,
     public_rng,
     treatment_of,
     warn_of_clipping,
@@ -509,6 +510,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             device=self.device,
             on_rows=on_rows,
             fingerprinted=bool(ledgers),
+            on_lattice=noise_of(parameters, self.n_features_in_) == "moment",
         )
         if treatment.row_norm is not None:
             tell = warn_of_clipping if on_clipped is None else on_clipped

@@ -61,7 +61,7 @@ def overhear(
         run=RUN,
     )
     moments = {
-        f"silo-{number}": moment_of(rows)
+        f"silo-{number}": moment_of(rows, mode)
         for number, rows in enumerate(silo_rows(setting, seed), start=1)
     }
     charged = moments if mode != "none" else ()
@@ -114,6 +114,12 @@ def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
     )
 
 
-def moment_of(rows: Array) -> LocalMoment:
-    """Return rows as a silo holds them."""
-    return local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=10)
+def moment_of(rows: Array, mode: NoiseMode = "none") -> LocalMoment:
+    """Return rows as a silo holds them in a study of this mode."""
+    return local_moment(
+        open_source(rows),
+        RowTreatment(row_norm=1.0),
+        rank=4,
+        steps=10,
+        on_lattice=mode == "moment",
+    )

@@ -15,6 +15,8 @@ from fedpower.experiments.audit_worlds import (
     play_worlds,
     rows_as_held,
 )
+from fedpower.linalg.words import Words
+from fedpower.privacy.integer_release import packed_integers
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.privacy.shares import shared_noise
@@ -74,12 +76,11 @@ class SecureGame:
         self._budget = budget_for(self._study)
         self._source = source
         self._noise = shared_noise(self._budget, [n_rows] * len(self._keys))
-        self._weight = 1 / len(self._keys)
-        before, after = (rows_as_held(rows) for rows in neighbours(study, n_rows))
+        before, after = (rows_as_held(rows, study) for rows in neighbours(study, n_rows))
         self._worlds = (before, after)
         self._others = before  # rows that the attacker knows
-        std = math.sqrt(2) * self._noise.share * self._noise.lattice.spacing
-        moved = self._weight * (self._packed(after) - self._packed(before))
+        std = math.sqrt(2) * self._noise.share.std(self._noise.n_rows)
+        moved = (self._packed(after) - self._packed(before)) / len(self._keys)
         self._direction = moved / std**2
         self.mu = float(np.linalg.norm(moved)) / std
         self._played = 0
@@ -99,11 +100,18 @@ class SecureGame:
         seen = total(body.words for body in uploads.values()) - share_of_sum(
             self._others,
             self._noise,
-            weight=self._weight,
             with_mean=self._study.center,
             source=SeededNoiseForExperiments(known),
         )
-        return float(self._direction @ (seen * self._noise.lattice.spacing))
+        half = self._study.n_features * (self._study.n_features + 1) // 2
+        summary = packed_integers(
+            Words(low=seen[:half]),
+            seen[half:-1] if self._study.center else None,
+            int(seen[-1]),
+            n_rows=self._noise.n_rows,
+            noise=self._noise.share,
+        )
+        return float(self._direction @ summary)
 
     def _uploads(self, silos: dict[str, Silo]) -> dict[str, MaskedMoment]:
         """Return what came in when the protocol was run over the silos."""

@@ -66,7 +66,7 @@ class Game:
             Message(study=self._digest, run="audit", round=number, silo=SILO, body=body)
             for number, body in enumerate(_questions(study))
         ]
-        self._worlds = [rows_as_held(rows) for rows in neighbours(study, n_rows)]
+        self._worlds = [rows_as_held(rows, study) for rows in neighbours(study, n_rows)]
         truths = [self._truth(world) for world in self._worlds]
         stds = self._stds(n_rows)
         self._weights = [
@@ -173,9 +173,15 @@ def neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:
     return rows, other
 
 
-def rows_as_held(rows: Array) -> LocalMoment:
+def rows_as_held(rows: Array, study: Study) -> LocalMoment:
     """Return the rows as a silo holds them: read, bounded and summed by the data layer."""
-    return local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=2, steps=10)
+    return local_moment(
+        open_source(rows),
+        RowTreatment(row_norm=1.0),
+        rank=2,
+        steps=10,
+        on_lattice=study.noise == "moment",
+    )
 
 
 def budget_for(study: Study) -> Budget:

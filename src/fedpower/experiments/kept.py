@@ -1,12 +1,21 @@
 """Silos whose moments are made once and used by many runs."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import KernelChoice, Moments, RowTreatment, accumulate_moment, open_source
+from fedpower.data import (
+    KernelChoice,
+    Moments,
+    RowSource,
+    RowTreatment,
+    accumulate_moment,
+    open_source,
+)
+from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.engines.inprocess import available_cores, blas_threads
 from fedpower.experiments.simulated import Model
 
@@ -23,13 +32,19 @@ class KeptMoment:
     ----------
     moments
         Of the silo's rows.
+    exact
+        Makes the sums over them in whole numbers, which runs with a noised moment need.
     copies
         How many times the silo holds each of its rows. The moment is the same, and s is so many times
         larger: a silo with more rows of the same kind, for the price of none.
     """
 
-    def __init__(self, moments: Moments, *, copies: int = 1) -> None:
+    def __init__(
+        self, moments: Moments, exact: Callable[[], ExactMoments], *, copies: int = 1
+    ) -> None:
         self._moments = moments
+        self._exact = exact
+        self._sums: ExactMoments | None = None
         self._whole = moments.about(None)
         self._trace = moments.trace()
         self.n_rows = moments.n_rows * copies
@@ -42,6 +57,8 @@ class KeptMoment:
         """Return the same silo, holding each of its rows ``copies`` times."""
         other = copy(self)
         other.n_rows = self._moments.n_rows * copies
+        other._exact = self._once
+        other._sums = None
         return other
 
     def mean(self) -> Array:
@@ -62,6 +79,19 @@ class KeptMoment:
         """Return tr A_i."""
         return self._trace if center is None else self._moments.trace(center)
 
+    def sums(self) -> ExactMoments:
+        """Return the sums over the rows in whole numbers, made on first use."""
+        if self._sums is None:
+            once = self._once()
+            self._sums = once.times(self.n_rows // once.n_rows)
+        return self._sums
+
+    def _once(self) -> ExactMoments:
+        """Return the sums over the rows held once."""
+        found = self._exact()
+        self._exact = lambda: found
+        return found
+
 
 def keep(model: Model, *, n_jobs: int | None = None) -> dict[str, KeptMoment]:
     """Return each silo's moment, from one pass over its rows; a few blocks are held at a time.
@@ -76,10 +106,15 @@ def keep(model: Model, *, n_jobs: int | None = None) -> dict[str, KeptMoment]:
     workers = n_jobs or available_cores()
     with blas_threads(1), ThreadPoolExecutor(max_workers=workers) as pool:
         made = pool.map(
-            lambda silo: KeptMoment(accumulate_moment(model.source(silo), TREATMENT)),
+            lambda silo: kept(model.source(silo), TREATMENT),
             range(model.n_silos),
         )
         return {f"silo-{place:02}": moment for place, moment in enumerate(made, start=1)}
+
+
+def kept(source: RowSource, treatment: RowTreatment) -> KeptMoment:
+    """Return the moment of a source's rows."""
+    return KeptMoment(accumulate_moment(source, treatment), lambda: exact_moment(source, treatment))
 
 
 def pooled_moment(silos: dict[str, KeptMoment]) -> Array:

@@ -96,6 +96,7 @@ def open_silo(
         steps=study.n_steps or 20,
         public_facts_only=private,
         fingerprinted=private,
+        on_lattice=study.noise == "moment",
     )
     moment = moments[name]
     found = fingerprint(moment.source) if private else ""

@@ -32,10 +32,31 @@ class Words:
         return Words(low=self.low & _LOW_BITS, high=high + (self.low >> WORD))
 
     def plus(self, more: Integers) -> "Words":
-        """Return the numbers plus others of less than 2⁶² in size, in two words."""
+        """Return the numbers plus others of less than 2⁶² in size.
+
+        In one word where these are: numbers of one word are at most 2⁶² in size where they are added to.
+        """
+        if self.high is None:
+            return Words(low=self.low + more)
         whole = self.two()
         assert whole.high is not None
         return Words(low=whole.low + more, high=whole.high).two()
+
+    def over(self, bits: int) -> "Words":
+        """Return the numbers over 2^bits, rounded to whole ones, halves up; in one word unless by 1.
+
+        ``bits`` are at most 32, and no result may exceed 2⁶² in size.
+        """
+        if bits == 0:
+            return self
+        whole = self.two()
+        assert whole.high is not None
+        half = np.int64(1 << bits >> 1)
+        return Words(low=(whole.high << (WORD - bits)) + ((whole.low + half) >> bits))
+
+    def at(self, places: tuple[Integers, ...]) -> "Words":
+        """Return the numbers at these places."""
+        return Words(low=self.low[places], high=None if self.high is None else self.high[places])
 
     def to_float(self) -> Floats:
         """Return the numbers in float64, each rounded once as long as it is below 2⁸⁵."""

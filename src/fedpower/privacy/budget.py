@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import delta_with_distance, mu_of
 from fedpower.privacy.calibration import NoiseMode, noise_multiplier
+from fedpower.privacy.integer_release import IntegerNoise, integer_noise
 from fedpower.privacy.lattice import BITS
 from fedpower.privacy.noise import TV_PER_INTEGER
 from fedpower.privacy.sensitivity import (
@@ -122,21 +123,25 @@ class Budget:
 
     @property
     def multiplier(self) -> float:
-        """Noise standard deviation over sensitivity, for one release."""
-        return 1.0 / self.mu
+        """Noise standard deviation over sensitivity, for one release; rounded up."""
+        return math.nextafter(1.0 / self.mu, math.inf)
+
+    @property
+    def integers(self) -> IntegerNoise:
+        """The noise of a silo's release in ``moment`` mode, whose sums are whole numbers."""
+        return integer_noise(self.multiplier, with_mean=self.center)
 
     def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
         """Return the sensitivity of a silo's release, rounding of float64 sums included.
 
         About a public centre of norm c rows have norm at most 1 + c, so a product's sensitivity grows
-        by (1 + c)²; the summary of ``moment`` mode is taken about the origin.
+        by (1 + c)²; the summary of ``moment`` mode is taken about the origin, from sums of whole numbers
+        that nothing rounds (`integer_release`).
         """
         if self.mode == "moment":
-            exact, columns = summary_sensitivity(n_rows, with_mean=self.center), 3
-        else:
-            exact = product_sensitivity(n_rows, self.iteration_rank)
-            columns = self.iteration_rank + 1
-        return (exact + self._slack(n_rows, columns)) * (1.0 + center_norm) ** 2
+            return summary_sensitivity(n_rows, with_mean=self.center)
+        exact = product_sensitivity(n_rows, self.iteration_rank)
+        return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
 
     def mean_sensitivity(self, n_rows: int) -> float:
         """Return the sensitivity of the mean row that ``step`` and ``paper`` release by itself."""
@@ -147,6 +152,8 @@ class Budget:
         if self.mode == "paper":
             printed = paper_sensitivity(n_rows, self.iteration_rank) * self._printed
             return printed * (1.0 + center_norm) ** 2
+        if self.mode == "moment":
+            return self.integers.std(n_rows)
         return self.sensitivity(n_rows, center_norm) * self.multiplier
 
     def product_mu(self, n_rows: int) -> float:
@@ -171,15 +178,16 @@ class Budget:
     def _slack(self, n_rows: int, columns: int) -> float:
         """Return what float64 adds to the sensitivity of a release as wide as ``columns`` columns.
 
-        The trace beside a product of r columns is at most as far off as a column of its own; trace
-        and mean beside a moment, as two.
+        The trace beside a product of r columns is at most as far off as a column of its own.
         """
         longest = CENTRING * longest_sum(n_rows, self.n_features)
         return rounding_slack(n_rows, self.n_features, iteration_rank=columns, longest_sum=longest)
 
 
 def longest_sum(n_rows: int, n_features: int) -> int:
-    """Return L, through how many additions a term of a moment, product or mean of s rows passes.
+    """Return L, through how many additions a term of a product or of a mean of s rows passes.
+
+    For ``step`` and ``paper``, whose products may be made with a moment that was summed in float64.
 
     s up to 2¹⁷ rows, whatever the order of summation. Beyond, 2¹⁷ + (s − 2¹⁷)/128, which supposes
     what `fedpower.data` and every BLAS that it runs on do: rows are read in blocks of at most 2¹⁶, of

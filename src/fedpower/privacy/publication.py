@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.lattice import lattice_for_multiplier, quantise
+from fedpower.privacy.integer_release import SIDE
+from fedpower.privacy.lattice import quantise
 from fedpower.privacy.noise import gaussian_integers
+from fedpower.privacy.summary import MEAN_WEIGHT
 
 Array = NDArray[np.float64]
 
@@ -97,10 +99,11 @@ def smoothing(
     Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm: Euclidean, over all N numbers of
     the packed summary.
 
-    Theorem. Let S = Σ w_i(g_iq_i + τ_iX_i) be the sum of the silos' quantised summaries with real normal
-    noise; T what the coordinator computes, with ‖T − S‖ ≤ E always, however the difference depends on
-    single silos' noise; and R = T + sX, X independent of all that. Then R, and whatever is computed
-    from it, is √(μ² + (2E/s)²)-GDP, μ = max_i w_iΔ_i/√(Σ w_j²τ_j²).
+    Theorem. Let S = Σ w_i(q_i + τ_iX_i) be the sum of the silos' summaries q_i, whole numbers in units of
+    their own (`integer_release`), with real normal noise of at least τ_i in each; T what the coordinator
+    computes, with ‖T − S‖ ≤ E always, however the difference depends on single silos' noise; and
+    R = T + sX, X independent of all that. Then R, and whatever is computed from it, is
+    √(μ² + (2E/s)²)-GDP, μ = max_i w_iΔ_i/√(Σ w_j²τ_j²).
 
     Proof. S is a Gaussian release: μ-GDP. Given S = t, R is t + e + sX, where e = T − S has some law on
     the ball of radius E, and another one for a neighbour. For points e, e′ of the ball, t + e + sX and
@@ -109,11 +112,13 @@ def smoothing(
     by Jensen, G being convex, E β(e′) ≥ E G(α(e)) ≥ G(E α(e)). So whatever t is, R given S = t is
     (2E/s)-GDP, and by composition [DRS22 Cor. 3.3] the pair (S, R) is as stated; R is a function of it. ∎
 
-    E. A silo's numbers are rounded to its lattice, ½g_i each, and T to that of R, ½G each: together
-    ½√N(Σ w_ig_i + G). Float64 does the rest. `gaussian_integers` ends at 14, so a noised number is at
-    most 1 + 14τ and a noised mean has norm at most 1 + 14√2·τ√d: with B = (1 + 20τ√d)² for the largest
-    τ, no number that is added or multiplied on the way exceeds 4B. Those of moment and mean pass
-    through fewer than 2m + 32 roundings, the trace through 2(d + m + 32) [H02 §3.1].
+    E. A silo's noise is rounded to whole numbers, and T to the lattice of R, ½G each. With g = 1/(sS²) a
+    whole number counts g on the diagonal and in the trace, √2·g below and √2·c·S·g in the mean, so
+    together they are off by at most ½g√(d² + 1 + 2c²S²d), and T by ½√N·G. Float64 does the rest.
+    `gaussian_integers` ends at 14, so a noised number is at most 1 + 14τ and a noised mean has norm at
+    most 1 + 14√2·τ√d: with B = (1 + 20τ√d)² for the largest τ, no number that is added or multiplied on
+    the way exceeds 4B. Those of moment and mean pass through fewer than 2m + 32 roundings, the trace
+    through 2(d + m + 32) [H02 §3.1].
 
     Parameters
     ----------
@@ -128,23 +133,24 @@ def smoothing(
     shares = rows if masses is None else list(masses)
     m, n, size, d = len(rows), sum(shares), budget.size, budget.n_features
     weights = [share / n for share in shares]
-    lattices = [
-        lattice_for_multiplier(
-            budget.multiplier, sensitivity=budget.sensitivity(count), n_coordinates=size
-        )
-        for count in rows
-    ]
-    pairs = list(zip(weights, lattices, strict=True))
-    std = math.hypot(*(weight * each.std for weight, each in pairs))
+    pairs = list(zip(weights, rows, strict=True))
+    std = math.hypot(*(weight * budget.std(count) for weight, count in pairs))
     spacing = math.ldexp(1.0, math.frexp(SHARE * std)[1] - 1 - STEPS)
     scale = math.ceil(SHARE * std / spacing)
-    widest = max(each.std for each in lattices)
+    widest = max(budget.std(count) for count in rows)
     largest = (1.0 + 20.0 * widest * math.sqrt(d)) ** 2
     if 4.0 * largest / spacing + LARGEST_DRAW * scale > LARGEST_SUM:
         return None
-    steps = sum(weight * each.spacing for weight, each in pairs) + spacing
+    rounded = sum(weight * whole_step(budget, count) for weight, count in pairs)
     roundings = math.sqrt(size) * (2 * m + 32) + 2 * (d + m + 32)
-    off = 0.5 * math.sqrt(size) * steps + 4.0 * largest * roundings * UNIT_ROUNDOFF
-    alone = max(weight * each.sensitivity for weight, each in pairs) / std
+    off = 0.5 * (rounded + math.sqrt(size) * spacing) + 4.0 * largest * roundings * UNIT_ROUNDOFF
+    alone = max(weight * budget.sensitivity(count) for weight, count in pairs) / std
     mu = math.hypot(alone, 2.0 * off / (scale * spacing)) * (1 + 2.0**-40)
     return Smoothing(spacing=spacing, scale=scale, error=off, mu=mu)
+
+
+def whole_step(budget: Budget, n_rows: int) -> float:
+    """Return how long one whole number in each place of a silo's summary is, in units of the bound."""
+    d = budget.n_features
+    mean = 2 * MEAN_WEIGHT**2 * SIDE**2 * d if budget.center else 0.0
+    return math.sqrt(d**2 + 1 + mean) / (n_rows * SIDE**2)

@@ -3,8 +3,8 @@
 A coordinator that sees nothing but the sum of m silos' integers needs noise in the sum alone. So each
 silo adds a share, and the shares of any m − c silos (the rest may tell theirs) reach the full amount.
 
-Unit and neighbours are those of `sensitivity`; the sum is that of s_i/n times each silo's summary, so
-one row moves it by `summary_sensitivity(n)`, whichever silo holds it.
+Unit and neighbours are those of `sensitivity`; the sum is that of the silos' whole numbers
+(`integer_release`), so one row moves it by as much whichever silo holds it, and no weights enter.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.lattice import Lattice, lattice_for_multiplier
+from fedpower.privacy.integer_release import MOST_SHIFT, SIDE, IntegerNoise, integer_noise
 
 SMALLEST_SHARE = 2**10
 """Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law: see `sum_distance`."""
@@ -21,10 +21,8 @@ SMALLEST_SHARE = 2**10
 RING_BITS = 64
 """Sums are taken modulo 2⁶⁴."""
 
-_LARGEST_SUM = 2.0**61  # what `lattice.quantise` allows; the ring holds four times as much
-_LARGEST_VALUE = 2.0  # no number of a summary of rows of norm ≤ 1 exceeds √2, rounding included
+_LARGEST_SUM = 2**62  # the ring holds twice as much
 _LARGEST_DRAW = 16  # `gaussian_integers` ends at 14 times its scale
-_WEIGHING = 16 * 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,46 +31,49 @@ class SharedNoise:
 
     Attributes
     ----------
-    lattice
-        Its step, and the noise M that honest silos' shares must reach together.
     share
-        a, the standard deviation of one silo's share in steps: the least with (m − c)·a² ≥ M².
+        The noise of one silo: its ``diagonal`` is a, the least with (m − c)·a² ≥ M², where M is what the
+        honest silos' shares must reach together.
+    n_rows
+        n, of all silos.
     n_silos, colluders
         m and c.
     """
 
-    lattice: Lattice
-    share: int
+    share: IntegerNoise
+    n_rows: int
     n_silos: int
     colluders: int
 
     @property
     def std(self) -> float:
-        """The noise of the whole sum, √m·a steps: what the result really has."""
-        return math.sqrt(self.n_silos) * self.share * self.lattice.spacing
+        """The noise of the whole sum, √m·a steps, on the diagonal of the moment of all rows."""
+        return math.sqrt(self.n_silos) * self.share.std(self.n_rows)
 
     def mu(self, known: int) -> float:
         """Return the Gaussian-DP parameter of the sum for whoever knows the shares of ``known`` silos."""
-        std = math.sqrt(self.n_silos - known) * self.share * self.lattice.spacing
-        return self.lattice.sensitivity / std
+        return self.share.mu / math.sqrt(self.n_silos - known) * (1 + 2.0**-50)
 
 
 def shared_noise(budget: Budget, sizes: Iterable[int]) -> SharedNoise:
     """Return the noise of the sum over silos of these sizes; refuse what the ring cannot hold.
 
-    Public facts alone decide. Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm:
-    Euclidean, over all N numbers of the packed summary.
+    Public facts alone decide. Neighbours: replace one row of one silo, rows of squared norm at most S².
 
     Theorem. Let every silo on the roll add round(aX) to each of its N integers, X independent standard
-    normals. Whoever sees the sum, and knows all about at most c of its m silos, sees a release that is
-    μ-GDP up to total variation N·`sum_distance`, μ = (Δ + g√N)/(g·a·√(m − c)) ≤ `budget.mu`.
+    normals and a the scale of its kind (`IntegerNoise`). Whoever sees the sum, and knows all about at
+    most c of its m silos, sees a release that is μ-GDP up to total variation N·`sum_distance`,
+    μ = moved/(2^k·a·√(m − c)) ≤ `budget.mu`, a that of the diagonal.
 
     Proof. What is known of the c silos can be taken off the sum: what is left is Q + T, Q the sum of
-    the other silos' quantised values and T that of h ≥ m − c shares. A row enters one silo's value only
-    and moves s_i/n times its summary by Δ, so it moves Q by at most Δ/g + √N (`lattice`). By
+    the other silos' whole numbers and T that of h ≥ m − c shares. A row enters one silo's numbers only,
+    and moves them, and so Q, by what the lemma and the corollary of `integer_release` say. By
     `sum_distance`, T is distributed as round(√h·a·X + V) with V independent of everything, so Q + T is
     as round((Q + √h·a·X) + V): the Gaussian mechanism on Q, then an independent V added, then a
-    rounding. Both are post-processing. ∎
+    rounding. Both are post-processing. And √h·a of the three kinds are to each other as a are. ∎
+
+    Ring. No number of the sum exceeds n·S²/2^k, or n·S for Σ z, and no draw 14a. k is the least for which
+    that and the draws of all m silos stay within 2⁶²: k = 0 up to about 2²² rows.
 
     Equal shares are the best, whatever the sizes. For let a₁ ≤ … ≤ a_m be any shares whose m − c
     smallest reach M² = Σ_{i ≤ m−c} a_i²; their mean square M²/(m − c) is no more than any of the other c
@@ -93,25 +94,36 @@ def shared_noise(budget: Budget, sizes: Iterable[int]) -> SharedNoise:
             f"a secure sum must have more silos than the {budget.colluders} that may collude, got {m}; "
             "bring more silos or declare fewer colluders"
         )
-    # s_i/n times a silo's own sensitivity: √2/n for all, and its share of the float64 slack.
-    sensitivity = max(s / n * (budget.sensitivity(s) + _WEIGHING) for s in rows)
-    lattice = lattice_for_multiplier(
-        budget.multiplier, sensitivity=sensitivity, n_coordinates=budget.size
+    share = next(
+        (found for k in range(MOST_SHIFT + 1) if _fits(found := _share(budget, m, k), n, m)), None
     )
-    share = _least_share(lattice.scale, m - budget.colluders)
-    largest = _LARGEST_VALUE / lattice.spacing + _LARGEST_DRAW * share * m
-    if largest > _LARGEST_SUM:
+    if share is None:
         raise InputError(
-            f"a secure sum must stay within 2**61 lattice steps, but {n} rows at "
-            f"epsilon={budget.epsilon:g} could need 2**{math.log2(largest):.1f}; ask for a smaller "
-            "epsilon, or sum fewer rows"
+            f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} silos could need "
+            "more; sum fewer rows"
         )
-    if share < SMALLEST_SHARE:
+    least = min(share.below, share.mean or share.below)
+    if least < SMALLEST_SHARE:
         raise InputError(
-            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got {share} "
+            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got {least} "
             f"for {m} silos; let fewer silos take part"
         )
-    return SharedNoise(lattice=lattice, share=share, n_silos=m, colluders=budget.colluders)
+    return SharedNoise(share=share, n_rows=n, n_silos=m, colluders=budget.colluders)
+
+
+def _share(budget: Budget, n_silos: int, shift: int) -> IntegerNoise:
+    """Return the noise of one of m silos where G is divided by 2^shift."""
+    whole = integer_noise(
+        budget.multiplier, with_mean=budget.center, shift=shift, n_features=budget.n_features
+    )
+    return whole.with_diagonal(_least_share(whole.diagonal, n_silos - budget.colluders))
+
+
+def _fits(share: IntegerNoise, n_rows: int, n_silos: int) -> bool:
+    """Return whether every number of a sum over so many rows and silos stays within 2⁶²."""
+    squares = (n_rows * SIDE**2 >> share.shift) + n_silos * (_LARGEST_DRAW * share.diagonal + 1)
+    totals = n_rows * SIDE + n_silos * _LARGEST_DRAW * share.mean if share.mean else 0
+    return max(squares, totals) <= _LARGEST_SUM
 
 
 def sum_distance(share: float, n_shares: int) -> float:

@@ -46,7 +46,7 @@ def summary_sensitivity(n_rows: int, *, with_mean: bool) -> float:
 def pack(moment: Array, mean: Array | None, trace: float) -> Array:
     """Return (S_jj, √2·S_jl for j > l; √2·c·μ; tr S) as one vector, an isometry of the norms above."""
     size = moment.shape[0]
-    parts = [moment[lower_triangle(size)] * _factors(size)]
+    parts = [moment[lower_triangle(size)] * factors(size)]
     if mean is not None:
         parts.append(math.sqrt(2.0) * MEAN_WEIGHT * mean)
     return np.concatenate([*parts, [trace]])
@@ -56,7 +56,7 @@ def unpack(vector: Array, n_features: int, *, with_mean: bool) -> tuple[Array, A
     """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
     rows, columns = lower_triangle(n_features)
     moment = np.empty((n_features, n_features))
-    moment[rows, columns] = moment[columns, rows] = vector[: rows.size] / _factors(n_features)
+    moment[rows, columns] = moment[columns, rows] = vector[: rows.size] / factors(n_features)
     mean = None
     if with_mean:
         scaled = vector[rows.size : rows.size + n_features]
@@ -70,6 +70,6 @@ def summary_size(n_features: int, *, with_mean: bool) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _factors(n_features: int) -> Array:
+def factors(n_features: int) -> Array:
     """Return what the isometry multiplies each number of the lower triangle by."""
     return np.where(np.equal(*lower_triangle(n_features)), 1.0, math.sqrt(2.0))

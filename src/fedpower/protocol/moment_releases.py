@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.privacy.mechanism import perturb
-from fedpower.privacy.summary import pack, unpack
+from fedpower.privacy.integer_release import packed_integers, perturb_integers
+from fedpower.privacy.summary import unpack
 from fedpower.protocol.charged_releases import ChargedReleases
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import AskSteps, LocalSteps, MeanRow, PackedMoment, read_only
-from fedpower.protocol.releases import packed
+from fedpower.protocol.releases import integers_of, packed
 from fedpower.protocol.wire import rounded
 
 Array = NDArray[np.float64]
@@ -78,21 +78,14 @@ class MomentReleases(ChargedReleases):
 
     def _release(self) -> tuple[Array, Array | None, float]:
         budget, with_mean = self._budget, self._study.center
-        exact = pack(
-            self._moment.moment(),
-            self._moment.mean() if with_mean else None,
-            self._moment.trace(),
-        )
+        noise, n_rows = budget.integers, self.n_rows
+        exact = integers_of(self._moment, noise, n_rows=n_rows, with_mean=with_mean)
 
         def payload() -> bytes:
-            noised = perturb(
-                exact,
-                sensitivity=budget.sensitivity(self.n_rows),
-                multiplier=budget.multiplier,
-                source=self._source,
-            )
+            noised = perturb_integers(*exact, noise=noise, source=self._source)
+            vector = packed_integers(*noised, n_rows=n_rows, noise=noise)
             run = self._run.encode()
-            return len(run).to_bytes(2, "little") + run + noised.value.astype("<f8").tobytes()
+            return len(run).to_bytes(2, "little") + run + vector.astype("<f8").tobytes()
 
         raw = self._ledger.release(
             key=self._key("moment", self._study.moment_terms.encode()),

@@ -5,7 +5,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.exact_moment import ExactMoments
+from fedpower.errors import InputError
 from fedpower.linalg import lower_triangle
+from fedpower.linalg.words import Words
+from fedpower.privacy.integer_release import IntegerNoise
 from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import (
     AskSteps,
@@ -36,6 +40,9 @@ class Moment(Protocol):
 
     def moment(self, center: Array | None = None) -> Array:
         """Return A_i itself, d×d."""
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over bounded rows in whole numbers: what a noised moment is made from."""
 
 
 class ExactReleases:
@@ -89,3 +96,29 @@ def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
         total_variance=trace,
         mean=None if mean is None else read_only(mean),
     )
+
+
+def integers_of(
+    moment: Moment, noise: IntegerNoise, *, n_rows: int, with_mean: bool
+) -> tuple[Words, NDArray[np.int64] | None, int]:
+    """Return the lower triangle of Σ z zᵀ, Σ z and Σ ‖z‖² of a silo's rows, not noised yet.
+
+    Parameters
+    ----------
+    moment
+        The silo's rows.
+    noise
+        What will be added; it must be for rows of this lattice.
+    n_rows
+        How many rows it is said that there are.
+    with_mean
+        Whether Σ z is wanted.
+    """
+    sums = moment.sums()
+    if sums.lattice.side != noise.side or sums.n_rows != n_rows:
+        raise InputError(
+            f"noise must be made for the rows that were summed, got {n_rows} rows of side {noise.side} "
+            f"for {sums.n_rows} of side {sums.lattice.side}; start the silo again"
+        )
+    below = sums.squares.at(lower_triangle(sums.total.size))
+    return below, sums.total if with_mean else None, sums.square_total

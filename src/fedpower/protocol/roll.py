@@ -13,7 +13,8 @@ from fedpower.errors import ProtocolError
 from fedpower.protocol.primitives import KEY_BYTES, SIGNATURE_BYTES, is_signed
 from fedpower.protocol.study import Study
 
-FORMAT = "fedpower-roll/1"
+FORMAT = "fedpower-roll/2"
+"""2: silos add whole numbers. Under another number they would add what cannot be summed with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

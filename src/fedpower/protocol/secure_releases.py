@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from fedpower.errors import BudgetError, InputError, ProtocolError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
-from fedpower.privacy.lattice import quantise
+from fedpower.privacy.integer_release import perturb_integers
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import NoiseSource, gaussian_integers
+from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.shares import SharedNoise, shared_noise
-from fedpower.privacy.summary import pack
 from fedpower.protocol.identity import Identity
 from fedpower.protocol.masks import masked
 from fedpower.protocol.primitives import new_exchange_key
-from fedpower.protocol.releases import Moment
+from fedpower.protocol.releases import Moment, integers_of
 from fedpower.protocol.roll import Place, Roll, check_roll, signed_content
 from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
 from fedpower.protocol.study import Study
@@ -231,7 +230,6 @@ class SecureReleases:
         integers = share_of_sum(
             self._moment,
             noise,
-            weight=self.n_rows / sum(roll.sizes.values()),
             with_mean=self._study.center,
             source=self._source,
         )
@@ -247,27 +245,26 @@ def share_of_sum(
     moment: Moment,
     noise: SharedNoise,
     *,
-    weight: float,
     with_mean: bool,
     source: NoiseSource,
 ) -> NDArray[np.int64]:
-    """Return round(w·summary/g) + round(aX): what one silo adds to the sum, before masks.
+    """Return a silo's whole numbers plus round(aX): what it adds to the sum, before masks.
+
+    The lower triangle of Σ z zᵀ first, then Σ z if it is wanted, Σ ‖z‖² last.
 
     Parameters
     ----------
     moment
         The silo's rows.
     noise
-        The lattice and the share.
-    weight
-        s_i/n.
+        The shares.
     with_mean
         Whether the mean is part of the summary.
     source
         Where the noise comes from.
     """
-    mean = moment.mean() if with_mean else None
-    values = pack(moment.moment(), mean, moment.trace()) * weight
-    integers = quantise(values, noise.lattice.spacing)
-    integers += gaussian_integers(source, integers.size, scale=noise.share)
-    return integers
+    exact = integers_of(moment, noise.share, n_rows=moment.n_rows, with_mean=with_mean)
+    below, total, trace = perturb_integers(*exact, noise=noise.share, source=source)
+    assert below.high is None, "what the ring holds fits in a word"
+    parts = [below.low, *([] if total is None else [total]), np.array([trace], dtype=np.int64)]
+    return np.concatenate(parts)

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
+from fedpower.linalg.words import Words
+from fedpower.privacy.integer_release import packed_integers
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.summary import unpack
 from fedpower.protocol.exchange import Ask, Exchange, Round
@@ -103,9 +105,16 @@ def summed(uploads: dict[str, MaskedMoment], roll: Roll, study: Study) -> Array:
     """Return the noised, packed summary of the pooled rows from everybody's upload."""
     budget = budget_of(study)
     assert budget is not None
-    spacing = shared_noise(budget, roll.sizes.values()).lattice.spacing
+    noise = shared_noise(budget, roll.sizes.values())
     integers = total(uploads[place.silo].words for place in roll.places)
-    return integers.astype(np.float64) * spacing
+    half = study.n_features * (study.n_features + 1) // 2
+    return packed_integers(
+        Words(low=integers[:half]),
+        integers[half:-1] if study.center else None,
+        int(integers[-1]),
+        n_rows=noise.n_rows,
+        noise=noise.share,
+    )
 
 
 def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) -> Roll:
