@@ -30,7 +30,8 @@ def test_without_noise_a_fit_is_the_estimator_s(data: DataSet) -> None:
     fit = Federation(data, places).fit("fedpower", epsilon=math.inf, seed=0)
     model = FedPCA(3, epsilon=math.inf, **data.parameters)
     model.fit_silos([data.rows[rows] for rows in places])
-    assert np.abs(fit.basis.T) == pytest.approx(np.abs(model.components_), abs=1e-9)
+    # The rows are those of private fits too: on their lattice, of steps of 2⁻²⁰.
+    assert np.abs(fit.basis.T) == pytest.approx(np.abs(model.components_), abs=1e-6)
     assert fit.rounds == len(model.history_)
 
 

@@ -76,18 +76,19 @@ def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
 
 def test_choosing_costs_nothing_beside_the_release(tmp_path: Path) -> None:
     """A refusal, then a number of components: one charge together."""
-    path = tmp_path / "north.ledger"
-    Ledger.create(path, epsilon=8.0, delta=1e-6, silo="north").close()
-    silo = {"north": np.zeros((300, 6))}
+    silo = {name: np.zeros((300, 6)) for name in ("north", "south")}
+    ledgers = {name: tmp_path / f"{name}.ledger" for name in silo}
+    for name, path in ledgers.items():
+        Ledger.create(path, epsilon=8.0, delta=1e-6, silo=name).close()
 
     def charges() -> int:
-        with Ledger.open(path) as ledger:
+        with Ledger.open(ledgers["north"]) as ledger:
             return ledger.spent().n_releases
 
     with pytest.raises(InputError, match="which the same releases allow at no further cost"):
-        FedPCA(0.5, **PRIVATE).fit_silos(silo, ledgers={"north": path})
+        FedPCA(0.5, **PRIVATE).fit_silos(silo, ledgers=ledgers)
     assert charges() == 1
-    again = FedPCA(2, **PRIVATE).fit_silos(silo, ledgers={"north": path})
+    again = FedPCA(2, **PRIVATE).fit_silos(silo, ledgers=ledgers)
     assert charges() == 1
     assert USED_BEFORE in again.privacy_.notes
 
