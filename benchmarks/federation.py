@@ -245,7 +245,7 @@ def _run(kit: Path, result: Path) -> dict[str, Any]:
 
 
 def _wait_for_silos(kit: Path, count: int) -> None:
-    from fedpower.federation.desk import open_desk  # noqa: PLC0415
+    from fedpower.federation.runner import open_desk  # noqa: PLC0415
 
     with open_desk(kit, patience=300.0) as desk:
         while len(desk.silos()) < count:

@@ -10,7 +10,7 @@ from nvflare.apis.executor import Executor
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 
-from fedpower.engines.flare.controller import LOOK_S
+from fedpower.engines.flare import LOOK_S
 from fedpower.federation import environment, policy
 from fedpower.federation.doorkeeper import Doorkeeper
 

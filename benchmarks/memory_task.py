@@ -13,8 +13,7 @@ import pyarrow.parquet
 
 from benchmarks.common import peak_mb
 from fedpower import FedPCA
-from fedpower.experiments.models import spiked_covariance
-from fedpower.experiments.simulated import Model
+from fedpower.experiments.models import Model, spiked_covariance
 from fedpower.experiments.writing import write_model
 
 GROUP_ROWS = 2**20

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import parser, report, spread
 from fedpower.engines.embedded import federate
-from fedpower.experiments.kept import TREATMENT, keep, pooled_moment
+from fedpower.experiments.driven import TREATMENT, keep, pooled_moment
 from fedpower.experiments.models import SpikedCovariance, spiked_covariance
 from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments

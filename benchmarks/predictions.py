@@ -19,7 +19,7 @@ from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import build_study
-from fedpower.experiments.kept import TREATMENT, keep, kept
+from fedpower.experiments.driven import TREATMENT, keep, kept
 from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters

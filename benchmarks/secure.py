@@ -20,21 +20,26 @@ from benchmarks.common import parser, report
 from fedpower.data import KernelChoice, RowTreatment, local_moment, open_source
 from fedpower.data.exact_moment import ExactMoments
 from fedpower.engines.embedded import federate
-from fedpower.experiments.kept import TREATMENT, KeptMoment, keep
+from fedpower.experiments.driven import TREATMENT, KeptMoment, keep
 from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import Silo, Study
-from fedpower.protocol.identity import Identity
-from fedpower.protocol.masks import total
-from fedpower.protocol.messages import AskMoment, Message, PackedMoment, encoded_size
-from fedpower.protocol.moment_releases import MomentReleases
-from fedpower.protocol.primitives import new_exchange_key
+from fedpower.protocol.messages import (
+    AskMasked,
+    AskMoment,
+    CallRoll,
+    MaskedMoment,
+    Message,
+    PackedMoment,
+    Present,
+    encoded_size,
+)
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.roll import Place, Roll, signed_content
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
-from fedpower.protocol.secure_releases import SecureReleases
+from fedpower.protocol.releases import MomentReleases
+from fedpower.protocol.roll import Identity, Place, Roll, new_exchange_key, signed_content
+from fedpower.protocol.secure_releases import SecureReleases, total
 from fedpower.protocol.solvers import SecureSettings, UploadSettings
 from fedpower.protocol.solvers.upload import pool
 

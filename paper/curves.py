@@ -7,8 +7,8 @@ from typing import Literal
 
 from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.terms import build_study
-from fedpower.experiments.kept import TREATMENT
-from fedpower.linalg.alignment import Alignment
+from fedpower.experiments.driven import TREATMENT
+from fedpower.linalg.subspace import Alignment
 from fedpower.parameters import Parameters
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.schedule import decaying, every

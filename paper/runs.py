@@ -11,8 +11,16 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from fedpower.engines.inprocess import Answers, available_cores, blas_threads
-from fedpower.experiments.driven import Ledgers, RememberingSilo, drive, ledgers_for, silos_of
-from fedpower.experiments.kept import KeptMoment, keep, pooled_moment
+from fedpower.experiments.driven import (
+    KeptMoment,
+    Ledgers,
+    RememberingSilo,
+    drive,
+    keep,
+    ledgers_for,
+    pooled_moment,
+    silos_of,
+)
 from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.coordinator import Coordinator

@@ -14,8 +14,8 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Silo, Study, every
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
-from fedpower.protocol.open_releases import open_releases
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
+from fedpower.protocol.silo import open_releases
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,

@@ -106,7 +106,7 @@ def _over_file(path: Path) -> dict[str, Callable[[], object]]:
     from pyarrow import parquet
 
     from fedpower.data import block_rows, open_source
-    from fedpower.data.arrowfiles import parquet_reader
+    from fedpower.data.files import parquet_reader
 
     reader, source = parquet_reader(path, "rows"), open_source(path)
     size = block_rows(source.n_features)

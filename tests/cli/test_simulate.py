@@ -11,8 +11,7 @@ from fedpower.cli.simulate import simulate
 from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.experiments import writing
-from fedpower.experiments.models import spiked_covariance, stochastic_block
-from fedpower.experiments.simulated import Array, Model
+from fedpower.experiments.models import Array, Model, spiked_covariance, stochastic_block
 
 SMALL = ["--rows", "50", "--features", "6", "--silos", "3", "--rank", "2", "--seed", "4"]
 

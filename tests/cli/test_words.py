@@ -3,7 +3,7 @@
 import pytest
 
 from fedpower.cli.words import in_options
-from fedpower.data.checks import without
+from fedpower.data.columns import without
 
 
 @pytest.mark.parametrize(

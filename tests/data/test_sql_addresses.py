@@ -12,8 +12,8 @@ from test_bad_data import refusal
 
 from fedpower.data import SqlQuery, open_query, open_source
 from fedpower.data.sql import query_of
-from fedpower.data.sql.address import PostgresServer, SqliteFile, parse_address
 from fedpower.data.sql.connection import _conninfo
+from fedpower.data.sql.query import PostgresServer, SqliteFile, parse_address
 from fedpower.errors import InputError
 
 SECRET = "pl4nted-pa55"  # noqa: S105

@@ -12,7 +12,7 @@ from row_forms import read_all, write_sqlite
 from test_bad_data import CELL, refusal, refused
 
 from fedpower.data import SqlQuery, fingerprint, open_query, open_source, split_by_group
-from fedpower.data.sql.tally import RowTally
+from fedpower.data.sql.table import RowTally
 from fedpower.errors import InputError
 
 

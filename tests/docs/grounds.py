@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedpower.protocol.identity import Identity
+from fedpower.protocol.roll import Identity
 
 HEART = ("age", "bmi", "sbp", "dbp", "hdl")
 """Columns of a made-up study; the pages say nothing about them but their names."""

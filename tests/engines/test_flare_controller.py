@@ -7,7 +7,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from federations import coordinator_of, deliver, parties_of
-from fedpower.engines.flare.controller import CoordinatorController
+from fedpower.engines.flare import CoordinatorController
 from fedpower.engines.pacing import Pace
 from fedpower.errors import FedpowerError, InputError, ProtocolError
 from fedpower.protocol import Coordinator

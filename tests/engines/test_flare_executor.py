@@ -15,8 +15,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from federations import NAMES, Party, parties_of
-from fedpower.engines.flare.carrier import KEY, TASK, failed, unwrapped, wrapped
-from fedpower.engines.flare.executor import SiloExecutor
+from fedpower.engines.flare import KEY, TASK, SiloExecutor, failed, unwrapped, wrapped
 from fedpower.engines.inprocess import Answers
 from fedpower.errors import InputError, ProtocolError
 from fedpower.protocol.messages import (

@@ -15,7 +15,7 @@ from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.identity import Identity
+from fedpower.protocol.roll import Identity
 from problems import spiked_rows, split
 
 ROWS = spiked_rows(n_rows=6000, n_features=8, rank=2)

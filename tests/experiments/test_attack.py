@@ -9,9 +9,16 @@ from click.testing import CliRunner
 
 from fedpower.cli.attack import attack as command
 from fedpower.errors import InputError
-from fedpower.experiments.attack import attack, chance_cosine, error_by_round, rebuild
-from fedpower.experiments.attack_messages import AttackSetting, overhear, silo_rows
-from fedpower.experiments.attack_picture import draw_attack
+from fedpower.experiments.attack import (
+    AttackSetting,
+    attack,
+    chance_cosine,
+    draw_attack,
+    error_by_round,
+    overhear,
+    rebuild,
+    silo_rows,
+)
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 
 pytestmark = pytest.mark.audits

@@ -9,8 +9,13 @@ import pytest
 from fedpower import FedPCA
 from fedpower.data import open_source
 from fedpower.errors import InputError
-from fedpower.experiments.models import TILE_NODES, spiked_covariance, stochastic_block
-from fedpower.experiments.simulated import Array, Model
+from fedpower.experiments.models import (
+    TILE_NODES,
+    Array,
+    Model,
+    spiked_covariance,
+    stochastic_block,
+)
 from fedpower.linalg import sin_theta
 
 MODELS: list[Callable[[], Model]] = [

@@ -22,7 +22,7 @@ from pathlib import Path
 from nvflare.apis.controller_spec import SendOrder, Task
 from nvflare.apis.shareable import Shareable
 
-from fedpower.engines.flare.carrier import KEY, TASK
+from fedpower.engines.flare import KEY, TASK
 from fedpower.federation import environment, policy
 from fedpower.federation.apps import StudyController, StudySilo
 from fedpower.federation.doorkeeper import Doorkeeper

@@ -15,7 +15,7 @@ from fedpower.federation.coordinator_node import Checkpoint, CoordinatorNode
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import journal
-from fedpower.protocol.identity import Identity
+from fedpower.protocol.roll import Identity
 from fedpower.protocol.silo import Silo
 
 RUN = "0123456789abcdef"

@@ -15,10 +15,10 @@ from cryptography.x509.oid import NameOID
 from ground import SILOS, Ground, wait_for
 
 from fedpower.federation import policy
-from fedpower.federation.desk import open_desk
 from fedpower.federation.kits import COORDINATOR, make_kits
 from fedpower.federation.policy import job
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
+from fedpower.federation.runner import open_desk
 
 pytestmark = pytest.mark.federation
 

@@ -15,7 +15,7 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import COMMAND_CATEGORIES, FLAuthorizer
 
-from fedpower.engines.flare.carrier import TASK
+from fedpower.engines.flare import TASK
 from fedpower.errors import InputError
 from fedpower.federation import apps, policy
 from fedpower.federation.apps import StudyController, StudySilo

@@ -8,7 +8,7 @@ from ground import fedpower
 from studies import COLUMNS, SIZES, silo_rows, write_rows
 
 from fedpower.linalg import sin_theta
-from fedpower.protocol.identity import Identity
+from fedpower.protocol.roll import Identity
 
 pytestmark = pytest.mark.federation
 

@@ -9,8 +9,7 @@ from studies import write_study
 
 from fedpower.errors import ProtocolError
 from fedpower.federation import runner as running
-from fedpower.federation.desk import CoordinatorLostError
-from fedpower.federation.runner import LAST_RUN, Runner
+from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, Runner
 
 
 @pytest.fixture

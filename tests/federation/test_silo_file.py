@@ -15,8 +15,8 @@ from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolErro
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.identity import Identity
 from fedpower.protocol.private_study import budget_of, worst_epsilon
+from fedpower.protocol.roll import Identity
 
 DATA = '[data]\npath = "rows.csv"\n'
 WRONG = {

@@ -26,7 +26,7 @@ from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import messages as wire
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
+from fedpower.protocol.messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
 from fedpower.report import write_result
 from problems import spiked_rows, split
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpower.linalg import is_orthonormal, orth, sin_theta
-from fedpower.linalg.rayleigh_ritz import (
+from fedpower.linalg.symmetric import (
     complement,
     leading_pairs,
     product_noise,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.experiments.kept import keep, pooled_moment
+from fedpower.experiments.driven import keep, pooled_moment
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
 from paper.curves import Curve, curves_of, terms_of

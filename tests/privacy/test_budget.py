@@ -10,12 +10,14 @@ from scipy.linalg import blas
 
 from fedpower.data import RowTreatment, block_rows, local_moment, open_source
 from fedpower.errors import InputError
-from fedpower.privacy.accounting import compose, epsilon_of
+from fedpower.privacy.accounting import compose, epsilon_of, noise_std
 from fedpower.privacy.budget import FREE_ORDER_ROWS, PANEL_ROWS, Budget, longest_sum
-from fedpower.privacy.calibration import noise_std
-from fedpower.privacy.lattice import lattice_for_std
-from fedpower.privacy.sensitivity import moment_sensitivity, product_sensitivity
-from fedpower.privacy.summary import summary_sensitivity
+from fedpower.privacy.noise import lattice_for_std
+from fedpower.privacy.sensitivity import (
+    moment_sensitivity,
+    product_sensitivity,
+    summary_sensitivity,
+)
 
 STEP = Budget(
     mode="step", epsilon=1.0, delta=1e-6, n_features=20, iteration_rank=4, n_steps=10, center=False

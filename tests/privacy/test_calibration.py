@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.privacy.calibration import default_delta, noise_multiplier, noise_std
-from fedpower.privacy.mechanism import perturb
-from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.sensitivity import moment_sensitivity
-from fedpower.privacy.summary import summary_size, unpack
+from fedpower.privacy.accounting import default_delta, noise_multiplier, noise_std
+from fedpower.privacy.noise import SeededNoiseForExperiments, perturb
+from fedpower.privacy.sensitivity import moment_sensitivity, summary_size, unpack
 
 TRIAL = {"epsilon": 0.5, "delta": 1e-4, "n_rows": 100_000, "n_steps": 10, "iteration_rank": 5}
 

@@ -13,7 +13,7 @@ from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.integer_release import IntegerNoise, integer_noise, perturb_integers
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fedpower.privacy.summary import MEAN_WEIGHT, summary_sensitivity
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_sensitivity
 
 SIDE = 2**20
 

@@ -7,9 +7,15 @@ import pytest
 from scipy import stats
 
 from fedpower.errors import InputError
-from fedpower.privacy.lattice import lattice_for_multiplier, lattice_for_std, quantise
-from fedpower.privacy.mechanism import perturb
-from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
+from fedpower.privacy.noise import (
+    SeededNoiseForExperiments,
+    SystemNoise,
+    gaussian_integers,
+    lattice_for_multiplier,
+    lattice_for_std,
+    perturb,
+    quantise,
+)
 from fedpower.privacy.sensitivity import (
     mean_sensitivity,
     moment_sensitivity,

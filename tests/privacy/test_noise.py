@@ -13,11 +13,7 @@ from scipy import stats
 
 from fedpower.errors import InputError
 from fedpower.privacy import noise
-from fedpower.privacy.noise import (
-    SeededNoiseForExperiments,
-    SystemNoise,
-    gaussian_integers,
-)
+from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
 
 N = 1_000_000
 

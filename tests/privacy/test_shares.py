@@ -14,9 +14,8 @@ from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.integer_release import SIDE, integer_noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, gaussian_integers
-from fedpower.privacy.sensitivity import moment_sensitivity
+from fedpower.privacy.sensitivity import moment_sensitivity, summary_sensitivity
 from fedpower.privacy.shares import SMALLEST_SHARE, shared_noise, sum_distance
-from fedpower.privacy.summary import summary_sensitivity
 from problems import Array
 
 BUDGET = Budget(

@@ -26,7 +26,7 @@ from fedpower.estimator.terms import ClippingWarning
 from fedpower.privacy import noise
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fedpower.protocol import open_releases
+from fedpower.protocol import silo as open_releases
 
 MODES = pytest.mark.parametrize("mode", ["moment", "step", "paper"])
 

@@ -5,9 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from fedpower.privacy import summary
-from fedpower.privacy.sensitivity import moment_sensitivity
-from fedpower.privacy.summary import MEAN_WEIGHT, pack, summary_sensitivity, summary_size, unpack
+from fedpower.privacy import sensitivity as summary
+from fedpower.privacy.sensitivity import (
+    MEAN_WEIGHT,
+    moment_sensitivity,
+    pack,
+    summary_sensitivity,
+    summary_size,
+    unpack,
+)
 
 
 def symmetric(rng, d):

@@ -11,11 +11,9 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.identity import Identity
-from fedpower.protocol.messages import Message
+from fedpower.protocol.messages import AskMasked, CallRoll, MaskedMoment, Message, Present
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.roll import Place, Roll
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.roll import Identity, Place, Roll
 from fedpower.protocol.secure_releases import SecureReleases
 from fedpower.protocol.solvers import SecureSettings, secure
 from problems import Array, ArrayMoment, spiked_rows

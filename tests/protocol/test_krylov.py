@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from krylov_runs import VARIANTS, D, drive, leading, n_rounds, pooled, rotated, run
 
 from fedpower.linalg import is_orthonormal, orth, sin_theta
-from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.releases import ExactReleases, take_local_steps
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from fedpower.protocol.solvers.averaged import averaged_product
-from fedpower.protocol.solvers.evidence import Evidence
+from fedpower.protocol.solvers.krylov import averaged_product
+from fedpower.protocol.solvers.products import Evidence
 from problems import Array, ArrayMoment, spiked_rows, split
 from runs import make_silos
 

@@ -13,19 +13,22 @@ from hypothesis.extra.numpy import arrays
 from fedpower.errors import ProtocolError
 from fedpower.protocol.messages import (
     MAGIC,
+    AskMasked,
     AskMean,
     AskSteps,
+    CallRoll,
     Enrol,
     Enrolment,
     LocalSteps,
+    MaskedMoment,
     MeanRow,
     Message,
+    Present,
     Refusal,
     decode,
     encode,
     encoded_size,
 )
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
 
 matrices = arrays(
     np.float64,

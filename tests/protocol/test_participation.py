@@ -8,7 +8,7 @@ from fedpower.linalg import sin_theta
 from fedpower.protocol import Silo, decaying, every
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.solvers import PowerSettings
-from fedpower.protocol.solvers.participation import Turnout
+from fedpower.protocol.solvers.shared import Turnout
 from problems import spiked_rows, split
 from runs import drive, make_coordinator, make_silos, solve
 

@@ -26,11 +26,10 @@ from scipy import stats
 from fedpower.errors import BudgetError, InputError
 from fedpower.privacy.integer_release import SIDE, perturb_integers
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.mechanism import Noised, perturb
-from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity
-from fedpower.privacy.summary import summary_sensitivity
-from fedpower.protocol import moment_releases, step_releases
+from fedpower.privacy.noise import Noised, SeededNoiseForExperiments, perturb
+from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity, summary_sensitivity
+from fedpower.protocol import releases as moment_releases
+from fedpower.protocol import releases as step_releases
 from fedpower.protocol.messages import AskMean, AskSteps, LocalSteps, MeanRow, Refusal, read_only
 from fedpower.protocol.private_study import budget_of
 from problems import ArrayMoment

@@ -11,7 +11,7 @@ from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, R, T, private_
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.summary import pack, summary_sensitivity
+from fedpower.privacy.sensitivity import pack, summary_sensitivity
 from fedpower.protocol import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.private_study import (

@@ -15,7 +15,7 @@ from fedpower.privacy.budget import Budget
 from fedpower.privacy.integer_release import SIDE, packed_integers
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
-from fedpower.privacy.summary import pack, summary_size, unpack
+from fedpower.privacy.sensitivity import pack, summary_size, unpack
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import PackedMoment
 from fedpower.protocol.outcome import with_noise

@@ -25,12 +25,17 @@ from secure_silos import (
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.identity import Identity
-from fedpower.protocol.masks import total
-from fedpower.protocol.messages import Enrol, Enrolment, Refusal
-from fedpower.protocol.primitives import new_exchange_key
-from fedpower.protocol.roll import Place, Roll, signed_content
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment
+from fedpower.protocol.messages import (
+    AskMasked,
+    CallRoll,
+    Enrol,
+    Enrolment,
+    KeyGone,
+    MaskedMoment,
+    Refusal,
+)
+from fedpower.protocol.roll import Identity, Place, Roll, new_exchange_key, signed_content
+from fedpower.protocol.secure_releases import total
 
 STUDY = study_of()
 fork = multiprocessing.get_context("fork")

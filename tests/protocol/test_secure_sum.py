@@ -28,23 +28,22 @@ from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.shares import shared_noise
 from fedpower.protocol import Receipt, Silo, Study
-from fedpower.protocol.masks import masked, total
 from fedpower.protocol.messages import (
+    AskMasked,
     AskMean,
     AskMoment,
     AskSteps,
+    CallRoll,
     Message,
     Refusal,
     decode,
     encode,
 )
-from fedpower.protocol.primitives import new_exchange_key
 from fedpower.protocol.private_study import budget_of, noise_edge, pooled_std, state_privacy
 from fedpower.protocol.releases import ExactReleases
-from fedpower.protocol.roll import Place, Roll
-from fedpower.protocol.secure_messages import AskMasked, CallRoll
-from fedpower.protocol.secure_releases import share_of_sum
-from fedpower.protocol.solvers.secure import MOST_FREE_ROLLS, summed
+from fedpower.protocol.roll import Place, Roll, new_exchange_key
+from fedpower.protocol.secure_releases import masked, share_of_sum, total
+from fedpower.protocol.solvers.upload import MOST_FREE_ROLLS, summed
 from problems import ArrayMoment
 
 STUDY = study_of()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.protocol.wire import rounded
+from fedpower.protocol.messages import rounded
 
 
 @given(st.integers(0, 1000), st.floats(1e-6, 1e3))

@@ -18,10 +18,14 @@ from fedpower import FedPCA
 from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result, write_result
-from fedpower.report.export.cells import write_cells
-from fedpower.report.export.network import graph_of, write_onnx
-from fedpower.report.export.plink import write_plink
-from fedpower.report.export.tables import write_csv, write_parquet
+from fedpower.report.export import (
+    graph_of,
+    write_cells,
+    write_csv,
+    write_onnx,
+    write_parquet,
+    write_plink,
+)
 from fedpower.report.scores import Scores
 from problems import spiked_rows
 

@@ -20,8 +20,8 @@ from fedpower.report import read_result
 from fedpower.report.files import ARRAYS, REPORT, RUN
 from fedpower.report.folder import write_report
 from fedpower.report.page import CONTENTS, page
-from fedpower.report.page.provenance import PAPER
-from fedpower.report.page.shape import RECORD, IfThere
+from fedpower.report.page.run import PAPER
+from fedpower.report.page.summary import RECORD, IfThere
 from sample_results import HOSTILE, KINDS, PRIVATE, hospitals, written
 
 

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.report.page.axes import every, linear, logarithmic
-from fedpower.report.page.markup import Markup, element, escaped
-from fedpower.report.page.words import (
+from fedpower.report.page.charts import every, linear, logarithmic
+from fedpower.report.page.markup import (
+    Markup,
     column,
     count,
+    element,
+    escaped,
     human_bytes,
     listed,
     moment_of_time,

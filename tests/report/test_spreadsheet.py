@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpower import FedPCA, read_result
-from fedpower.report.export.tables import write_csv as write_loadings
+from fedpower.report.export import write_csv as write_loadings
 from fedpower.report.folder import write_result
 from fedpower.report.scores import Scores, write_csv
 from fedpower.report.spreadsheet import as_text

@@ -54,16 +54,19 @@ def attack(
     From the bases it sent and the products it got it solves for the second moment of one silo, and
     reads off it the row of the one person with an entry in the last column.
     """
+    from fedpower.experiments.attack import (  # noqa: PLC0415
+        AttackSetting,
+        chance_cosine,
+        error_by_round,
+    )
     from fedpower.experiments.attack import attack as play  # noqa: PLC0415
-    from fedpower.experiments.attack import chance_cosine, error_by_round  # noqa: PLC0415
-    from fedpower.experiments.attack_messages import AttackSetting  # noqa: PLC0415
 
     setting = AttackSetting(n_rows=rows, n_steps=n_steps, delta=delta)
     with _progress() as show:
         results = play(sorted(epsilons), setting=setting, seeds=range(seeds), on_progress=show)
     by_round = error_by_round(setting)
     if output is not None:
-        from fedpower.experiments.attack_picture import draw_attack  # noqa: PLC0415
+        from fedpower.experiments.attack import draw_attack  # noqa: PLC0415
 
         draw_attack(results, output, setting)
     if as_json:

@@ -11,7 +11,7 @@ from fedpower.cli.console import bar, console, print_json, table
 from fedpower.cli.paths import LEDGER, is_ledger, offered
 from fedpower.errors import InputError
 from fedpower.privacy import Ledger, mu_of
-from fedpower.privacy.ledger_account import jsonable, rounded_down
+from fedpower.privacy.ledger import jsonable, rounded_down
 
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print the statement as one JSON object."

@@ -7,12 +7,7 @@ import numpy as np
 
 from fedpower.cli.console import console, table
 from fedpower.report.findings import Findings
-from fedpower.report.page.words import (
-    NOT_ASSESSED,
-    above_the_noise,
-    beyond_bound,
-    most_variance,
-)
+from fedpower.report.page.markup import NOT_ASSESSED, above_the_noise, beyond_bound, most_variance
 
 MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)", "unknown": ""}
 """What stands beside a component's name, by its standing."""

@@ -32,7 +32,7 @@ from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import FILES, write_files
-from fedpower.report.page.words import human_bytes
+from fedpower.report.page.markup import human_bytes
 from fedpower.report.record import plain
 from fedpower.report.result import Result
 

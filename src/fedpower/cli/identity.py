@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fedpower.protocol.identity import Identity
+from fedpower.protocol.roll import Identity
 
 PATH = click.Path(path_type=Path)
 

@@ -14,7 +14,7 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
 from fedpower.protocol.private_study import study_mu, worst_epsilon
 from fedpower.protocol.secure_releases import SecureReleases
-from fedpower.report.page.words import human_bytes
+from fedpower.report.page.markup import human_bytes
 
 PATH = click.Path(path_type=Path)
 

@@ -19,9 +19,8 @@ from fedpower.data import match_columns, open_source
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import Plan, plan, spectrum_of_gap
-from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.ledger_account import rounded_down
-from fedpower.report.page.words import human_bytes
+from fedpower.privacy.ledger import Ledger, rounded_down
+from fedpower.report.page.markup import human_bytes
 
 PLANNED = (
     "epsilon",

@@ -16,7 +16,7 @@ from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import FILES
 from fedpower.report.folder import read_result
-from fedpower.report.page.words import human_bytes
+from fedpower.report.page.markup import human_bytes
 
 PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
@@ -90,7 +90,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
 def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
     """Show who of STUDY is connected, and how far its run is."""
     needs_flare()
-    from fedpower.federation.desk import open_desk  # noqa: PLC0415
+    from fedpower.federation.runner import open_desk  # noqa: PLC0415
 
     read = read_study(study)
     with open_desk(_kit(study, kit)) as desk:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from fedpower.cli.progress import bar_of, quiet_option
-from fedpower.experiments.models import spiked_covariance, stochastic_block
-from fedpower.experiments.simulated import Model
+from fedpower.experiments.models import Model, spiked_covariance, stochastic_block
 from fedpower.experiments.writing import FORMATS, Format, require_room, write_model
 
 Command = TypeVar("Command", bound=Callable[..., Any])

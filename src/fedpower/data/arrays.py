@@ -1,16 +1,110 @@
-"""Rows held in memory: NumPy arrays and SciPy sparse matrices of any format."""
+"""Arrays, sparse matrices and .npy files: rows whose columns are known by their place."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.data.checks import is_wide, require_matrix
-from fedpower.data.positional import PositionalSource
-from fedpower.data.source import Block, Matrix, SparseBlock
+from fedpower.data.columns import (
+    is_wide,
+    pick_columns,
+    require_block_size,
+    require_distinct,
+    require_exact,
+    require_finite,
+    require_matrix,
+    require_shape,
+)
+from fedpower.data.source import Block, Extra, Matrix, SparseBlock, is_sparse
+from fedpower.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PositionalSource(ABC):
+    """A source read by column position, whose columns can be given names and then selected.
+
+    Parameters
+    ----------
+    name : what error sentences call it.
+    width : number of columns stored.
+    n_rows : number of rows, None when only a pass can tell.
+    columns : names of the columns kept; None when they have none.
+    keep : positions of the columns kept, in order; None for all of them.
+    wide : whether values are stored as 64-bit integers, of which float64 does not hold all.
+    """
+
+    name: str
+    width: int
+    n_rows: int | None
+    columns: tuple[str, ...] | None = None
+    keep: tuple[int, ...] | None = None
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        require_shape(self.name, self.n_rows, self.n_features)
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns kept."""
+        return self.width if self.keep is None else len(self.keep)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether blocks are sparse."""
+        return False
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries, where known."""
+        return 1.0
+
+    @abstractmethod
+    def read(self, max_rows: int) -> Iterator[Block]:
+        """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""
+        require_block_size(max_rows)
+        row = 0
+        for stored in self.read(max_rows):
+            block = stored
+            if self.keep is not None:
+                kept = np.array(self.keep)
+                block = stored[:, kept] if is_sparse(stored) else np.take(stored, kept, axis=1)
+            require_finite(block, name=self.name, columns=self.columns, rows=row)
+            if self.wide:
+                require_exact(block, name=self.name, columns=self.columns, rows=row)
+            size = int(block.shape[0])
+            yield block
+            row += size
+            del stored, block  # or two blocks are held while the next one is read
+        require_shape(self.name, row, self.n_features)
+
+    def named(self, columns: tuple[str, ...]) -> "PositionalSource":
+        """Return the source with names for its columns, given by position."""
+        require_distinct("columns", columns)
+        if len(columns) != self.n_features:
+            raise InputError(
+                f"columns must name each of the {self.n_features} columns of {self.name}, got "
+                f"{len(columns)} names; give one name per column"
+            )
+        return replace(self, columns=columns)
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "PositionalSource":
+        """Return the source with exactly these columns in this order."""
+        if self.columns is None:
+            raise InputError(
+                f"{self.name} must have column names to select by name, got none; "
+                "name them with open_source(data, columns=[...])"
+            )
+        places = pick_columns(self.name, self.columns, columns, extra=extra)
+        keep = range(self.width) if self.keep is None else self.keep
+        return replace(self, columns=columns, keep=tuple(keep[place] for place in places))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,4 +175,93 @@ def sparse_source(matrix: Any, name: str) -> SparseSource:
         n_rows=rows,
         array=sparse.csr_array(matrix),
         wide=is_wide(matrix.dtype),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayHeader:
+    """What the header of a stored array says."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def n_bytes(self) -> int:
+        """Length of the values that follow the header."""
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+
+def read_header(stream: IO[bytes], name: str) -> ArrayHeader:
+    """Return the header of an array in NumPy's format, leaving the stream at the first value.
+
+    Nothing is unpickled: an array of objects gives its dtype here and is refused by the caller.
+    """
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            header = np.lib.format.read_array_header_1_0(stream)
+        else:
+            header = np.lib.format.read_array_header_2_0(stream)
+    except (ValueError, EOFError, SyntaxError):
+        raise corrupt(name) from None
+    shape, fortran, dtype = header
+    return ArrayHeader(shape=shape, fortran=fortran, dtype=dtype)
+
+
+def corrupt(name: str) -> InputError:
+    """Return the error for a truncated or damaged NumPy file."""
+    return InputError(
+        f"{name} must be a complete NumPy file, got one that is truncated or damaged; "
+        "write or copy it again"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NpySource(PositionalSource):
+    """The rows of one ``.npy`` file, in C or Fortran order."""
+
+    path: Path
+    offset: int
+    header: ArrayHeader
+
+    def read(self, max_rows: int) -> Iterator[Block]:
+        """Yield copies of row slices, each through a mapping of its own."""
+        for start in range(0, self.header.shape[0], max_rows):
+            yield self._copy(start, start + max_rows)
+
+    def _copy(self, start: int, stop: int) -> Block:
+        """Return one slice of rows as a float64 array of its own."""
+        try:
+            mapped = np.memmap(
+                self.path,
+                dtype=self.header.dtype,
+                mode="r",
+                offset=self.offset,
+                shape=self.header.shape,
+                order="F" if self.header.fortran else "C",
+            )
+        except (OSError, ValueError):
+            raise corrupt(self.name) from None
+        with np.errstate(over="ignore"):
+            return np.array(mapped[start:stop], dtype=np.float64, order="C", subok=False)
+
+
+def npy_source(path: Path, name: str) -> NpySource:
+    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
+    with path.open("rb") as stream:
+        header = read_header(stream, name)
+        offset = stream.tell()
+    require_matrix(name, header.shape, header.dtype)
+    if path.stat().st_size < offset + header.n_bytes:
+        raise corrupt(name)
+    rows, width = header.shape
+    return NpySource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        path=path,
+        offset=offset,
+        header=header,
+        wide=is_wide(header.dtype),
     )

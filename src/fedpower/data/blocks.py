@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.data.arrays import ArraySource
-from fedpower.data.checks import require_count
+from fedpower.data.columns import require_count
 from fedpower.data.source import Block, Matrix, RowSource, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 

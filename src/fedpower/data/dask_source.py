@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from fedpower.data.checks import require_block_size, require_distinct, require_matrix, require_shape
-from fedpower.data.columns import pick_columns
+from fedpower.data.columns import (
+    pick_columns,
+    require_block_size,
+    require_distinct,
+    require_matrix,
+    require_shape,
+)
 from fedpower.data.source import Block, Extra, RowSource
 from fedpower.errors import InputError
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.bound import TINY, margin, row_norms
-from fedpower.data.rows import RowTreatment
+from fedpower.data.rows import TINY, RowTreatment, margin, row_norms
 from fedpower.data.source import Matrix, Vector
 
 LARGEST_BOUND = 1e100

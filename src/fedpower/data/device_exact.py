@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.device import Device, device_blocks, torch
-from fedpower.data.device_rows import like, panel_rows, panels
+from fedpower.data.device import Device, device_blocks, like, panel_rows, panels, torch
 from fedpower.data.exact_moment import ExactMoments, ExactSum
 from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.data.rows import RowTreatment

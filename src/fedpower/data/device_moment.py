@@ -8,13 +8,16 @@ import numpy as np
 from fedpower.data.device import (
     Device,
     device_blocks,
+    like,
     precision,
     require_dense,
     resident,
+    sum_products,
+    sum_rows,
     torch,
+    treat,
 )
 from fedpower.data.device_exact import device_sums
-from fedpower.data.device_rows import like, sum_products, sum_rows, treat
 from fedpower.data.exact_moment import ExactMoments
 from fedpower.data.fused import Fused, fused_rows
 from fedpower.data.moment import Moments, require_center

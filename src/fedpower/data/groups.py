@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.checks import shown
+from fedpower.data.columns import shown
 from fedpower.data.opening import open_source, open_table, source_of
 from fedpower.data.source import RowSource
 from fedpower.data.tables import Group, TableReader, arrow, plain

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpower.data.arrays import array_source, sparse_source
-from fedpower.data.checks import is_wide, require_matrix
-from fedpower.data.csr import CsrFileSource, Slices
-from fedpower.data.positional import PositionalSource
+from fedpower.data.arrays import PositionalSource, array_source, sparse_source
+from fedpower.data.columns import is_wide, require_matrix
 from fedpower.data.source import Block
+from fedpower.data.sparse import CsrFileSource, Slices
 from fedpower.errors import InputError, installing
 
 SPARSE = {"csr_matrix": sparse.csr_array, "csc_matrix": sparse.csc_array}

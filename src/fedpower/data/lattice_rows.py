@@ -40,8 +40,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.bound import entry_rows, with_data
-from fedpower.data.rows import RowTreatment
+from fedpower.data.rows import RowTreatment, entry_rows, with_data
 from fedpower.data.source import Matrix, SparseBlock, Vector
 from fedpower.errors import InputError
 

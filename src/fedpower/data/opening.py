@@ -9,21 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import sparse
 
-from fedpower.data.arrays import array_source, sparse_source
-from fedpower.data.arrowfiles import ipc_reader, parquet_reader
-from fedpower.data.checks import shown
-from fedpower.data.csvfiles import csv_reader
+from fedpower.data.arrays import PositionalSource, array_source, npy_source, sparse_source
+from fedpower.data.columns import shown
 from fedpower.data.dask_source import DaskSource, dask_source, is_dask
-from fedpower.data.frames import arrow_reader, frame_reader, is_pandas
+from fedpower.data.device import is_tensor, tensor_source
+from fedpower.data.files import csv_reader, ipc_reader, parquet_reader
 from fedpower.data.h5ad import anndata_source, h5ad_source, is_anndata
-from fedpower.data.npy import npy_source
-from fedpower.data.npz import npz_source
-from fedpower.data.positional import PositionalSource
 from fedpower.data.source import Extra, RowSource
+from fedpower.data.sparse import npz_source, svmlight_source
 from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_file, query_of, query_table
-from fedpower.data.svmlight import svmlight_source
-from fedpower.data.tables import TableReader, TableSource
-from fedpower.data.tensors import is_tensor, tensor_source
+from fedpower.data.tables import TableReader, TableSource, arrow_reader, frame_reader, is_pandas
 from fedpower.errors import InputError
 
 Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]

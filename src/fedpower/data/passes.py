@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.arrays import ArraySource, SparseSource
-from fedpower.data.checks import other_rows, require_count
+from fedpower.data.columns import other_rows, require_count
+from fedpower.data.device import TensorSource
 from fedpower.data.fingerprint import RowHash
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, Extra, RowSource, is_sparse
 from fedpower.data.sql import QuerySource
-from fedpower.data.tensors import TensorSource
 
 Words = NDArray[np.uint64]
 

@@ -28,12 +28,10 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.identity import Identity
-from fedpower.protocol.open_releases import open_releases
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
-from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.secure_statement import REHEARSED
-from fedpower.protocol.silo import Silo
+from fedpower.protocol.private_study import REHEARSED, budget_of
+from fedpower.protocol.roll import Identity
+from fedpower.protocol.silo import Silo, open_releases
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
 

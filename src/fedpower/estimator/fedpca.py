@@ -18,7 +18,7 @@ from fedpower.data import (
     match_columns,
     open_source,
 )
-from fedpower.data.checks import is_wide, require_exact
+from fedpower.data.columns import is_wide, require_exact
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.preflight import preflight
@@ -35,12 +35,12 @@ from fedpower.estimator.terms import (
     warn_of_costly_silos,
     warn_of_delta,
 )
-from fedpower.linalg.alignment import Alignment
+from fedpower.linalg.subspace import Alignment
 from fedpower.parameters import Parameters
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.solvers.participation import Participation
 from fedpower.protocol.solvers.power import Reference
+from fedpower.protocol.solvers.shared import Participation
 from fedpower.protocol.study import Aggregation
 from fedpower.protocol.weights import Weights
 from fedpower.report.outcome import result_of

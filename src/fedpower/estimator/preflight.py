@@ -8,10 +8,10 @@ from fedpower.errors import InputError
 from fedpower.estimator.terms import build_study, public_rng, public_treatment
 from fedpower.parameters import Parameters
 from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.identity import Identity
 from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers import start
-from fedpower.protocol.solvers.participation import Turnout
+from fedpower.protocol.solvers.shared import Turnout
 
 
 def preflight(

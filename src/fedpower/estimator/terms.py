@@ -13,10 +13,10 @@ from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.errors import InputError
 from fedpower.parameters import Parameters
-from fedpower.privacy.calibration import default_delta
+from fedpower.privacy.accounting import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
-from fedpower.protocol.identity import Identity
 from fedpower.protocol.private_study import budget_of, noise_floor
+from fedpower.protocol.roll import Identity
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
     KrylovSettings,

@@ -1,33 +1,137 @@
-"""The paper's Example 1: a curious coordinator rebuilds a silo's moment from the messages it got.
-
-It follows Algorithm 1 and reads along: it knows every basis Z_t it sent and every product A_i Z_t that
-came back [FP Example 1, eq. 2.4]. Then it reads off one row. Exactly one row of the silo has an entry
-in the last column (the one patient with a rare code), so the last column of s·A_i is that entry times
-the row: nothing else about the silo needs to be known.
-"""
+"""The federation that is attacked: real silos, Algorithm 1, and an ear on the first silo's line."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from fedpower.data import LocalMoment, RowTreatment, local_moment, open_source
 from fedpower.errors import InputError
-from fedpower.experiments.attack_messages import (
-    AttackSetting,
-    moment_of,
-    overhear,
-    silo_rows,
-    study_of,
-)
+from fedpower.experiments.driven import ledgers_for, silos_of
+from fedpower.experiments.look import NOISE_STYLES, drawing, saved
 from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.messages import AskSteps, LocalSteps
+from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.study import NoiseMode
+from fedpower.protocol.solvers import PowerSettings, start
+from fedpower.protocol.study import NoiseMode, Study
 
 Array = NDArray[np.float64]
+
+TARGET = "silo-1"
+RUN = "attack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackSetting:
+    """The federation that is read along; the attacker knows all of it but the rows.
+
+    Attributes
+    ----------
+    n_silos, n_rows
+        m, and s of each silo.
+    n_features, iteration_rank, n_steps
+        d, r and T. Without noise the equations determine the moment from rT ≥ d on.
+    delta
+        δ of the private modes.
+    """
+
+    n_silos: int = 3
+    n_rows: int = 1000
+    n_features: int = 20
+    iteration_rank: int = 4
+    n_steps: int = 10
+    delta: float = 1e-5
+
+
+def overhear(
+    mode: NoiseMode, epsilon: float, setting: AttackSetting, seed: int, source: NoiseSource
+) -> tuple[list[Array], list[Array]]:
+    """Return the bases and products that pass between the coordinator and the first silo.
+
+    Algorithm 1 as it is: real silos, real releases, a coordinator that follows the protocol.
+    """
+    study = study_of(mode, epsilon, setting)
+    settings = with_noise(
+        PowerSettings(
+            n_features=setting.n_features,
+            rank=setting.iteration_rank,
+            iteration_rank=setting.iteration_rank,
+            n_steps=setting.n_steps,
+        ),
+        study,
+        run=RUN,
+    )
+    moments = {
+        f"silo-{number}": moment_of(rows, mode)
+        for number, rows in enumerate(silo_rows(setting, seed), start=1)
+    }
+    charged = moments if mode != "none" else ()
+    bases, products = [], []
+    with ledgers_for(charged, epsilon=study.epsilon, delta=study.delta) as ledgers:
+        silos = silos_of(moments, study, ledgers=ledgers, noise=lambda name: source)
+        solver = start(settings, np.random.default_rng(seed))
+        coordinator = Coordinator(solver, list(silos), study=study, run=RUN)
+        while not coordinator.done:
+            for question in coordinator.next():
+                answer = silos[question.silo].answer(question)
+                coordinator.receive(answer)
+                asked, told = question.body, answer.body
+                if (
+                    question.silo == TARGET
+                    and isinstance(asked, AskSteps)
+                    and isinstance(told, LocalSteps)
+                ):
+                    bases.append(asked.basis)
+                    products.append(told.product - asked.shift * asked.basis)
+    return bases, products
+
+
+def silo_rows(setting: AttackSetting, seed: int) -> list[Array]:
+    """Return the rows of all silos, of norm at most 1; the planted row is the first silo's first."""
+    rng = np.random.default_rng(seed)
+    d = setting.n_features
+    strengths = np.append(np.linspace(1.0, 0.2, d - 1), 0.0)
+    silos = []
+    for _ in range(setting.n_silos):
+        rows = rng.standard_normal((setting.n_rows, d)) * strengths
+        silos.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    planted = rng.standard_normal(d)
+    planted[-1] = np.linalg.norm(planted[:-1])  # the rare code is half of the row
+    silos[0][0] = planted / np.linalg.norm(planted)
+    return silos
+
+
+def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
+    """Return the terms that the silos agree to."""
+    private = mode != "none"
+    return Study(
+        columns=None,
+        n_features=setting.n_features,
+        iteration_rank=setting.iteration_rank,
+        noise=mode,
+        epsilon=epsilon,
+        delta=setting.delta if private else 0.0,
+        n_steps=setting.n_steps if mode in ("step", "paper") else None,
+    )
+
+
+def moment_of(rows: Array, mode: NoiseMode = "none") -> LocalMoment:
+    """Return rows as a silo holds them in a study of this mode."""
+    return local_moment(
+        open_source(rows),
+        RowTreatment(row_norm=1.0),
+        rank=4,
+        steps=10,
+        on_lattice=mode == "moment",
+    )
+
 
 MODES: tuple[Literal["paper", "step", "moment"], ...] = ("paper", "step", "moment")
 
@@ -184,3 +288,92 @@ def _cosine(read: Array, truth: Array) -> float:
 
 def _relative_error(guess: Array, exact: Array) -> float:
     return float(np.linalg.norm(guess - exact) / np.linalg.norm(exact))
+
+
+def draw_attack(
+    results: Sequence[AttackResult], path: Path, setting: AttackSetting | None = None
+) -> None:
+    """Write the picture of ``results`` to a file of the format its name says.
+
+    Parameters
+    ----------
+    results
+        What `attack` returned.
+    path
+        PNG, SVG or PDF.
+    setting
+        What it was played on, for the caption.
+    """
+    setting = setting or AttackSetting()
+    with drawing() as Figure:
+        figure = Figure(figsize=(9.0, 4.6), dpi=150)
+        _draw(figure, results, setting)
+        try:
+            path.write_bytes(saved(figure, path.suffix.removeprefix(".") or "none"))
+        except ValueError as error:
+            raise InputError(
+                f"a picture's name must end in .png, .svg or .pdf, got {path.name!r}; rename it"
+            ) from error
+
+
+def _draw(figure: Any, results: Sequence[AttackResult], setting: AttackSetting) -> None:
+    left, right = figure.subplots(1, 2)
+    (exact,) = [each for each in results if each.mode == "none"]
+    for mode in MODES:
+        played = sorted(
+            (each for each in results if each.mode == mode), key=lambda each: each.epsilon
+        )
+        if not played:
+            continue
+        epsilons = [each.epsilon for each in played]
+        left.plot(epsilons, [each.error for each in played], label=mode, **NOISE_STYLES[mode])
+        right.plot(epsilons, [each.row_cosine for each in played], label=mode, **NOISE_STYLES[mode])
+    rounding = max(exact.error, 1e-16)
+    left.axhline(rounding, color="0.0", linewidth=1)
+    left.annotate(
+        f"without noise: {exact.error:.0e}, the moment itself",
+        (0.03, rounding),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        xytext=(0, 5),
+        fontsize=8,
+    )
+    left.set_yscale("log")
+    left.set_ylim(rounding / 20, 20)
+    left.set_ylabel("relative error of the rebuilt moment")
+    left.set_title("The silo's moment", fontsize=10)
+    right.axhline(exact.row_cosine, color="0.0", linewidth=1)
+    right.annotate(
+        f"without noise: {exact.row_cosine:.2f}, the row itself",
+        (0.03, exact.row_cosine),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        xytext=(0, -12),
+        fontsize=8,
+    )
+    chance = chance_cosine(setting)
+    right.axhline(chance, color="0.6", linewidth=1, label=f"a blind guess: {chance:.2f}")
+    right.set_ylim(0, 1.08)
+    right.set_ylabel("|cos| of the row and what is read off")
+    right.set_title("One patient's row", fontsize=10)
+    ticks = sorted({each.epsilon for each in results if math.isfinite(each.epsilon)})
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("ε promised by each silo")
+        axes.tick_params(labelsize=8)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set_size(9)
+        axes.legend(title="noise mode", fontsize=8, title_fontsize=8, loc="center")
+    figure.text(
+        0.02,
+        0.02,
+        f"A coordinator that follows Algorithm 1 solves for the moment from what one of "
+        f"{setting.n_silos} silos sent in {setting.n_steps} rounds\n"
+        f"({setting.n_rows} rows, {setting.n_features} columns, rank {setting.iteration_rank}, "
+        f"δ = {setting.delta:g}; medians). A moment that is rebuilt well under noise is the use of the "
+        "method;\na row that is read off is a breach.",
+        fontsize=8,
+    )
+    figure.subplots_adjust(left=0.08, right=0.98, top=0.92, bottom=0.26, wspace=0.24)

@@ -13,9 +13,8 @@ from typing import Any, Literal
 from fedpower.errors import InputError
 from fedpower.experiments.audit_secure import SecureGame, secured
 from fedpower.experiments.audit_worlds import Game, Progress, budget_for
-from fedpower.privacy.accounting import epsilon_of, mu_of
+from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
 from fedpower.privacy.audit import AuditResult, audit_scores
-from fedpower.privacy.calibration import NoiseMode, noise_multiplier
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import Study

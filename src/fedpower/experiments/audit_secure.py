@@ -19,16 +19,15 @@ from fedpower.linalg.words import Words
 from fedpower.privacy.integer_release import packed_integers
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
+from fedpower.privacy.sensitivity import pack
 from fedpower.privacy.shares import shared_noise
-from fedpower.privacy.summary import pack
 from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.identity import Identity
-from fedpower.protocol.masks import total
+from fedpower.protocol.messages import MaskedMoment
 from fedpower.protocol.releases import Moment
-from fedpower.protocol.secure_messages import MaskedMoment
-from fedpower.protocol.secure_releases import SecureReleases, share_of_sum
+from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure_releases import SecureReleases, share_of_sum, total
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers.secure import SecureSettings, secure
+from fedpower.protocol.solvers.upload import SecureSettings, secure
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]

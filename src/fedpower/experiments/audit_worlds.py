@@ -12,7 +12,7 @@ from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
-from fedpower.privacy.summary import MEAN_WEIGHT, pack
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack
 from fedpower.protocol.messages import (
     AskMean,
     AskSteps,
@@ -23,11 +23,9 @@ from fedpower.protocol.messages import (
     Refusal,
     read_only,
 )
-from fedpower.protocol.moment_releases import MomentReleases
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.releases import ExactReleases, MomentReleases, StepReleases
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.step_releases import StepReleases
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]

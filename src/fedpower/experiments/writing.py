@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.data import block_rows
 from fedpower.errors import InputError
-from fedpower.experiments.simulated import Model
+from fedpower.experiments.models import Model
 from fedpower.report.atomic import staged
 
 Array = NDArray[np.float64]

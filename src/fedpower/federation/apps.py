@@ -16,9 +16,7 @@ from typing import Any
 
 from nvflare.apis.fl_context import FLContext
 
-from fedpower.engines.flare.carrier import HEADER_BYTES
-from fedpower.engines.flare.controller import CoordinatorController
-from fedpower.engines.flare.executor import SiloExecutor
+from fedpower.engines.flare import HEADER_BYTES, CoordinatorController, SiloExecutor
 from fedpower.engines.inprocess import Answers
 from fedpower.engines.pacing import Pace
 from fedpower.errors import InputError
@@ -29,7 +27,7 @@ from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.secure_messages import KeyGone
+from fedpower.protocol.messages import KeyGone
 
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 

@@ -18,7 +18,7 @@ from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, moved, read_study
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.identity import Identity
+from fedpower.protocol.roll import Identity
 
 MADE_UP_ROWS = 1000
 IDENTITY = "identity.pem"

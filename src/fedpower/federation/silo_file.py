@@ -9,18 +9,16 @@ from typing import Any
 
 from fedpower.data import RowSource, open_query, open_source
 from fedpower.errors import InputError, LedgerError, ProtocolError
-from fedpower.federation.study_file import StudyFile
-from fedpower.federation.tables import NUMBER, Keys, check_keys, read_toml
+from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
 from fedpower.privacy.data_version import (
     DEFAULT_VERSION,
     DataVersion,
     check_label,
     columns_digest,
 )
-from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.ledger_account import rounded_down
-from fedpower.protocol.identity import Identity
+from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.protocol.private_study import attempt_epsilon, worst_epsilon
+from fedpower.protocol.roll import Identity
 
 DATA: Keys = {"path": str, "name": str, "version": str, "drop": list, "extra_columns": str}
 QUERY: Keys = {

@@ -13,10 +13,9 @@ from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.open_releases import open_releases
 from fedpower.protocol.private_study import budget_of, study_mu
 from fedpower.protocol.secure_releases import SecureReleases
-from fedpower.protocol.silo import Releases, Silo
+from fedpower.protocol.silo import Releases, Silo, open_releases
 from fedpower.protocol.study import Study
 
 

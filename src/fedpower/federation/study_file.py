@@ -1,14 +1,11 @@
-"""The study file: what a consortium agrees on, the same bytes of meaning at every party.
-
-Its hash travels in every message. Comments, order and spacing do not count, values do, and so do the
-defaults that they leave to fedpower. Where the coordinator runs is not part of it: certificates say
-who it is.
-"""
+"""TOML files whose every key is known: what is missing, unknown or of another type is refused."""
 
 import functools
 import hashlib
 import json
+import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +14,73 @@ from typing import Any
 from fedpower.data import RowTreatment
 from fedpower.errors import InputError, is_showable
 from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
-from fedpower.federation.tables import NUMBER, Keys, as_toml, check_keys, read_toml
 from fedpower.parameters import DEFAULTS, SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
+
+NUMBER = (int, float)
+SPOKEN: dict[object, str] = {
+    str: "text in quotes",
+    int: "a whole number",
+    float: "a number with a decimal point",
+    NUMBER: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
+Keys = Mapping[str, object]
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Return the content of a TOML file; ``what`` is what sentences call it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{what} must exist, got no file at {path}; check the path") from None
+    except IsADirectoryError:
+        raise InputError(f"{what} must be a file, got the folder {path}; give the file") from None
+    except OSError as error:
+        raise InputError(
+            f"{what} {path} must be readable but is not ({error.strerror}); check its permissions"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{what} {path} must be TOML, got something else ({error}); correct that line"
+        ) from None
+
+
+def check_keys(where: str, table: Mapping[str, Any], keys: Keys, needed: tuple[str, ...]) -> None:
+    """Refuse a table with a key that is not in ``keys``, of another type, or missing from ``needed``."""
+    for name, value in table.items():
+        if name not in keys:
+            raise InputError(
+                f"{where} must have only the keys {', '.join(keys)}, got {name!r}; remove it"
+            )
+        kind = keys[name]
+        allowed = kind if isinstance(kind, tuple) and kind is not NUMBER else (kind,)
+        if not any(_is(value, each) for each in allowed):
+            spoken = " or ".join(SPOKEN[each] for each in allowed)
+            raise InputError(f"{name} in {where} must be {spoken}, got {value!r}; change it")
+    for name in needed:
+        if name not in table:
+            raise InputError(f"{where} must have {name!r}, got none; add it")
+
+
+def as_toml(value: Any) -> str:
+    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
+    if isinstance(value, list):
+        return f"[{', '.join(as_toml(each) for each in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _is(value: object, kind: Any) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, kind)
+
 
 FORMAT = "fedpower-study/1"
 PORT = 8002

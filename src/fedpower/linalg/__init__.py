@@ -1,23 +1,22 @@
 """The linear algebra of the paper: pure functions, no randomness, no input or output."""
 
-from fedpower.linalg.alignment import ALIGNMENTS, rotation
-from fedpower.linalg.diagnostics import (
+from fedpower.linalg.subspace import (
+    ALIGNMENTS,
+    captured_variance_ratio,
     condition_number,
     heterogeneity,
+    is_orthonormal,
     misalignment,
     noise_error_term,
+    orth,
     parallel_error_term,
-    sampling_error_term,
-)
-from fedpower.linalg.orth import is_orthonormal, orth
-from fedpower.linalg.ritz import fix_signs, ritz_pairs
-from fedpower.linalg.subspace import (
-    captured_variance_ratio,
     principal_angles,
     projection_distance,
+    rotation,
+    sampling_error_term,
     sin_theta,
 )
-from fedpower.linalg.triangle import lower_triangle
+from fedpower.linalg.symmetric import fix_signs, lower_triangle, ritz_pairs
 
 __all__ = [
     "ALIGNMENTS",

@@ -1,12 +1,76 @@
-"""How far apart two subspaces are, and how much variance one captures."""
+"""Bases and subspaces: the paper's `orth`, rotations, distances, and the quantities of its analysis."""
 
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+ORTHONORMAL_TOLERANCE = 1e-6
+"""How far from the identity ``ZᵀZ`` may be, entry by entry, for ``Z`` to count as orthonormal."""
+
+
+def orth(product: Array) -> Array:
+    """Return an orthonormal basis Z of the columns of ``product`` by QR [FP eq. 2.1].
+
+    The QR factor with a non-negative diagonal of R is taken: for full column rank it is unique, so the
+    same product gives the same basis whichever way it was summed. A rank-deficient product (a silo with
+    fewer rows than columns of the basis, a zero product) still gives orthonormal columns: Householder QR
+    completes the basis.
+    """
+    basis, triangle = np.linalg.qr(product)
+    signs = np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+    return np.ascontiguousarray(basis * signs)
+
+
+def is_orthonormal(basis: Array, tolerance: float = ORTHONORMAL_TOLERANCE) -> bool:
+    """Return whether the columns of ``basis`` are finite and orthonormal to ``tolerance``."""
+    if not np.isfinite(basis).all():
+        return False
+    gram = basis.T @ basis
+    return bool(np.abs(gram - np.eye(gram.shape[0])).max(initial=0.0) <= tolerance)
+
+
+Alignment = Literal["procrustes", "sign", "identity"]
+
+
+def procrustes(basis: Array, reference: Array) -> Array:
+    """Return D = argmin over orthogonal D of ‖basis·D − reference‖_F [FP eq. 3.2, F = O_r].
+
+    D = W₁W₂ᵀ from the SVD W₁ΛW₂ᵀ of basisᵀ·reference [Schönemann 1966].
+
+    Deviation: Lemma 17 of the paper's appendix prints W₁W₂ for an SVD written W₁ΣW₂; the two agree
+    once W₂ there is read as the transposed factor.
+    """
+    left, _, right_t = np.linalg.svd(basis.T @ reference)
+    return np.asarray(left @ right_t)
+
+
+def sign(basis: Array, reference: Array) -> Array:
+    """Return the diagonal ±1 matrix that best aligns column by column [LocalPower, sign-fixing]."""
+    inner = np.einsum("ij,ij->j", basis, reference)
+    return np.diag(np.where(inner < 0, -1.0, 1.0))
+
+
+def identity(basis: Array, reference: Array) -> Array:
+    """Return the identity: no alignment [FP eq. 3.2, F = {I_r}]."""
+    del reference
+    return np.eye(basis.shape[1])
+
+
+ALIGNMENTS: dict[Alignment, Callable[[Array, Array], Array]] = {
+    "procrustes": procrustes,
+    "sign": sign,
+    "identity": identity,
+}
+
+
+def rotation(alignment: Alignment, basis: Array, reference: Array) -> Array:
+    """Return the r×r orthogonal D that ``alignment`` gives for ``basis`` against ``reference``."""
+    return ALIGNMENTS[alignment](basis, reference)
 
 
 def sin_theta(basis: Array, target: Array) -> float:
@@ -41,3 +105,81 @@ def captured_variance_ratio(basis: Array, moment: Array, rank: int | None = None
     )
     captured = float(np.einsum("ij,ij->", basis, moment @ basis))
     return captured / best if best > 0 else 1.0
+
+
+def heterogeneity(moments: Sequence[Array], pooled: Array) -> float:
+    """Return η = max_i ‖A_i − A‖₂ / ‖A‖₂ [FP Def. 4]."""
+    norm = np.linalg.norm(pooled, 2)
+    return float(max(np.linalg.norm(moment - pooled, 2) for moment in moments) / norm)
+
+
+def misalignment(aligned: Sequence[Array], reference: Array) -> float:
+    """Return ρ_t = max_i ‖Z_t^(i) D^(i) − Z_t^(1)‖₂ for already rotated bases [FP eq. 3.3]."""
+    return float(max(np.linalg.norm(basis - reference, 2) for basis in aligned))
+
+
+def condition_number(pooled: Array) -> float:
+    """Return κ = ‖A‖₂‖A†‖₂, the ratio of the largest to the smallest non-zero eigenvalue [FP §2.6]."""
+    values = np.linalg.svd(pooled, compute_uv=False)
+    nonzero = values[values > values[0] * pooled.shape[0] * np.finfo(np.float64).eps]
+    return float(nonzero[0] / nonzero[-1]) if nonzero.size else float("nan")
+
+
+def noise_error_term(
+    *,
+    noise_std: float,
+    gap: float,
+    n_features: int,
+    n_steps: int,
+    n_averaged: int,
+    max_misalignment: float,
+    partial: bool = False,
+) -> float:
+    """Return I₁, the error from the privacy noise [FP eq. 3.4; eq. 3.8 when ``partial``].
+
+    ``gap`` is σ_k − σ_{k+1}; ``n_averaged`` is m, or K under partial participation.
+    """
+    log_term = np.log(n_features * n_steps)
+    spread = max(np.sqrt(n_features * log_term / n_averaged), log_term / n_averaged)
+    return float(_prefactor(gap, max_misalignment, n_averaged, partial) * noise_std * spread)
+
+
+def parallel_error_term(
+    *,
+    largest_eigenvalue: float,
+    gap: float,
+    heterogeneity: float,
+    max_misalignment: float,
+    n_averaged: int,
+    partial: bool = False,
+) -> float:
+    """Return I₂, the error from local steps [FP eq. 3.5; eq. 3.9 when ``partial``]."""
+    bias = heterogeneity + (2 + heterogeneity) * max_misalignment
+    factor = _prefactor(gap, max_misalignment, n_averaged, partial)
+    return float(factor * 2 * largest_eigenvalue * bias)
+
+
+def sampling_error_term(
+    *,
+    largest_eigenvalue: float,
+    gap: float,
+    n_features: int,
+    n_steps: int,
+    n_participants: int,
+    max_misalignment: float,
+) -> float:
+    """Return I₃, the error from sampling K silos a round [FP eq. 3.10]."""
+    log_term = np.log(n_features * n_steps)
+    spread = max(np.sqrt(log_term / n_participants), log_term / n_participants)
+    factor = _prefactor(gap, max_misalignment, n_participants, partial=True)
+    return float(factor * largest_eigenvalue * spread)
+
+
+def _prefactor(gap: float, max_misalignment: float, n_averaged: int, partial: bool) -> float:
+    """Return (σ_k − σ_{k+1})⁻¹ / (1 − c·max ρ_t), c = 1 − 1/m in full and 1 in partial participation.
+
+    Where the denominator is not positive the theorem says nothing: the term is then infinite.
+    """
+    share = 1.0 if partial else 1 - 1 / n_averaged
+    denominator = gap * (1 - share * max_misalignment)
+    return 1 / denominator if denominator > 0 else float("inf")

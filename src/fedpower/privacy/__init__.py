@@ -1,7 +1,13 @@
 """Differential privacy that a silo enforces itself: sensitivity, calibration, noise, ledger, audit."""
 
-from fedpower.privacy.accounting import compose, delta_of, epsilon_of, mu_of
-from fedpower.privacy.calibration import default_delta, noise_std
+from fedpower.privacy.accounting import (
+    compose,
+    default_delta,
+    delta_of,
+    epsilon_of,
+    mu_of,
+    noise_std,
+)
 from fedpower.privacy.ledger import Ledger
 
 __all__ = [

@@ -4,18 +4,17 @@ import math
 from dataclasses import dataclass, field
 
 from fedpower.errors import InputError
-from fedpower.privacy.accounting import delta_with_distance, mu_of
-from fedpower.privacy.calibration import NoiseMode, noise_multiplier
+from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
 from fedpower.privacy.integer_release import IntegerNoise, integer_noise
-from fedpower.privacy.lattice import BITS
-from fedpower.privacy.noise import TV_PER_INTEGER
+from fedpower.privacy.noise import BITS, TV_PER_INTEGER
 from fedpower.privacy.sensitivity import (
     mean_sensitivity,
     paper_sensitivity,
     product_sensitivity,
     rounding_slack,
+    summary_sensitivity,
+    summary_size,
 )
-from fedpower.privacy.summary import summary_sensitivity, summary_size
 
 LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""

@@ -57,8 +57,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg.words import Words
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
-from fedpower.privacy.sensitivity import whole
-from fedpower.privacy.summary import MEAN_WEIGHT, factors
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, factors, whole
 
 SIDE = 2**20
 """S of every release; `fedpower.data.lattice_rows` rounds rows to as many bits."""

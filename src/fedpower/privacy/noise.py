@@ -1,14 +1,20 @@
-"""Where the noise comes from: random words, and integers that are exactly rounded normals."""
+"""Noise: random words, exactly rounded normals, the lattice, and the one mechanism that releases.
+
+Values and noise live on a lattice, so that the low bits of floats tell nothing [M12]. `perturb` is the
+only code that turns a private array into a public one.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_right
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
 
@@ -193,3 +199,185 @@ def _cumulative_table() -> list[int]:
 
 _CUMULATIVE = _cumulative_table()
 _CUMULATIVE_HIGH = np.array([entry >> 64 for entry in _CUMULATIVE], dtype=np.uint64)
+
+
+BITS = 30
+"""The noise is between 2³⁰ and 2³¹ lattice steps wide, more where quantisation has to be paid."""
+
+_LARGEST_INTEGER = 2.0**61
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lattice:
+    """The multiples of `spacing`, and noise of `scale` steps for a release of `sensitivity`.
+
+    Attributes
+    ----------
+    spacing
+        g, a power of two: dividing a float64 by it is exact, so quantising is exact rounding.
+    scale
+        m, the noise's standard deviation in steps.
+    sensitivity
+        Δ + g√N, of the quantised value.
+    """
+
+    spacing: float
+    scale: int
+    sensitivity: float
+
+    @property
+    def std(self) -> float:
+        """The noise's standard deviation, mg."""
+        return self.scale * self.spacing
+
+
+def lattice_for_multiplier(multiplier: float, *, sensitivity: float, n_coordinates: int) -> Lattice:
+    """Return the lattice whose noise is at least `multiplier` times the *quantised* sensitivity.
+
+    Neighbours and norm are those of `sensitivity`, a Euclidean bound Δ on N coordinates.
+    Theorem: the quantised value has sensitivity at most Δ + g√N. Proof: each coordinate of each
+    neighbour moves by at most g/2, so their difference moves by at most g√N in norm. ∎
+
+    g is the power of two with 2³⁰ ≤ multiplier·Δ/g < 2³¹, and m the smallest integer with
+    mg ≥ multiplier·(Δ + g√N). The excess over the ideal noise is at most a relative
+    2⁻³⁰(1 + multiplier·√N).
+    """
+    _check_noise("multiplier", multiplier)
+    _check_noise("sensitivity", sensitivity)
+    spacing = _spacing(multiplier * sensitivity)
+    quantised = sensitivity / spacing + math.sqrt(n_coordinates)
+    scale = math.ceil(multiplier * quantised * (1 + 2.0**-50))
+    return _lattice(spacing, scale, sensitivity, n_coordinates)
+
+
+def lattice_for_std(std: float, *, sensitivity: float, n_coordinates: int) -> Lattice:
+    """Return the lattice whose noise is `std`, rounded up to a step of a relative 2⁻³⁰."""
+    _check_noise("std", std)
+    spacing = _spacing(std)
+    return _lattice(spacing, math.ceil(std / spacing), sensitivity, n_coordinates)
+
+
+def quantise(values: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
+    """Return round(values/spacing), exact because `spacing` is a power of two, within ±2⁶¹.
+
+    What lies beyond is brought back to it, which moves no two values farther apart: rows of norm ≤ 1 come
+    there only where the noise is below 2⁻³⁰, and a refusal would tell that they did.
+    """
+    if not np.all(np.isfinite(values)):
+        raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
+    steps = values / spacing
+    return np.rint(np.clip(steps, -_LARGEST_INTEGER, _LARGEST_INTEGER)).astype(np.int64)
+
+
+def _spacing(std: float) -> float:
+    return math.ldexp(1.0, math.frexp(std)[1] - 1 - BITS)
+
+
+def _lattice(spacing: float, scale: int, sensitivity: float, n_coordinates: int) -> Lattice:
+    if scale > MAX_SCALE:
+        raise InputError(
+            f"quantising {n_coordinates} numbers must not double the noise, got {scale} lattice "
+            "steps; release fewer numbers or ask for a larger epsilon"
+        )
+    total = sensitivity + spacing * math.sqrt(n_coordinates)
+    return Lattice(spacing=spacing, scale=scale, sensitivity=total * (1 + 2.0**-50))
+
+
+def _check_noise(name: str, value: float) -> None:
+    if not 1e-200 < value < 1e200:
+        raise InputError(f"{name} must be a positive number, got {value!r}; calibrate it first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noised:
+    """A release and what it cost.
+
+    Attributes
+    ----------
+    value
+        The noised array, read-only.
+    std
+        The standard deviation really used, lattice included.
+    spacing
+        The lattice's step; 0 if nothing was noised (ε = ∞).
+    sensitivity
+        The sensitivity really paid for: the stated one, the float slack and the quantisation;
+        ∞ if nothing was noised.
+    tv
+        Total variation distance of this release from the ideal mechanism's: see
+        `accounting.delta_with_distance`.
+    """
+
+    value: NDArray[np.float64]
+    std: float
+    spacing: float
+    sensitivity: float
+    tv: float
+
+    @property
+    def mu(self) -> float:
+        """The release's Gaussian-DP parameter: sensitivity over std; ∞ without noise."""
+        return math.inf if self.std == 0 else self.sensitivity / self.std
+
+
+def perturb(
+    values: ArrayLike,
+    *,
+    sensitivity: float,
+    source: NoiseSource,
+    multiplier: float | None = None,
+    std: float | None = None,
+) -> Noised:
+    """Return everything one release holds, plus N(0, std²) in every number, on a lattice.
+
+    Neighbours: replace one row. Norm: Euclidean, over all the numbers together. What has another norm
+    is brought to this one by an isometry first: `summary.pack` does so for a symmetric moment.
+
+    Parameters
+    ----------
+    values
+        The numbers, in an array of any shape.
+    sensitivity
+        Of all the numbers together, what float64 adds to it included (`rounding_slack`).
+    source
+        `SystemNoise()`, or words for an experiment.
+    multiplier, std
+        One of the two: the noise as a multiple of the sensitivity (modes `step` and `moment`), or as
+        it is (mode `paper`, whose ν is printed). 0 adds nothing.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        raise InputError(
+            f"a release must hold at least one number, got shape {array.shape}; check the basis"
+        )
+    lattice = _lattice_for(array.size, sensitivity, multiplier, std)
+    if lattice is None:
+        value = array.copy()
+        value.setflags(write=False)
+        return Noised(value=value, std=0.0, spacing=0.0, sensitivity=math.inf, tv=0.0)
+    integers = quantise(array, lattice.spacing)
+    integers += gaussian_integers(source, array.size, scale=lattice.scale).reshape(array.shape)
+    value = integers.astype(np.float64) * lattice.spacing
+    value.setflags(write=False)
+    return Noised(
+        value=value,
+        std=lattice.std,
+        spacing=lattice.spacing,
+        sensitivity=lattice.sensitivity,
+        tv=array.size * TV_PER_INTEGER,
+    )
+
+
+def _lattice_for(
+    n_coordinates: int, sensitivity: float, multiplier: float | None, std: float | None
+) -> Lattice | None:
+    if (multiplier is None) == (std is None):
+        raise InputError("one of multiplier and std must be given, got both or none; pass one")
+    if multiplier == 0 or std == 0:
+        return None
+    if multiplier is not None:
+        return lattice_for_multiplier(
+            multiplier, sensitivity=sensitivity, n_coordinates=n_coordinates
+        )
+    assert std is not None
+    return lattice_for_std(std, sensitivity=sensitivity, n_coordinates=n_coordinates)

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.integer_release import SIDE
-from fedpower.privacy.lattice import quantise
-from fedpower.privacy.noise import gaussian_integers
-from fedpower.privacy.summary import MEAN_WEIGHT
+from fedpower.privacy.noise import gaussian_integers, quantise
+from fedpower.privacy.sensitivity import MEAN_WEIGHT
 
 Array = NDArray[np.float64]
 

@@ -15,15 +15,16 @@ from typing import Any
 from fedpower.errors import ProtocolError, is_showable
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
+    AskMasked,
     AskSteps,
     Message,
+    Present,
     Question,
     Refusal,
     encode,
     encoded_size,
 )
 from fedpower.protocol.receiving import cleaned, problem_with
-from fedpower.protocol.secure_messages import AskMasked, Present
 from fedpower.protocol.study import Study
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.linalg.alignment import Alignment
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
+from fedpower.linalg.subspace import Alignment
+
+Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRoll:
+    """Calls the roll of a secure sum: asks for a fresh key, signed by the silo's identity.
+
+    Attributes
+    ----------
+    attempt
+        Counts the run's attempts from 0; a later one has fresh keys and fresh noise.
+    """
+
+    kind: ClassVar[str] = "call-roll"
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """A silo's answer to a roll call: its place on the roll.
+
+    Attributes
+    ----------
+    n_rows
+        s_i, public.
+    key
+        The public half of an X25519 key for this attempt alone.
+    signature
+        Ed25519, of these and of what they belong to (`roll.signed_content`).
+    charged
+        For how many attempts the silo was charged so far, in this study and on these rows, over all
+        runs. Its ledger counts; no row does.
+    """
+
+    kind: ClassVar[str] = "present"
+    n_rows: int
+    key: bytes
+    signature: bytes
+    charged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskMasked:
+    """Asks for the masked moment of a silo on the roll.
+
+    Attributes
+    ----------
+    roll
+        The whole roll, as `roll.Roll.to_bytes` writes it.
+    """
+
+    kind: ClassVar[str] = "ask-masked-moment"
+    roll: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedMoment:
+    """One silo's part of a secure sum, uniform to whoever does not have all the others'.
+
+    Attributes
+    ----------
+    words
+        Its quantised summary, its share of the noise and its masks, added modulo 2⁶⁴.
+    charged
+        As in :class:`Present`, this upload counted.
+    """
+
+    kind: ClassVar[str] = "masked-moment"
+    words: Words
+    charged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGone:
+    """A silo's answer where it no longer has its key on the roll: it was started again meanwhile.
+
+    Nothing was charged, and no sum over that roll can be had any more: the next roll is to be called.
+    """
+
+    kind: ClassVar[str] = "key-gone"
+
 
 Array = NDArray[np.float64]
 
@@ -353,3 +434,24 @@ def _fits(value: object, hint: Any) -> bool:
     if isinstance(value, np.ndarray):
         return bool(hint == (NDArray[np.uint64] if value.dtype == np.uint64 else Array))
     return isinstance(value, (int, float) if hint is float else origin or hint)
+
+
+LARGEST = float(np.finfo(np.float32).max)
+
+NOISE_TO_PEAK = 2.0**-10
+"""Noise at least this large beside the largest number makes rounding to float32 harmless.
+
+Rounding moves a number by at most 2⁻²⁵ of itself: at most 2⁻¹⁵ of the noise's standard deviation, a
+relative 10⁻⁹ of its variance.
+"""
+
+
+def rounded(array: Array, noise_std: float) -> Array:
+    """Return ``array`` rounded to float32 where its noise is far above that, else as it is.
+
+    Rounding what is noised already is post-processing: it costs no privacy.
+    """
+    peak = float(np.abs(array).max(initial=0.0))
+    if noise_std <= 0 or noise_std < NOISE_TO_PEAK * peak or peak > LARGEST:
+        return array
+    return array.astype(np.float32).astype(np.float64)

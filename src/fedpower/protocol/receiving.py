@@ -16,23 +16,26 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
+from fedpower.privacy.sensitivity import summary_size
 from fedpower.privacy.shares import shared_noise
-from fedpower.privacy.summary import summary_size
 from fedpower.protocol.messages import (
+    AskMasked,
     AskMean,
     AskMoment,
     AskSteps,
+    CallRoll,
     Enrol,
     Enrolment,
+    KeyGone,
     LocalSteps,
+    MaskedMoment,
     MeanRow,
     PackedMoment,
+    Present,
     Question,
 )
-from fedpower.protocol.primitives import KEY_BYTES, SIGNATURE_BYTES, gives_secret
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.roll import Place
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
+from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]

@@ -12,29 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import sin_theta
-from fedpower.privacy.summary import summary_size
+from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.local_steps import take_local_steps
 from fedpower.protocol.messages import (
     Answer,
+    AskMasked,
     AskSteps,
+    CallRoll,
     LocalSteps,
+    MaskedMoment,
     MeanRow,
     Message,
     PackedMoment,
+    Present,
     Question,
     encoded_size,
     read_only,
+    rounded,
 )
-from fedpower.protocol.primitives import KEY_BYTES, SIGNATURE_BYTES
 from fedpower.protocol.private_study import NOISE_SHARE
-from fedpower.protocol.releases import packed
-from fedpower.protocol.roll import Place, Roll
-from fedpower.protocol.secure_messages import AskMasked, CallRoll, MaskedMoment, Present
+from fedpower.protocol.releases import packed, take_local_steps
+from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import Study
-from fedpower.protocol.wire import rounded
 
 Array = NDArray[np.float64]
 

@@ -1,25 +1,81 @@
-"""What a silo computes from its rows and lets out when nothing is private."""
+"""What a silo computes from its rows and lets out: exact, the moment noised once, or each step noised.
 
-from typing import Protocol
+Every number that leaves a private study goes through `Ledger.release` [docs/privacy.md, rules 1 and 2]:
+charged and stored in one durable transaction, and the same question gets the stored bytes again.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.exact_moment import ExactMoments
-from fedpower.errors import InputError
-from fedpower.linalg import lower_triangle
+from fedpower.errors import InputError, ProtocolError
+from fedpower.linalg import lower_triangle, misalignment, orth, rotation
 from fedpower.linalg.words import Words
-from fedpower.privacy.integer_release import IntegerNoise
-from fedpower.protocol.local_steps import take_local_steps
+from fedpower.privacy.budget import Budget
+from fedpower.privacy.data_version import THIS_FIT, DataVersion
+from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import Noised, NoiseSource, perturb
+from fedpower.privacy.sensitivity import unpack
 from fedpower.protocol.messages import (
     AskSteps,
     LocalSteps,
     MeanRow,
+    Message,
     PackedMoment,
+    decode,
+    encode,
     read_only,
+    rounded,
 )
+from fedpower.protocol.private_study import study_mu
+from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
+Multiply = Callable[[Array], Array]
+"""Z ↦ A_i Z, with or without noise: the one seam through which noise enters the iteration."""
+
+
+def take_local_steps(
+    multiply: Multiply, ask: AskSteps, total_variance: float | None = None
+) -> LocalSteps:
+    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it.
+
+    Z_t is left out where the coordinator holds it already (a single step starts from the broadcast
+    basis) or does not need it (the silo aligns by itself). What is returned is computed from the
+    products alone: with noised products it is post-processing of them [FP Remark 1].
+
+    Where ``ask.pooled`` is there, steps are corrected for drift: A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ agrees with
+    AZ at Z_τ, however far this silo's moment is from the pooled one. It takes one more product.
+    """
+    drift = None if ask.pooled is None else ask.pooled - multiply(ask.basis)
+
+    def step(basis: Array) -> Array:
+        plain = multiply(basis) + ask.shift * basis
+        return plain if drift is None else plain + drift @ (ask.basis.T @ basis)
+
+    basis = ask.basis
+    for _ in range(ask.n_local_steps - 1):
+        basis = orth(step(basis))
+    product = step(basis)
+    spread = None
+    if ask.align is not None:
+        turn = rotation(ask.align, basis, ask.basis)
+        product = product @ turn
+        spread = misalignment([basis @ turn], ask.basis)
+    needs_basis = ask.align is None and ask.n_local_steps > 1
+    return LocalSteps(
+        product=read_only(product),
+        basis=read_only(basis) if needs_basis else None,
+        total_variance=total_variance,
+        misalignment=spread,
+    )
 
 
 class Moment(Protocol):
@@ -122,3 +178,277 @@ def integers_of(
         )
     below = sums.squares.at(lower_triangle(sums.total.size))
     return below, sums.total if with_mean else None, sums.square_total
+
+
+class ChargedReleases:
+    """A silo's rows, its ledger and the names under which it books releases.
+
+    Parameters
+    ----------
+    moment
+        The silo's rows, of norm at most 1.
+    study, budget
+        The agreed terms and the price list that follows from them.
+    ledger
+        The silo's own.
+    source
+        Where noise comes from.
+    data
+        Which rows these are, as their operator declares them; the ledger refuses any but those of their
+        version. None for a ledger that lives no longer than the rows.
+    """
+
+    def __init__(
+        self,
+        moment: Moment,
+        study: Study,
+        budget: Budget,
+        *,
+        ledger: Ledger,
+        source: NoiseSource,
+        data: DataVersion | None,
+    ) -> None:
+        self._moment = moment
+        self._study = study
+        self._budget = budget
+        self._ledger = ledger
+        self._source = source
+        self._data = data
+        self._booked = THIS_FIT if data is None else ledger.booked_as(data)
+        self._digest = study.digest
+        self._run = ""
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows."""
+        return self._moment.n_rows
+
+    def begin(self, run: str) -> None:
+        """Take note of the run whose question is answered next."""
+        self._run = run
+
+    def check_affordable(self) -> None:
+        """Refuse now, in one sentence, a study that the ledger could not pay for to the end."""
+        budget = self._budget
+        mu = study_mu(budget, self.n_rows)
+        slack = budget.slack_delta * budget.n_releases
+        self._ledger.check_affordable(study=self._booked_as, mu=mu, slack_delta=slack)
+
+    @property
+    def _booked_as(self) -> str:
+        """The ledger's name for this study on this version: another version is another release."""
+        return f"{self._study.ledger_name}/{self._booked.name}"
+
+    def _key(self, kind: str, *parts: bytes) -> str:
+        """Return the identity of a question: equal questions get the stored answer."""
+        digest = hashlib.sha256()
+        for part in (kind.encode(), self._booked.key.encode(), *parts):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return f"{kind}:{digest.hexdigest()}"
+
+
+class MomentReleases(ChargedReleases):
+    """Mode ``moment``: A_i, its mean row and its trace are noised once; all else is post-processing."""
+
+    _summary: tuple[Array, Array | None, float] | None = None
+    _made_for = ""
+    """The run for which the release was made: others that are given it analyse it once more."""
+
+    def mean(self) -> MeanRow:
+        """Return the mean row of the one noised release."""
+        _, mean, _ = self._released()
+        assert mean is not None, "a study that centres releases the mean"
+        return MeanRow(mean=read_only(mean))
+
+    def steps(self, ask: AskSteps) -> LocalSteps:
+        """Return local power steps on the noised moment: free."""
+        moment, mean, trace = self._released()
+        center = ask.center
+        if center is None:
+            return self._rounded(
+                take_local_steps(lambda basis: moment @ basis, ask, total_variance=trace)
+            )
+        assert mean is not None
+
+        def multiply(basis: Array) -> Array:
+            about_mean = mean @ basis
+            about_center = center @ basis
+            return (
+                moment @ basis
+                - np.outer(center, about_mean - about_center)
+                - np.outer(mean, about_center)
+            )
+
+        total = trace - 2 * float(center @ mean) + float(center @ center)
+        return self._rounded(take_local_steps(multiply, ask, total_variance=total))
+
+    def moment(self) -> PackedMoment:
+        """Return the noised moment itself, about the silo's own noised mean where the study centres."""
+        # With every digit: what hides a silo's own in the sum is added there, for all of them together.
+        moment, mean, trace = self._released()
+        if mean is None:
+            sent = packed(moment, None, trace)
+        else:
+            sent = packed(moment - np.outer(mean, mean), mean, trace - float(mean @ mean))
+        return replace(sent, made_for=self._made_for)
+
+    @property
+    def _entry_std(self) -> float:
+        """The noise off the diagonal, which is also about that of a product's entries."""
+        return self._budget.std(self.n_rows) / math.sqrt(2.0)
+
+    def _rounded(self, outcome: LocalSteps) -> LocalSteps:
+        product = read_only(rounded(outcome.product, self._entry_std))
+        return replace(outcome, product=product, made_for=self._made_for)
+
+    def _released(self) -> tuple[Array, Array | None, float]:
+        if self._summary is None:
+            self._summary = self._release()
+        return self._summary
+
+    def _release(self) -> tuple[Array, Array | None, float]:
+        budget, with_mean = self._budget, self._study.center
+        noise, n_rows = budget.integers, self.n_rows
+        exact = integers_of(self._moment, noise, n_rows=n_rows, with_mean=with_mean)
+
+        def payload() -> bytes:
+            noised = perturb_integers(*exact, noise=noise, source=self._source)
+            vector = packed_integers(*noised, n_rows=n_rows, noise=noise)
+            run = self._run.encode()
+            return len(run).to_bytes(2, "little") + run + vector.astype("<f8").tobytes()
+
+        raw = self._ledger.release(
+            key=self._key("moment", self._study.moment_terms.encode()),
+            purpose="moment, mean and trace" if with_mean else "moment and trace",
+            study=self._booked_as,
+            data=self._data,
+            mu=budget.mu,
+            slack_delta=budget.slack_delta,
+            payload=payload,
+        )
+        length = int.from_bytes(raw[:2], "little")
+        self._made_for = raw[2 : 2 + length].decode()
+        vector = np.frombuffer(raw[2 + length :], dtype="<f8")
+        return unpack(vector, budget.n_features, with_mean=with_mean)
+
+
+Body = TypeVar("Body", MeanRow, LocalSteps)
+
+
+class StepReleases(ChargedReleases):
+    """Modes ``step`` and ``paper``: every step's product is noised [FP Alg. 2, line 6]."""
+
+    def mean(self) -> MeanRow:
+        """Return the noised mean row: one release of the study's T + 1."""
+        budget, n_rows = self._budget, self._moment.n_rows
+
+        def payload() -> bytes:
+            noised = perturb(
+                self._moment.mean(),
+                sensitivity=budget.mean_sensitivity(n_rows),
+                multiplier=budget.multiplier,
+                source=self._source,
+            )
+            return _store(MeanRow(mean=noised.value))
+
+        return _recall(self._release("mean", payload, 1, self._digest.encode()), MeanRow)
+
+    def steps(self, ask: AskSteps) -> LocalSteps:
+        """Return noised local steps; costs as many releases as there are steps."""
+        if ask.shift != 0:
+            raise ProtocolError(
+                f"a shift must be 0 where products are noised, got {ask.shift}; "
+                "only a noised moment needs one"
+            )
+        if ask.pooled is not None:
+            raise ProtocolError(
+                "drift-corrected steps must be asked for in a study with noise='moment' or none, got "
+                "one whose products are noised: the product they need would be one more release"
+            )
+
+        def payload() -> bytes:
+            traces: list[float] = []
+
+            def multiply(basis: Array) -> Array:
+                product, trace = self._noised_product(basis, ask.center)
+                traces.append(trace)
+                return product
+
+            outcome = take_local_steps(multiply, ask)
+            total = float(np.mean(traces)) if self._budget.with_trace else None
+            std = self._budget.std(self.n_rows, _norm(ask.center))
+            return _store(
+                replace(
+                    outcome,
+                    product=read_only(rounded(outcome.product, std)),
+                    total_variance=total,
+                )
+            )
+
+        center = b"" if ask.center is None else ask.center.tobytes()
+        question = (
+            self._digest.encode(),
+            repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode(),
+            np.ascontiguousarray(ask.basis).tobytes(),
+            center,
+        )
+        return _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+
+    def moment(self) -> PackedMoment:
+        """Refuse: only ``moment`` mode has a price for the moment itself."""
+        raise ProtocolError(
+            f"the moment itself must be asked for in a study with noise='moment', got one with "
+            f"noise={self._budget.mode!r}; ask for steps"
+        )
+
+    def _noised_product(self, basis: Array, center: Array | None) -> tuple[Array, float]:
+        """Return A_i Z plus noise, and tr A_i plus noise from the same release."""
+        budget = self._budget
+        product = self._moment.product(basis, center)
+        values = product.ravel()
+        if budget.with_trace:
+            values = np.append(values, self._moment.trace(center))
+        noised = self._perturb(values, self._moment.n_rows, _norm(center))
+        return noised.value[: product.size].reshape(product.shape), float(noised.value[-1])
+
+    def _perturb(self, values: Array, n_rows: int, center_norm: float) -> Noised:
+        budget = self._budget
+        printed = budget.mode == "paper"
+        return perturb(
+            values,
+            sensitivity=budget.sensitivity(n_rows, center_norm),
+            source=self._source,
+            multiplier=None if printed else budget.multiplier,
+            std=budget.std(n_rows, center_norm) if printed else None,
+        )
+
+    def _release(
+        self, purpose: str, payload: Callable[[], bytes], count: int, *question: bytes
+    ) -> bytes:
+        budget = self._budget
+        mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
+        return self._ledger.release(
+            key=self._key(purpose, *question),
+            purpose=f"{count} noised {purpose} ({budget.mode})",
+            study=self._booked_as,
+            data=self._data,
+            mu=mu * math.sqrt(count),
+            slack_delta=budget.slack_delta * count,
+            study_mu=study_mu(budget, self.n_rows),
+            payload=payload,
+        )
+
+
+def _norm(center: Array | None) -> float:
+    return 0.0 if center is None else float(np.linalg.norm(center))
+
+
+def _store(body: MeanRow | LocalSteps) -> bytes:
+    return encode(Message(study="", run="", round=0, silo="", body=body))
+
+
+def _recall(raw: bytes, kind: type[Body]) -> Body:
+    body = decode(raw).body
+    assert isinstance(body, kind)
+    return body

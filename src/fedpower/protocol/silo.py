@@ -6,18 +6,23 @@ answer is either what the study allows or a :class:`Refusal` in one sentence tha
 
 import logging
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
+from fedpower.privacy.data_version import DataVersion
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
+    AskMasked,
     AskMean,
     AskMoment,
     AskSteps,
+    CallRoll,
     Enrol,
     Enrolment,
     LocalSteps,
@@ -27,7 +32,9 @@ from fedpower.protocol.messages import (
     Refusal,
     read_only,
 )
-from fedpower.protocol.secure_messages import AskMasked, CallRoll
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.releases import ExactReleases, Moment, MomentReleases, StepReleases
+from fedpower.protocol.roll import Identity
 from fedpower.protocol.secure_releases import SecureReleases
 from fedpower.protocol.study import Study
 
@@ -241,3 +248,60 @@ def _cleaned(ask: AskSteps) -> AskSteps:
     if is_orthonormal(ask.basis, 1e-12):
         return ask
     return replace(ask, basis=read_only(orth(ask.basis)))
+
+
+def open_releases(
+    name: str,
+    moment: Moment,
+    study: Study,
+    *,
+    ledger: Ledger | None,
+    identity: Identity | None = None,
+    source: NoiseSource | None = None,
+    data: DataVersion | None = None,
+) -> Releases | SecureReleases:
+    """Return what a silo lets out of ``study``: exact answers where nothing is private.
+
+    Parameters
+    ----------
+    name, moment
+        The silo and its rows.
+    study
+        The agreed terms.
+    ledger
+        The silo's own; a private study needs one.
+    identity
+        The key with which the silo signs; a secure sum needs one.
+    source
+        Where noise comes from; the operating system unless an experiment injects its own.
+    data
+        Which rows these are, as their operator declares them; None where the ledger lives no longer.
+    """
+    budget = budget_of(study)
+    if budget is None:
+        return ExactReleases(moment, center=study.center)
+    if ledger is None:
+        raise InputError(
+            "a private study must be charged to a ledger, got none; create one with "
+            "`fedpower budget init`"
+        )
+    if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
+        raise InputError(
+            f"the ledger of silo {name!r} must book private releases, got seeded noise, which whoever "
+            "knows the seed takes off again; leave the noise to the operating system, or make a ledger "
+            "for experiments"
+        )
+    means: dict[str, Any] = {
+        "ledger": ledger,
+        "source": source or SystemNoise(),
+        "data": data,
+    }
+    if study.aggregation == "secure":
+        if identity is None:
+            raise InputError(
+                f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+                "`fedpower identity new`"
+            )
+        return SecureReleases(name, moment, study, budget, identity=identity, **means)
+    kind = MomentReleases if budget.mode == "moment" else StepReleases
+    return kind(moment, study, budget, **means)

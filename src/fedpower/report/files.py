@@ -11,7 +11,7 @@ import numpy as np
 from fedpower.errors import InputError
 from fedpower.report.findings import Findings
 from fedpower.report.page import page
-from fedpower.report.page.shape import lacks
+from fedpower.report.page.summary import lacks
 from fedpower.report.record import FORMAT
 from fedpower.report.spreadsheet import as_text
 

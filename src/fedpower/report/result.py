@@ -71,7 +71,7 @@ class Result(Findings):
             normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
             ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
         """
-        from fedpower.report.export.scikit import as_sklearn  # noqa: PLC0415 - as are all exports
+        from fedpower.report.export import as_sklearn  # noqa: PLC0415 - as are all exports
 
         return as_sklearn(self)
 
@@ -80,6 +80,6 @@ class Result(Findings):
 
         Scores go to ``obsm["X_pca"]``, components to ``varm["PCs"]``, variances to ``uns["pca"]``.
         """
-        from fedpower.report.export.cells import annotate  # noqa: PLC0415
+        from fedpower.report.export import annotate  # noqa: PLC0415
 
         return annotate(self, adata)

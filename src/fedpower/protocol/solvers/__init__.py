@@ -5,9 +5,8 @@ import numpy as np
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
-from fedpower.protocol.solvers.secure import SecureSettings, secure
-from fedpower.protocol.solvers.solution import Solution
-from fedpower.protocol.solvers.upload import UploadSettings, upload
+from fedpower.protocol.solvers.shared import Solution
+from fedpower.protocol.solvers.upload import SecureSettings, UploadSettings, secure, upload
 
 SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings
 

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth, ritz_pairs, sin_theta
-from fedpower.linalg.alignment import Alignment
-from fedpower.linalg.rayleigh_ritz import rayleigh_ritz, rounding_level, subspace_error
+from fedpower.linalg.subspace import Alignment
+from fedpower.linalg.symmetric import rayleigh_ritz, rounding_level, subspace_error
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.noise_law import NoiseLaw
-from fedpower.protocol.solvers.pooling import align, mean_trace, shares, weighted_sum
+from fedpower.protocol.solvers.shared import Solution, align, mean_trace, shares, weighted_sum
 from fedpower.protocol.solvers.signal import Signal, judge
-from fedpower.protocol.solvers.solution import Solution
 
 Array = NDArray[np.float64]
 

@@ -18,17 +18,24 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import orth, ritz_pairs, sin_theta
-from fedpower.linalg.alignment import Alignment
+from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.drift import DriftCorrected
-from fedpower.protocol.solvers.opening import enrol, pooled_mean
-from fedpower.protocol.solvers.participation import Participation, Turnout
-from fedpower.protocol.solvers.pooling import align, mean_trace, weighted_sum
+from fedpower.protocol.solvers.shared import (
+    Participation,
+    Solution,
+    Turnout,
+    align,
+    enrol,
+    mean_trace,
+    pooled_mean,
+    rank_for,
+    weighted_sum,
+)
 from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
-from fedpower.protocol.solvers.solution import Solution, rank_for
 from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]

@@ -6,12 +6,10 @@ import hashlib
 from importlib.resources import files
 
 from fedpower.report.findings import Findings
-from fedpower.report.page.components import components_section
-from fedpower.report.page.loadings import loadings_section
+from fedpower.report.page.components import components_section, loadings_section
 from fedpower.report.page.markup import Markup, element
 from fedpower.report.page.privacy import privacy_section
-from fedpower.report.page.provenance import provenance_section
-from fedpower.report.page.rounds import rounds_section, silos_section
+from fedpower.report.page.run import provenance_section, rounds_section, silos_section
 from fedpower.report.page.summary import heading, summary, title
 
 __all__ = ["page"]

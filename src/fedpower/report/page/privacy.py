@@ -4,20 +4,25 @@ import math
 from typing import Any
 
 from fedpower.report.page.charts import bars
-from fedpower.report.page.markup import Markup, element, name
-from fedpower.report.page.tables import (
+from fedpower.report.page.markup import (
     Figure,
+    Markup,
     beside,
+    column,
+    element,
+    equals,
     facts,
     figure,
     figures,
     folded,
     items,
+    name,
+    number,
     paragraphs,
+    percent,
     section,
     table,
 )
-from fedpower.report.page.words import column, equals, number, percent
 
 MODES = {
     "moment": "each silo’s moment (the average products of every two columns) was noised once, before it "

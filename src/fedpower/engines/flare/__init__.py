@@ -1,1 +1,0 @@
-"""NVIDIA FLARE carries the messages: separate processes, mutual TLS. Nothing of the algorithm is here."""

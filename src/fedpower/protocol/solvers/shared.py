@@ -1,0 +1,200 @@
+"""What solvers share: how a run opens, who takes part, averages over silos, and what it ends with."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError
+from fedpower.linalg import misalignment, rotation
+from fedpower.linalg.subspace import Alignment
+from fedpower.protocol.exchange import Ask, Exchange
+from fedpower.protocol.messages import AskMean, Enrol, read_only
+from fedpower.protocol.solvers.signal import Signal
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """What an iteration ends with.
+
+    Attributes
+    ----------
+    basis
+        Z̄_T, d×r orthonormal: the paper's output.
+    values, vectors
+        Estimates of the leading eigenvalues and eigenvectors in the span of ``basis``.
+    rank
+        k; found by the run where a fraction of variance was asked for.
+    total_variance
+        tr A over the silos that released it, or NaN.
+    center
+        The pooled mean, or None.
+    sizes
+        s_i by silo.
+    n_steps, change, converged
+        Steps taken, the last round's sin θ, and whether it was within ``tol``.
+    completeness
+        The least share of the silos' weight that took part in a pooled product; below 1 where silos
+        were missing and the solver filled in what they would have said.
+    spectrum
+        All eigenvalues of the pooled moment, where the whole of it is known; else None.
+    signal
+        What stands above the noise, where that can be told; else None.
+    remarks
+        Sentences on numbers that are not to be trusted, and on silos that look like one.
+    """
+
+    basis: Array
+    values: Array
+    vectors: Array
+    rank: int
+    total_variance: float
+    center: Array | None
+    sizes: dict[str, int]
+    n_steps: int
+    change: float
+    converged: bool
+    completeness: float = 1.0
+    spectrum: Array | None = None
+    signal: Signal | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def rank_for(fraction: float, values: Array, total: float) -> int:
+    """Return the least k whose leading values exceed ``fraction`` of the total variance."""
+    kept = np.maximum(values, 0.0)
+    cumulative = np.cumsum(kept) / total if total > 0 else np.ones_like(kept)
+    return min(int(np.searchsorted(cumulative, fraction, side="right")) + 1, kept.size)
+
+
+def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return the weight s_i/Σs of each of ``names``; they add up to one."""
+    picked = {name: sizes[name] for name in names}
+    total = sum(picked.values())
+    return {name: size / total for name, size in picked.items()}
+
+
+def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    """Return Σ w_i M_i."""
+    total = np.zeros_like(next(iter(matrices.values())))
+    for name, matrix in matrices.items():
+        total += weights[name] * matrix
+    return total
+
+
+def align(
+    bases: Mapping[str, Array],
+    matrices: Mapping[str, Array],
+    *,
+    reference: Array,
+    alignment: Alignment = "procrustes",
+) -> tuple[dict[str, Array], float]:
+    """Return ``matrices`` rotated by the D of their ``bases``, and ρ_t [FP eqs. 3.2, 3.3]."""
+    turns = {
+        name: np.eye(basis.shape[1])
+        if basis is reference
+        else rotation(alignment, basis, reference)
+        for name, basis in bases.items()
+    }
+    spread = misalignment([bases[name] @ turn for name, turn in turns.items()], reference)
+    return {name: matrices[name] @ turn for name, turn in turns.items()}, spread
+
+
+def mean_trace(traces: Mapping[str, list[float]], sizes: Mapping[str, int]) -> float:
+    """Return Σ w_i tr A_i over the silos that released it (each averaged over its rounds), or NaN."""
+    weight = sum(sizes[name] for name in traces)
+    if not weight:
+        return float("nan")
+    return sum(sizes[name] * float(np.mean(told)) for name, told in traces.items()) / weight
+
+
+Participation = Literal["sampled", "first"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Turnout:
+    """Draws the silos of each round and weighs their answers.
+
+    Three protocols. Everyone: ``n_participants`` None, weights s_i/n [FP Alg. 2]. ``sampled``: K draws
+    with replacement, each silo with probability s_i/n, every draw weighing 1/K, so that the partial
+    average equals the full one in expectation [FP Alg. 3]. ``first``: everyone is asked, the round
+    closes with the first K answers, weights s_i over those who answered [FP §2.3].
+
+    Deviation: the paper samples uniformly because its silos have equal sizes; with unequal ones the
+    probabilities s_i/n keep the expectation right, and equal sizes give the paper's scheme back.
+    """
+
+    sizes: dict[str, int]
+    rng: np.random.Generator
+    n_participants: int | None = None
+    participation: Participation = "sampled"
+    drawn: tuple[str, ...] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.n_participants is not None and not 1 <= self.n_participants <= len(self.sizes):
+            raise InputError(
+                f"n_participants must lie between 1 and the {len(self.sizes)} silos, "
+                f"got {self.n_participants}; choose a number in between"
+            )
+
+    @property
+    def enough(self) -> int | None:
+        """How many answers close a round early; None waits for everyone who was asked."""
+        return self.n_participants if self.participation == "first" else None
+
+    def draw(self, always: str | None) -> tuple[str, ...] | None:
+        """Return whom to ask in a new round; ``always`` is asked whether drawn or not."""
+        if self.n_participants is None or self.participation == "first":
+            return self.asked(always)
+        names = list(self.sizes)
+        probabilities = np.array([self.sizes[name] for name in names], dtype=np.float64)
+        picks = self.rng.choice(
+            len(names), size=self.n_participants, p=probabilities / probabilities.sum()
+        )
+        self.drawn = tuple(names[pick] for pick in picks)
+        return self.asked(always)
+
+    def asked(self, always: str | None) -> tuple[str, ...]:
+        """Return the silos of the last draw and ``always``, in the order of the study."""
+        if self.drawn is None:
+            return tuple(self.sizes)
+        wanted = {*self.drawn, *((always,) if always else ())}
+        return tuple(name for name in self.sizes if name in wanted)
+
+    def weights(self, answered: Iterable[str]) -> dict[str, float]:
+        """Return the weight of each silo that answered; they add up to one."""
+        names = list(answered)
+        if self.drawn is None:
+            raw = {name: float(self.sizes[name]) for name in names}
+        else:
+            raw = {name: float(self.drawn.count(name)) for name in names}
+        if not any(raw.values()):  # only the reference answered, and it was not drawn
+            raw = dict.fromkeys(names, 1.0)
+        total = sum(raw.values())
+        return {name: value / total for name, value in raw.items()}
+
+
+def enrol() -> Exchange:
+    """Return the public number of rows s_i of each silo that answered, by name.
+
+    Not a round of the method: it carries no quantity that depends on a row.
+    """
+    opened = yield Ask(body=Enrol())
+    return {name: answer.n_rows for name, answer in opened.answers.items()}
+
+
+def pooled_mean(sizes: dict[str, int]) -> Exchange:
+    """Return (the mean row Σ s_i μ_i / Σ s_i, the sizes of the silos whose rows are in it).
+
+    A silo whose mean did not come in time is left out of the run: rows about a centre that leaves them
+    out would add a direction of their own to the covariance.
+    """
+    opened = yield Ask(body=AskMean(), silos=tuple(sizes))
+    weights = np.array([sizes[name] for name in opened.answers], dtype=np.float64)
+    means = np.array([answer.mean for answer in opened.answers.values()])
+    center = read_only(weights @ means / weights.sum())
+    return center, {name: sizes[name] for name in opened.answers}
