@@ -76,7 +76,7 @@ def test_halved_noise_is_caught(mode, center):
     report = audit_mode(
         mode,
         center=center,
-        n_runs=500,
+        n_runs=1_500,  # 500 miss it once in some ten times
         noise_factor=0.5,
         source=SeededNoiseForExperiments(0),
         **TERMS | {"confidence": 0.999},
