@@ -74,7 +74,7 @@ def test_solvers_on_the_moment_noised_once_share_the_release_and_end_at_the_same
     assert upload.points[0].bytes_up == default.points[0].bytes_up
     floor = upload.points[-1].error
     assert krylov.points[-1].error == pytest.approx(floor, rel=0.01)  # where its tol stops it
-    assert power.points[-1].error == pytest.approx(floor, rel=0.05)
+    assert power.points[-1].error == pytest.approx(floor, rel=0.15)  # T = 10 steps leave a little
     # r = 5 columns hold at least what the leading k = 4 of them do
     assert floor <= default.points[0].error * (1 + 1e-9)
 
