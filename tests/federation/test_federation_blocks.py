@@ -83,8 +83,20 @@ class Parties:
                     self.do(f"fedpower budget init {kit}.ledger --epsilon 3 --delta 1e-6")
                 self.start(["fedpower", "silo", f"kits/{kit}", f"{kit}.toml"])
         ends = time.monotonic() + WAIT_S
-        while " no " in (self.do("fedpower status study.toml") or ""):
-            assert time.monotonic() < ends, "a silo does not connect"
+        while not self._all_connected():
+            assert time.monotonic() < ends, "a party does not connect"
+
+    def _all_connected(self) -> bool:
+        """Return whether all silos are connected; parties that start together take their time."""
+        told = subprocess.run(
+            ["fedpower", "status", "study.toml"],
+            check=False,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+        )
+        return told.returncode == 0 and " no " not in told.stdout
 
     def stop(self, kit: str) -> None:
         process = self.running.pop(kit)
