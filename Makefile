@@ -70,7 +70,7 @@ test-memory: setup  ## passes over large files in little memory
 test-reproduce: setup  ## the paper's experiments in the small
 	$(PYTEST) $(TWO) -m reproduce
 
-test-benchmarks: setup  ## every benchmark in the small
+test-benchmarks: $(DEVICES)  ## every benchmark in the small: installs PyTorch
 	$(PYTEST) $(TWO) -m benchmarks
 
 test-devices: $(DEVICES)  ## tensors, devices and the fused kernel: installs PyTorch
