@@ -7,7 +7,7 @@ from fedpower.data.columns import without
 
 
 @pytest.mark.parametrize(
-    ("sentence", "told"),
+    ("sentence", "reported"),
     [
         ("n_steps must be 1, got 0", "--n-steps must be 1, got 0"),
         ("between n_components=3 and 9", "between -k=3 and 9"),
@@ -24,16 +24,16 @@ from fedpower.data.columns import without
         ("to min(n_samples, n_features)=6 or", "to the smaller of rows and columns, 6, or"),
     ],
 )
-def test_parameters_become_options(sentence: str, told: str):
-    assert in_options(sentence) == told
+def test_parameters_become_options(sentence: str, reported: str):
+    assert in_options(sentence) == reported
 
 
 def test_a_command_is_told_of_no_option_that_it_lacks():
     sentence = f"drop the column ({without('sex')}) or turn it into numbers"
     assert in_options(sentence, "transform") == "drop the column or turn it into numbers"
-    told = in_options(sentence, "silo")
+    reported = in_options(sentence, "silo")
     assert (
-        told
+        reported
         == "drop the column (drop = ['sex'] in [data] of the silo file) or turn it into numbers"
     )
     surplus = 'leave them out with extra_columns="drop" (extra="drop" of open_source)'

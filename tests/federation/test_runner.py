@@ -23,7 +23,7 @@ def kit(tmp_path: Path) -> Path:
 
 
 def runner_with(kit: Path, said: list[str]) -> Runner:
-    return Runner(kit=kit, patience=0.0, say=said.append, on_round=lambda told: None)
+    return Runner(kit=kit, patience=0.0, say=said.append, on_round=lambda reported: None)
 
 
 @pytest.mark.parametrize("left", [None, "", "no json"])
@@ -37,10 +37,10 @@ def test_where_no_run_was_begun_none_is_resumed(
 
 
 @pytest.mark.parametrize(
-    "told", [{}, [], {"study": "0" * 64}, {"run": "a"}, {"study": 1, "run": 2}]
+    "reported", [{}, [], {"study": "0" * 64}, {"run": "a"}, {"study": 1, "run": 2}]
 )
-def test_a_trace_that_names_no_run_is_no_trace(told: Any, kit: Path, tmp_path: Path) -> None:
-    (kit / LAST_RUN).write_text(json.dumps(told))
+def test_a_trace_that_names_no_run_is_no_trace(reported: Any, kit: Path, tmp_path: Path) -> None:
+    (kit / LAST_RUN).write_text(json.dumps(reported))
     with pytest.raises(ProtocolError, match="run without --resume"):
         runner_with(kit, []).run(tmp_path / "out", resume=True)
 

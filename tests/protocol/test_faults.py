@@ -1,4 +1,4 @@
-"""Late, lost, duplicated, reordered and corrupt messages change nothing but the turnout."""
+"""Late, lost, duplicated, reordered and corrupt messages change nothing but who answered."""
 
 import random
 from contextlib import suppress
@@ -104,8 +104,8 @@ def test_a_straggler_past_the_deadline_is_left_out_of_the_round_and_asked_again_
         if late and coordinator.history[-1].number == 2:
             coordinator.deadline()
             assert coordinator.receive(late[0]) is Receipt.LATE
-    turnout = [len(r.answers) for r in coordinator.history]
-    assert turnout == [4, 4, 3, 4, 4]
+    answered = [len(r.answers) for r in coordinator.history]
+    assert answered == [4, 4, 3, 4, 4]
 
 
 def test_too_few_answers_end_the_run_with_one_sentence() -> None:

@@ -11,7 +11,7 @@ from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers import start
-from fedpower.protocol.solvers.shared import Turnout
+from fedpower.protocol.solvers.shared import SiloSampler
 
 
 def preflight(
@@ -55,7 +55,7 @@ def preflight(
     )
     budget = budget_of(study)
     rng = public_rng(parameters, study)
-    Turnout(
+    SiloSampler(
         sizes=dict.fromkeys(sources, 1),
         rng=rng,
         n_participants=parameters.n_participants,

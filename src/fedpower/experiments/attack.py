@@ -82,14 +82,14 @@ def overhear(
             for question in coordinator.next():
                 answer = silos[question.silo].answer(question)
                 coordinator.receive(answer)
-                asked, told = question.body, answer.body
+                asked, answered = question.body, answer.body
                 if (
                     question.silo == TARGET
                     and isinstance(asked, AskSteps)
-                    and isinstance(told, LocalSteps)
+                    and isinstance(answered, LocalSteps)
                 ):
                     bases.append(asked.basis)
-                    products.append(told.product - asked.shift * asked.basis)
+                    products.append(answered.product - asked.shift * asked.basis)
     return bases, products
 
 

@@ -83,8 +83,8 @@ class StudyController(CoordinatorController):
             delivered = self._delivery / environment.RESULT
             self._node.write_result(delivered)
             shutil.copytree(delivered, self._place / environment.RESULT, dirs_exist_ok=True)
-        told = {"done": done, "reason": reason, "again": again, **self._progress()}
-        (self._delivery / environment.STATE).write_text(json.dumps(told))
+        state = {"done": done, "reason": reason, "again": again, **self._progress()}
+        (self._delivery / environment.STATE).write_text(json.dumps(state))
 
     def _note(self, closed: Round) -> None:
         row = closed.as_row()

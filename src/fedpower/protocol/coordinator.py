@@ -192,13 +192,13 @@ class Coordinator:
         for name, reason in current.refused.items():
             return f"silo {name!r} refused: {reason}"
         silent = [name for name in current.asked if name not in current.answers]
-        told = (
+        sentence = (
             f"round {current.number} needs {needed} answers and got {len(current.answers)}; "
             f"bring back {', '.join(silent)} or lower min_silos"
         )
         for name, problem in current.set_aside.items():
-            return f"{told}; what {name} sent was set aside: {problem}"
-        return told
+            return f"{sentence}; what {name} sent was set aside: {problem}"
+        return sentence
 
     def _advance(self, closed: Round | None) -> None:
         """Hand the closed round to the solver and open the next, as often as that one is on record."""

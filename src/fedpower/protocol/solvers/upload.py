@@ -344,8 +344,8 @@ def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) 
     for name, public in study.identities:
         if name not in answers or not 0 <= answers[name].charged < study.attempts:
             continue
-        told = answers[name]
-        place = Place(silo=name, n_rows=told.n_rows, key=told.key, signature=told.signature)
+        answer = answers[name]
+        place = Place(silo=name, n_rows=answer.n_rows, key=answer.key, signature=answer.signature)
         if place.is_signed(public, study=study.digest, run=run, attempt=attempt):
             places.append(place)
     return Roll(study=study.digest, run=run, attempt=attempt, places=tuple(places))
