@@ -1,4 +1,4 @@
-"""A GPU: the fused product against plain PyTorch and the read bandwidth, a PCA against ``pca_lowrank``.
+"""A GPU: the fused product and the exact moment of private fits against plain PyTorch.
 
 Needs a CUDA device with room for twice ``--gigabytes``. The unit is bytes of M over seconds, so that a
 kernel that reads M twice has at most half the read bandwidth.
@@ -17,11 +17,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import parser, report
 from fedpower.data import RowTreatment, local_moment, open_device, open_source
+from fedpower.data.device import sum_products, treat
+from fedpower.data.device_exact import device_sums
 from fedpower.data.device_moment import DeviceProduct
 
 SHAPES = [
     (100, 5), (100, 16), (128, 16), (192, 16), (256, 16), (512, 16), (1024, 16), (2048, 16), (4096, 16),
 ]  # fmt: skip
+EXACT_WIDTHS = (64, 100, 128, 256, 512)
 RULE = RowTreatment(row_norm=1.0)
 
 
@@ -57,6 +60,11 @@ def main() -> None:
     host = 4e-9 * count * (1 / last["ours"] - 1 / last["kernel"])
     fits = _fits(count, device, options.repetitions)
     raw["fits"] = fits
+    raw["exact"] = [
+        _exact(count, n_features, dtype, options.repetitions)
+        for n_features in EXACT_WIDTHS
+        for dtype in (torch.float32, torch.float64)
+    ]
     report(
         options,
         name="accelerator",
@@ -88,7 +96,21 @@ def main() -> None:
                 "in seconds (median):",
                 ["way", "seconds"],
                 [[way, f"{seconds:.4f}"] for way, seconds in fits.items()],
-            )
+            ),
+            (
+                "The moment of bounded rows in whole numbers, as in a private fit, mean and checks "
+                "included, in TB/s of the rows' own bytes (median):",
+                ["d", "rows", "ours", "of the read bandwidth", "bounded in float64", "times as fast",
+                 "Gram matrix of rows as they are"],
+                [
+                    [
+                        found["d"], found["dtype"], f"{found['ours']:.2f}",
+                        f"{found['ours'] / bandwidth:.0%}", f"{found['float64']:.2f}",
+                        f"{found['ours'] / found['float64']:.1f}", f"{found['plain']:.2f}",
+                    ]
+                    for found in raw["exact"]
+                ],
+            ),
         ],
     )  # fmt: skip
 
@@ -141,6 +163,29 @@ def _product(
     error = np.linalg.norm(kernel.product(basis) - expected) / np.linalg.norm(expected)
     found["error"] = float(error)
     return found
+
+
+def _exact(count: int, n_features: int, dtype: Any, repetitions: int) -> dict[str, Any]:
+    """Return TB/s of the exact moment of bounded rows, and of two ways in floating point."""
+    torch.manual_seed(0)
+    size = torch.empty(0, dtype=dtype).element_size()
+    rows = torch.randn(4 * count // (size * n_features), n_features, dtype=dtype, device="cuda")
+    rows /= n_features**0.5
+    source, device = open_source(rows), open_device("cuda")
+
+    def in_float64() -> None:
+        for part in rows.split(2**26 // n_features):
+            moved, _ = treat(RULE, part.double())
+            sum_products(moved, moved)
+
+    terabytes = 1e-12 * size * rows.numel()
+    return {
+        "d": n_features,
+        "dtype": str(dtype).removeprefix("torch."),
+        "ours": terabytes / _seconds(lambda: device_sums(source, RULE, device), repetitions),
+        "float64": terabytes / _seconds(in_float64, repetitions),
+        "plain": terabytes / _seconds(lambda: rows.T @ rows, repetitions),
+    }
 
 
 def _kernel_seconds(work: Callable[[], object], repetitions: int) -> float:

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from fedpower.data import RowTreatment
-from fedpower.data.lattice_rows import BITS, LatticeRows, RowLattice, _exact_square
+from fedpower.data.lattice_rows import BITS, LatticeRows, RowLattice, _exact_square, _reach
 from fedpower.errors import InputError
 
 SIDE = 2**BITS
@@ -128,10 +128,10 @@ def test_rows_that_round_up_in_every_column_are_shrunk_until_they_fit() -> None:
 def test_rows_of_norm_one_and_rows_of_ones_are_never_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(row: Any) -> Fraction:
+    def refuse(rows: Any, boundaries: Any) -> Any:
         raise AssertionError("an exact sum of squares was needed")
 
-    monkeypatch.setattr("fedpower.data.lattice_rows._exact_square", refuse)
+    monkeypatch.setattr("fedpower.data.lattice_rows._reach", refuse)
     rng = np.random.default_rng(0)
     for width in (3, 100, 1000):
         rows = rng.standard_normal((200, width))
@@ -165,9 +165,8 @@ def test_rows_just_below_the_bound_do_not_depend_on_what_came_before(width: int)
 def test_rows_of_zeros_stay_zeros_even_where_a_norm_is_in_doubt(
     rule: RowTreatment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "fedpower.data.lattice_rows._OFFSET", np.int64(0)
-    )  # 1 and 1/16 are in doubt
+    # 1 and 1/16 are in doubt
+    monkeypatch.setattr("fedpower.data.lattice_rows.OFFSET", np.int64(0))
     rows = np.zeros((3, 4))
     rows[1] = 0.1
     found = integers(rows, rule)
@@ -263,3 +262,18 @@ def test_a_treatment_without_a_bound_and_a_lattice_too_fine_are_refused() -> Non
         LatticeRows(RowTreatment(), 3)
     with pytest.raises(InputError, match="from 8 to 22"):
         RowLattice(23)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-125, 1e-140, 1e125, 1e140])
+def test_sums_of_squares_are_held_against_a_boundary_exactly(scale: float) -> None:
+    """Boundaries at the float64 numbers around the exact sum, where rounded sums cannot tell."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((40, 37)) * scale
+    rows[:, 5] = 0.0
+    rows[7] = np.eye(37)[3] * scale  # a sum that is a float64 number
+    exact = [sum(Fraction(float(value)) ** 2 for value in row) for row in rows]
+    for step in (-1, 0, 1):
+        ends = np.array([float(each) for each in exact])
+        ends = np.nextafter(ends, step * np.inf) if step else ends
+        expected = [each >= Fraction(end) for each, end in zip(exact, ends.tolist(), strict=True)]
+        assert _reach(rows, ends).tolist() == expected

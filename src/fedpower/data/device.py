@@ -1,6 +1,8 @@
 """A PyTorch device for a silo's arithmetic: its name, its precision, and rows moved to it in blocks."""
 
+import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +29,29 @@ MIN_ROWS, MAX_ROWS = 256, 2**20
 def torch() -> Any:
     """Return PyTorch, imported on first use."""
     return import_module("torch")
+
+
+def interpreted() -> bool:
+    """Return whether Triton interprets kernels on the CPU, as its tests have it do."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Return whether Triton is here, which PyTorch brings along where there is a GPU."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def multiprocessors(device: Any) -> int:
+    """Return how many programs of a kernel run beside each other at least."""
+    if device.type != "cuda":
+        return 1
+    return int(torch().cuda.get_device_properties(device).multi_processor_count)
+
+
+def on(device: Any) -> Any:
+    """Return a context in which launches go to the device."""
+    return torch().cuda.device(device) if device.type == "cuda" else torch().device(device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +136,13 @@ def block_rows(n_features: int, device: Device) -> int:
 
 
 def device_blocks(
-    source: RowSource, device: Device, *, check: bool, watch: Watch = UNWATCHED
+    source: RowSource,
+    device: Device,
+    *,
+    check: bool,
+    watch: Watch = UNWATCHED,
+    as_stored: bool = False,
+    max_rows: int | None = None,
 ) -> Iterator[Any]:
     """Yield the rows as tensors on the device, in the precision in which they are multiplied.
 
@@ -121,13 +152,16 @@ def device_blocks(
     device : where to.
     check : whether to look for missing and infinite values; once is enough, rows do not change.
     watch : is told of every block, and may stop the pass.
+    as_stored : leave float32 and float64 rows as they are; each is read in float64 where it is used.
+    max_rows : of a block, if not the usual number.
     """
     dtype = precision(source, device)
-    rows = block_rows(source.n_features, device)
+    rows = max_rows or block_rows(source.n_features, device)
     start = 0
     for block in _stored(source, rows):
         watch.saw(int(block.shape[0]))
-        part = block.to(device=device.name, dtype=dtype)
+        stored = as_stored and block.dtype in {torch().float32, torch().float64}
+        part = block.to(device=device.name, dtype=block.dtype if stored else dtype)
         # A finite sum has finite terms; otherwise the CPU's check finds the place and the words.
         if check and not bool(torch().isfinite(part.sum())):
             cells = part.double().cpu().numpy()

@@ -1,13 +1,11 @@
 """Products over float32 rows that lie on a GPU, bounded on the fly, in one read of them."""
 
-import importlib.util
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedpower.data.device import torch
+from fedpower.data.device import has_triton, interpreted, multiprocessors, on, torch
 from fedpower.data.row_factors import LARGEST, NEAR, SMALLEST
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, Vector
@@ -65,7 +63,7 @@ def fused_rows(
     """
     if rows.dtype != torch().float32 or rows.stride(1) != 1 or rows.shape[1] > WIDEST:
         return None
-    if not (rows.is_cuda or interpreted()) or importlib.util.find_spec("triton") is None:
+    if not (rows.is_cuda or interpreted()) or not has_triton():
         return None
     gain, offset = affine(treatment, int(rows.shape[1]))
     reach = largest * float(np.abs(gain).max()) + float(np.abs(offset).max())
@@ -75,11 +73,6 @@ def fused_rows(
     if reach > LARGEST or tiny:
         return None
     return Fused(rows=rows, treatment=treatment, gain=gain, offset=offset)
-
-
-def interpreted() -> bool:
-    """Return whether Triton interprets kernels on the CPU, as its tests have it do."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def affine(treatment: RowTreatment, n_features: int) -> tuple[Vector, Vector]:
@@ -143,13 +136,13 @@ class Fused:
         tiling = next(tiling for widest, tiling in TILINGS.items() if n_features <= widest)
         blocks = min(-(-n_features // BLOCK), tiling.blocks)
         shares = -(-n_features // (BLOCK * blocks))
-        groups = max(1, self._multiprocessors() * tiling.programs // shares)
+        groups = max(1, multiprocessors(self.rows.device) * tiling.programs // shares)
         moves = bool((self.gain != 1).any() or offset.any())
         z = library.as_tensor(columns, **place)
         affine = library.as_tensor(np.stack([self.gain, offset]), **place) if moves else z
         out = library.empty((groups, RANK, n_features + 1), **place)
         sums: Any = None
-        with _on(self.rows.device):
+        with on(self.rows.device):
             for part in self.rows.split(LAUNCH_VALUES // n_features):
                 tiles = -(-int(part.shape[0]) // ROWS)
                 meeting = _meeting(tiles, place) if shares > 1 else (out, out, out)
@@ -168,13 +161,8 @@ class Fused:
 
     def _launches(self, shares: int) -> list[tuple[bool, bool]]:
         """Return what each launch does, scores and sums: one where programs can wait for each other."""
-        together = shares == 1 or shares <= self._multiprocessors()
+        together = shares == 1 or shares <= multiprocessors(self.rows.device)
         return [(True, True)] if together else [(True, False), (False, True)]
-
-    def _multiprocessors(self) -> int:
-        if not self.rows.is_cuda:
-            return 1
-        return int(torch().cuda.get_device_properties(self.rows.device).multi_processor_count)
 
 
 def _meeting(tiles: int, place: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -182,8 +170,3 @@ def _meeting(tiles: int, place: dict[str, Any]) -> tuple[Any, Any, Any]:
     numbers = torch().zeros(tiles * (ROWS * (RANK + 1) + 1) + 2, **place)
     scores, squares, done = numbers.split([tiles * ROWS * RANK, tiles * ROWS, tiles + 2])
     return scores, squares, done.view(torch().int32)
-
-
-def _on(device: Any) -> Any:
-    """Return a context in which launches go to the device."""
-    return torch().cuda.device(device) if device.type == "cuda" else torch().device(device)

@@ -54,12 +54,13 @@ MARGIN = 2.0
 FEW = 8
 """Where fewer than one row in so many is too long, the others are not multiplied anew."""
 
-_SHIFT = 25  # bits of a float64's 52 that a rounded norm does without
+SHIFT = 25  # bits of a float64's 52 that a rounded norm does without
 # Where the cells of rounded norms begin: no natural number of a small denominator is near to it, so
 # rows of norm 1, and rows of few ones, are never in doubt.
-_OFFSET = np.int64(0x0C3A5E7)
+OFFSET = np.int64(0x0C3A5E7)
 _SMALLEST, _LARGEST = 1e-280, 1e280  # between them sums of squares keep their digits
 _USUAL_BOUND = 1e-100  # rows with smaller squares than the smallest are nothing beside it
+_SPLITTABLE = 1e-130  # between it and its inverse squares fall into two numbers without a loss
 _FAR = 600  # rows outside are multiplied by 2^±600 first, which moves no digit that counts
 
 
@@ -201,26 +202,28 @@ class LatticeRows:
             n_clipped = self._scale(rows, out)
         return with_data(block, out), n_clipped
 
-    def factors(self, squares: Vector) -> tuple[Vector, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return what moved rows are multiplied by, for which that is settled, and which are clipped.
+    @property
+    def normalizes(self) -> bool:
+        """Whether every row is brought to norm S."""
+        return self._rule.normalize
 
-        For rows that lie elsewhere: their integers are moved rows times these factors, rounded, wherever
-        it is settled and they are no longer than S. The others must be asked of `of_dense`.
+    @property
+    def short_is_zero(self) -> bool:
+        """Whether rows with squares below the smallest that keep their digits are rounded to zero."""
+        return not self._rule.normalize and self._bound > _USUAL_BOUND
 
-        Parameters
-        ----------
-        squares : sums of squares in float64, in any order of summation.
+    def numbers(self) -> list[float]:
+        """Return what decides a row's factor, for rows that lie elsewhere (`device_exact`).
+
+        The sums of squares are looked at times the first and the second number; rows are too long
+        above the third, and count as clipped above the fourth, in squares; they are then brought to the
+        fifth, and else multiplied by the sixth. The seventh and the eighth are between which squares
+        keep their digits, and the last is what no row's integers may exceed in square.
         """
-        with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-            low, high = self._cells(squares)
-            rounded = np.asarray(_cell_start(low + 1))
-            usual = (squares >= _SMALLEST) & (squares <= _LARGEST)
-            long = np.ones_like(usual) if self._rule.normalize else rounded > self._limit
-            settled = usual & ((low == high) | (squares < self._limit / 2) & ~long)
-            if not self._rule.normalize and self._bound > _USUAL_BOUND:
-                settled |= squares < _SMALLEST  # rounded to 0 whatever they are
-            factors = np.where(long & usual, self._target / np.sqrt(rounded), self._factor)
-        return factors, settled, long & (rounded > self._longer) & (not self._rule.normalize)
+        return [
+            *(1 - self._slack, 1 + self._slack, self._limit, self._longer, self._target),
+            *(self._factor, _SMALLEST, _LARGEST, self._side**2),
+        ]
 
     def _moved(self, block: NDArray[Any]) -> Matrix:
         """Return the rows in float64, centred and scaled, as they are or in this object's memory."""
@@ -325,16 +328,16 @@ class LatticeRows:
         looked at on either side.
         """
         below, above = self._cells(squares)
-        for place in np.flatnonzero(below != above):
-            boundary = _cell_start(above[place])
-            if _exact_square(_row(rows, int(place))) >= Fraction(float(boundary)):
-                below[place] = above[place]
+        doubtful = np.flatnonzero(below != above)
+        if doubtful.size:
+            reaches = _reach(_lines(rows, doubtful), _cell_start(above[doubtful]))
+            below[doubtful] = np.where(reaches, above[doubtful], below[doubtful])
         return np.asarray(_cell_start(below + 1))
 
     def _cells(self, squares: Vector) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the lowest and the highest cell in which exact squares of the rows can be."""
         low, high = (
-            ((squares * bound).view(np.int64) + _OFFSET) >> _SHIFT
+            ((squares * bound).view(np.int64) + OFFSET) >> SHIFT
             for bound in (1 - self._slack, 1 + self._slack)
         )
         return low, high
@@ -404,16 +407,54 @@ def _rows_at(rows: _Rows, chosen: NDArray[np.intp]) -> tuple[_Rows, NDArray[np.i
     return _SparseRows(data=rows.data[entries], places=places, n_rows=chosen.size), entries
 
 
-def _row(rows: _Rows, place: int) -> Vector:
-    """Return the values of one row."""
-    return np.asarray(
-        rows.data[rows.places == place] if isinstance(rows, _SparseRows) else rows[place]
-    )
+def _lines(rows: _Rows, places: NDArray[np.intp]) -> Matrix:
+    """Return the values of some rows, filled up with zeros."""
+    if not isinstance(rows, _SparseRows):
+        return rows[places]
+    found = [rows.data[rows.places == place] for place in places]
+    lines = np.zeros((len(found), max(each.size for each in found)))
+    for line, each in zip(lines, found, strict=True):
+        line[: each.size] = each
+    return lines
 
 
 def _cell_start(cell: Any) -> Any:
     """Return the smallest number of a cell of rounded squares."""
-    return ((cell << _SHIFT) - _OFFSET).view(np.float64)
+    return ((cell << SHIFT) - OFFSET).view(np.float64)
+
+
+def _reach(rows: Matrix, boundaries: Vector) -> NDArray[np.bool_]:
+    """Return for each row of finite numbers whether its exact sum of squares is at least a boundary.
+
+    Every square is two float64 numbers, exactly [Dekker 1971], and they are added up in pairs, which is
+    off by less than a relative 2⁻⁹⁰; what that leaves open is settled with whole numbers.
+    """
+    sizes = np.abs(rows[rows != 0])
+    if sizes.size and (sizes.min() < _SPLITTABLE or sizes.max() > 1 / _SPLITTABLE):
+        return np.array(
+            [
+                _exact_square(row) >= Fraction(float(end))
+                for row, end in zip(rows, boundaries, strict=True)
+            ]
+        )
+    upper = rows * 134217729.0  # 2²⁷ + 1
+    upper -= upper - rows
+    lower = rows - upper
+    high = rows * rows
+    low = ((upper * upper - high) + 2 * upper * lower) + lower * lower
+    while high.shape[1] > 1:
+        if high.shape[1] % 2:
+            high, low = np.pad(high, ((0, 0), (0, 1))), np.pad(low, ((0, 0), (0, 1)))
+        one, two = high[:, ::2], high[:, 1::2]
+        high = one + two
+        other = high - one
+        low = low[:, ::2] + low[:, 1::2] + ((one - (high - other)) + (two - other))
+    beyond = (high[:, 0] - boundaries) + low[:, 0]
+    open_ = np.flatnonzero(np.abs(beyond) <= boundaries * 2.0**-80)
+    found = beyond >= 0
+    for place in open_:
+        found[place] = _exact_square(rows[place]) >= Fraction(float(boundaries[place]))
+    return np.asarray(found)
 
 
 def _exact_square(row: Vector) -> Fraction:
