@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_study
 
+from fedpower.data import open_source
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.federation import environment, local
 from fedpower.federation.apps import StudySilo
@@ -252,6 +253,17 @@ def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
     with pytest.raises(InputError, match="the data of silo 'east'"):
         made.start()
     assert started == {}
+
+
+def test_a_rehearsal_finds_its_rows_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    """Quotes, backslashes and letters of any alphabet are part of names, also of columns."""
+    folder = tmp_path / 'a "folder" \\ of é\tours'
+    study = replace(write_study(tmp_path), columns=('a "b"', "é\\", "c,d"))
+    data = local.rehearsal_data(study, 3, folder, None, say=lambda _: None)
+    assert [open_source(path).columns for path in data.values()] == [study.columns] * 3
+    made = local.LocalFederation(write_study(tmp_path), folder / "rehearsal", data)
+    for name, path in data.items():
+        assert read_silo(made.kits / name / "silo.toml").data["path"] == str(path)
 
 
 def test_an_exact_study_s_rows_have_no_fingerprint(tmp_path: Path) -> None:
