@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed.measuring import (
-    exponent,
-    exponents,
-    in_turn,
-    most,
-    of_way,
-    ratios,
-    times,
-    told,
-)
+from benchmarks.measuring import exponent, exponents, in_turn, most, of_way, ratios, times, told
 
 
 def measurement(way: str, repeat: int, **found: Any) -> dict[str, Any]:
