@@ -102,7 +102,7 @@ golden: setup  ## pin hashes, message bytes, results, amounts and options as the
 
 bench: setup $(DEVICES)  ## speed and scale beside other libraries, tables made anew (under half an hour, quiet machine)
 	$(BIN)/python -m benchmarks.speed
-	$(BIN)/python -m benchmarks.speed.picture
+	$(BIN)/python -m benchmarks.pictures speed
 	$(BIN)/python -m benchmarks.render
 
 bench-modes: setup  ## noise modes, a9a beside the ICML table, predictions of plan, verdicts
@@ -111,7 +111,7 @@ bench-modes: setup  ## noise modes, a9a beside the ICML table, predictions of pl
 	$(BIN)/python -m benchmarks.predictions --json benchmarks/results/predictions.json
 	$(BIN)/python -m benchmarks.verdicts --json benchmarks/results/verdicts.json
 	$(BIN)/python -m benchmarks.render
-	$(BIN)/python -m benchmarks.picture
+	$(BIN)/python -m benchmarks.pictures model1
 
 bench-data: setup  ## memory over large files, databases, silos in parallel
 	$(BIN)/python -m benchmarks.memory --json benchmarks/results/memory.json
@@ -136,7 +136,7 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 	$(BIN)/python -m benchmarks.accuracy_real $(A9A:%=--a9a %) --json benchmarks/results/accuracy_real.json
 	$(BIN)/python -m benchmarks.accuracy_peers $(A9A:%=--a9a %) --json benchmarks/results/accuracy_peers.json
 	$(BIN)/python -m benchmarks.localpower_tables $(A9A:%=--a9a %) --json benchmarks/results/localpower_tables.json
-	$(BIN)/python -m benchmarks.accuracy_pictures
+	$(BIN)/python -m benchmarks.pictures accuracy-real accuracy-peers
 	$(BIN)/python -m benchmarks.results_page
 
 bench-all: bench bench-modes bench-data bench-rounds bench-secure bench-federation bench-accuracy  ## all of them

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.a9a_baselines import (
+from benchmarks.baselines import (
     local_eigenspaces,
     randomized_svd,
     raw_identity_power,
     unweighted_average,
     weighted_average,
 )
-from benchmarks.common import parser, report, spread
+from benchmarks.common import parser, report
+from benchmarks.measuring import spread
 from fedpower import FedPCA, decaying, every, halving
 from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, read_silos

@@ -5,29 +5,43 @@ processes of their own and are ended when their time for a data set is over.
 """
 
 import argparse
-import json
+import functools
 import statistics
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CalledProcessError
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.common import parser, report
-from benchmarks.data_sets import A9A, available
-from benchmarks.peer_methods import (
-    ABOUT,
-    EPSILONS,
-    Task,
-    fit_here,
-    loaded,
-    loaders,
-    measurement,
-    plain,
+from benchmarks.baselines import (
+    analyze_gauss,
+    exponential_eigenvectors,
+    local_eigenspaces,
+    unweighted_average,
+    weighted_average,
 )
+from benchmarks.common import parser, read_json, report
+from benchmarks.data_sets import (
+    A9A,
+    DataSet,
+    Loaders,
+    Truth,
+    a9a_unit,
+    available,
+    breast_cancer,
+    digits,
+    mnist,
+    model1,
+    split,
+)
+from benchmarks.measuring import having, spread, values
 from benchmarks.peer_process import HERE, PATIENCE, peer_python, run_peer
-from benchmarks.pool import on_every_core
+from benchmarks.private_fits import Federation
+from benchmarks.processes import on_every_core
 from fedpower.engines.inprocess import available_cores
 from fedpower.privacy import default_delta
 
@@ -40,7 +54,7 @@ def main() -> None:
     if options.tabulate is None:
         settings, measured = measure(options)
     else:
-        found = json.loads(options.tabulate.read_text(encoding="utf-8"))
+        found = read_json(options.tabulate)
         settings, measured = found["settings"], found["measured"]
     tabulate(options, settings, measured)
 
@@ -165,25 +179,18 @@ def _cells(
     raw: list[dict[str, Any]], key: tuple[str, str], measure: str, *, seeds: int, ended: str
 ) -> list[str]:
     """Return a cell for every ε: mean ± standard deviation, how many if not all, or what happened."""
-    cells = []
+    cells, here = [], having(raw, data=key[0], method=key[1])
     for epsilon in EPSILONS:
-        values = [
-            row[measure]
-            for row in raw
-            if (row["data"], row["method"], row["epsilon"]) == (*key, epsilon)
-        ]
-        if not values:
-            cells.append(ended.partition(":")[0])
-            continue
-        spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-        some = "" if len(values) == seeds else f" ({len(values)} of {seeds})"
-        cells.append(f"{statistics.mean(values):.3f}{spread}{some}")
+        found = values(having(here, epsilon=epsilon), measure)
+        some = "" if len(found) == seeds else f" ({len(found)} of {seeds})"
+        reported = f"{spread(found, '.3f', '.3f')}{some}" if found else ended.partition(":")[0]
+        cells.append(reported)
     return cells
 
 
 def _seconds(raw: list[dict[str, Any]], key: tuple[str, str]) -> str:
-    values = [row["seconds"] for row in raw if (row["data"], row["method"]) == key]
-    return f"{statistics.median(values):.2g}" if values else ""
+    found = values(having(raw, data=key[0], method=key[1]))
+    return f"{statistics.median(found):.2g}" if found else ""
 
 
 def _options() -> argparse.Namespace:
@@ -200,6 +207,121 @@ def _options() -> argparse.Namespace:
         help="run nothing: make the tables of these results",
     )
     return made.parse_args()
+
+
+Array = NDArray[np.float64]
+
+EPSILONS = (0.5, 1.0, 4.0)
+NOBODY, CURATOR = "nobody but each silo", "a trusted curator"
+ABOUT = {  # method: who sees rows, what is promised
+    "fedpower": (NOBODY, "(ε, δ)"),
+    "paper": (NOBODY, "(ε, δ)"),
+    "Analyze-Gauss": (CURATOR, "(ε, δ)"),
+    "exponential mechanism": (CURATOR, "pure ε"),
+    "OpenDP": (CURATOR, "pure ε"),
+    "diffprivlib": (CURATOR, "pure ε"),
+    "UDA": (NOBODY, "none"),
+    "WDA": (NOBODY, "none"),
+}
+
+
+class Task(NamedTuple):
+    """One random split of one data set."""
+
+    data: str
+    a9a: str
+    seed: int
+
+
+def loaders(a9a: Path) -> Loaders:
+    """Return the data sets of the comparison by name."""
+    return {
+        "Model I": model1,
+        "a9a, unit rows": lambda: a9a_unit(a9a),
+        "digits": digits,
+        "breast cancer": breast_cancer,
+        "MNIST": mnist,
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def loaded(name: str, a9a: str) -> tuple[DataSet, Truth]:
+    """Return a data set as every method gets it, and the truth about it."""
+    data = plain(loaders(Path(a9a))[name]())
+    return data, Truth.of(data.rows, data.rank)
+
+
+def plain(data: DataSet) -> DataSet:
+    """Return the data with rows of norm at most 1 and no centring on their mean.
+
+    Where a set is centred elsewhere its mean becomes a leading direction, and counts as one.
+    """
+    return replace(
+        data,
+        rows=data.bounded(),
+        rank=data.rank + data.centred(),
+        parameters={"row_norm": 1.0, "center": False},
+        treatment="unit rows, not centred" if data.centred() else data.treatment,
+    )
+
+
+def fit_here(task: Task) -> list[dict[str, Any]]:
+    """Return a row of measurements for every method of this module and every ε on one split."""
+    data, truth = loaded(task.data, task.a9a)
+    rng = np.random.default_rng(task.seed)
+    places = split("at random", data.labels, data.n_silos, rng)
+    silos = Federation(data, places)
+    moment, reading_seconds = _timed(lambda rows: rows.T @ rows / len(rows), data.rows)
+    rows = []
+    for epsilon in EPSILONS:
+        for method in ("fedpower", "paper"):
+            fit = silos.fit(method, epsilon=epsilon, seed=task.seed)
+            rows.append((method, epsilon, fit.basis, silos.reading_seconds + fit.seconds))
+        for method in ("Analyze-Gauss", "exponential mechanism"):
+            basis, seconds = _timed(_curator, method, moment, data, epsilon, task.seed)
+            rows.append((method, epsilon, basis, reading_seconds + seconds))
+    parts = [data.rows[each] for each in places]
+    local, seconds = _timed(local_eigenspaces, parts, data.rank)
+    for method, average in (("UDA", unweighted_average), ("WDA", weighted_average)):
+        basis = average(local, data.rank)
+        rows += [(method, epsilon, basis, seconds) for epsilon in EPSILONS]
+    return [
+        measurement(
+            data=task.data,
+            method=method,
+            epsilon=epsilon,
+            seed=task.seed,
+            seconds=seconds,
+            score=truth.score(basis),
+        )
+        for method, epsilon, basis, seconds in rows
+    ]
+
+
+def measurement(
+    *, data: str, method: str, epsilon: float, seed: int, seconds: float, score: dict[str, float]
+) -> dict[str, Any]:
+    """Return one line of what was measured."""
+    about = {"data": data, "method": method, "epsilon": epsilon, "seed": seed}
+    return about | {"seconds": round(seconds, 4)} | score
+
+
+def _curator(method: str, moment: Array, data: DataSet, epsilon: float, seed: int) -> Array:
+    """Return what somebody who holds all rows would publish; the same draws for every ε."""
+    rng, n_rows = np.random.default_rng([seed, 1]), len(data.rows)
+    if method == "Analyze-Gauss":
+        delta = default_delta(n_rows)
+        return analyze_gauss(
+            moment, data.rank, n_rows=n_rows, epsilon=epsilon, delta=delta, rng=rng
+        )
+    return exponential_eigenvectors(moment, data.rank, n_rows=n_rows, epsilon=epsilon, rng=rng)
+
+
+def _timed(function: Any, *arguments: Any) -> tuple[Any, float]:
+    """Return what the function gives and the seconds of a core it took."""
+    began = time.process_time()
+    found = function(*arguments)
+    return found, time.process_time() - began
 
 
 if __name__ == "__main__":

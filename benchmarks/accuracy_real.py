@@ -6,18 +6,16 @@ noise; the methods share the split, and the two kinds of split share the noise.
 
 import argparse
 import functools
-import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.common import parser, report
-from benchmarks.data_sets import A9A, DataSet, available, real
-from benchmarks.pool import on_every_core
+from benchmarks.data_sets import A9A, KINDS, DataSet, Truth, available, real, split
+from benchmarks.measuring import having, spread, values
 from benchmarks.private_fits import METHODS, Federation
-from benchmarks.scoring import Truth
-from benchmarks.splits import KINDS, split
+from benchmarks.processes import on_every_core
 from fedpower.privacy import default_delta
 
 EPSILONS = (0.5, 1.0, 4.0)
@@ -111,15 +109,9 @@ def _loaded(name: str, a9a: str) -> tuple[DataSet, Truth]:
 
 def _cells(raw: list[dict[str, Any]], key: tuple[str, str, float], measure: str) -> list[str]:
     """Return mean ± standard deviation of every method in one line of a table."""
-    cells = []
-    for method in METHODS:
-        values = [
-            row[measure]
-            for row in raw
-            if (row["data"], row["split"], row["epsilon"], row["method"]) == (*key, method)
-        ]
-        cells.append(f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}")
-    return cells
+    data, kind, epsilon = key
+    here = having(raw, data=data, split=kind, epsilon=epsilon)
+    return [spread(values(having(here, method=each), measure), ".3f", ".3f") for each in METHODS]
 
 
 def _options() -> argparse.Namespace:

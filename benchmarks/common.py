@@ -1,13 +1,13 @@
-"""What the benchmarks share: arguments, machine facts, tables, results as JSON."""
+"""What the benchmarks and the reproduction of the paper share: arguments, the machine, tables, JSON."""
 
 import argparse
 import json
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,18 +40,35 @@ def machine() -> dict[str, Any]:
     }
 
 
-def report(
-    options: argparse.Namespace,
-    *,
-    name: str,
-    settings: dict[str, Any],
-    columns: Row,
-    rows: Sequence[Row],
-    raw: Any,
-    notes: Sequence[str] = (),
-    more: Sequence[tuple[str, Row, Sequence[Row]]] = (),
-) -> None:
-    """Print the table and, where asked, keep everything that was measured.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """What is shown of one benchmark.
+
+    Attributes
+    ----------
+    settings
+        What was run, seeds included.
+    columns, rows
+        The table, as text.
+    notes
+        Sentences to read beside the table.
+    more
+        Further tables: a title, the columns and the rows of each.
+    """
+
+    settings: dict[str, Any]
+    columns: Row
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+    more: Sequence[tuple[str, Row, Sequence[Row]]] = ()
+
+    def __str__(self) -> str:
+        more = [f"{title}\n\n{markdown(names, rows)}" for title, names, rows in self.more]
+        return "\n\n".join([markdown(self.columns, self.rows), *more, *self.notes])
+
+
+def report(options: argparse.Namespace, *, name: str, raw: Any, **shown: Any) -> None:
+    """Print the tables and, where asked, keep everything that was measured.
 
     Parameters
     ----------
@@ -59,67 +76,51 @@ def report(
         The parsed arguments.
     name
         The benchmark's.
-    settings
-        What was run, seeds included.
-    columns, rows
-        The table, as text.
     raw
         Every single measurement, for whoever wants another summary.
-    notes
-        Sentences to read beside the table.
-    more
-        Further tables: a title, the columns and the rows of each.
+    shown
+        As for `Tables`.
     """
-    table = markdown(columns, rows)
-    print(table)
-    for title, names, lines in more:
-        print(f"\n{title}\n\n{markdown(names, lines)}")
-    for note in notes:
-        print(f"\n{note}")
+    tables = Tables(**shown)
+    print(tables)
     if options.json is not None:
-        found = document(
-            name=name,
-            machine=machine(),
-            settings=settings,
-            columns=columns,
-            rows=rows,
-            raw=raw,
-            notes=notes,
-            more=more,
-        )
-        keep(found, options.json)
+        write_json(options.json, document(name, machine(), tables, raw))
 
 
 def document(
-    *,
-    name: str,
-    machine: dict[str, Any],
-    settings: dict[str, Any],
-    columns: Row,
-    rows: Sequence[Row],
-    raw: Any,
-    notes: Sequence[str] = (),
-    more: Sequence[tuple[str, Row, Sequence[Row]]] = (),
+    name: str, machine: dict[str, Any], tables: Tables, raw: Any, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return all that is kept of a benchmark; parameters as for `report`."""
+    """Return all that is kept of a benchmark; further ``notes`` stand after the tables' own."""
     return {
         "benchmark": name,
         "machine": machine,
-        "settings": settings,
-        "table": {"columns": list(columns), "rows": [list(row) for row in rows]},
-        "notes": list(notes),
+        "settings": tables.settings,
+        "table": {"columns": list(tables.columns), "rows": [list(row) for row in tables.rows]},
+        "notes": [*tables.notes, *notes],
         "more": [
-            {"title": title, "columns": list(names), "rows": [list(line) for line in lines]}
-            for title, names, lines in more
+            {"title": title, "columns": list(names), "rows": [list(row) for row in rows]}
+            for title, names, rows in tables.more
         ],
         "measured": raw,
     }
 
 
-def keep(found: dict[str, Any], path: Path) -> None:
-    """Write a benchmark's document as JSON."""
+def as_json(record: Any, *, finite: bool = False) -> str:
+    """Return the text of a JSON file; where ``finite``, numbers that are not are refused."""
+    return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=not finite) + "\n"
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a record as JSON; the file is there whole or not at all."""
+    from fedpower.report.atomic import write_whole  # a process that is measured needs none of it
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(path, as_json(record))
+
+
+def read_json(path: Path) -> Any:
+    """Return the record in a file."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def markdown(columns: Row, rows: Sequence[Row]) -> str:
@@ -132,12 +133,6 @@ def markdown(columns: Row, rows: Sequence[Row]) -> str:
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean ± standard deviation as text."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.2e} ± {deviation:.1e}"
 
 
 def peak_mb() -> float:
@@ -175,3 +170,47 @@ def _processor() -> str:
                 if line.lower().startswith("model name")
             ]
     return names[0] if names else platform.processor() or "unknown"
+
+
+LIBRARIES = ("scikit-learn", "dask", "torch", "pandas", "polars")
+LOAD = "load at the start"
+
+IDLE = 0.5
+"""Load up to which a machine counts as quiet."""
+
+BUSY = "The machine was busy with other work: these figures are to be taken again on a quiet one."
+
+
+def about_machine() -> dict[str, Any]:
+    """Return the facts that belong to all results of a run, taken before it."""
+    return machine() | {
+        **{name: version_of(name) for name in LIBRARIES},
+        "BLAS": "; ".join(_blas()),
+        "memory": f"{_memory_gb():.0f} GB",
+        "started": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        LOAD: f"{os.getloadavg()[0]:.2f}",
+    }
+
+
+def is_busy(facts: dict[str, Any]) -> bool:
+    """Return whether something else ran on this machine when the measurements began."""
+    return float(facts[LOAD]) > IDLE
+
+
+def _blas() -> list[str]:
+    """Return the BLAS libraries that NumPy and SciPy bring."""
+    import scipy.linalg
+    import threadpoolctl
+
+    del scipy
+    return [
+        f"{each['internal_api']} {each['version']} for {each['architecture']}, "
+        f"{each['num_threads']} threads"
+        for each in threadpoolctl.threadpool_info()
+        if each["user_api"] == "blas"
+    ]
+
+
+def _memory_gb() -> float:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemTotal")) * 1024 / 1e9

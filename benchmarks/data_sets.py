@@ -1,9 +1,4 @@
-"""The data sets of the accuracy benchmarks, each with a public row bound, a rank and a centring.
-
-Whatever decides how rows are treated is typed here or is a known property of the data (pixels are
-not negative, a9a has one-hot columns): nothing is read from the rows. The rank k of each is one
-after which the exact spectrum has a gap, because sin θ_k says little where there is none.
-"""
+"""Data sets that anybody can get, how silos share them out, and what a subspace of them is worth."""
 
 import base64
 import hashlib
@@ -13,6 +8,7 @@ import tarfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +17,11 @@ from numpy.typing import NDArray
 
 from benchmarks.a9a_localpower import DATA as A9A
 from benchmarks.a9a_localpower import load as load_a9a
+from benchmarks.baselines import leading
 from benchmarks.common import CACHE
 from fedpower.data import RowTreatment
 from fedpower.experiments.models import spiked_covariance
+from fedpower.linalg import sin_theta
 
 Array = NDArray[np.float64]
 
@@ -139,7 +137,7 @@ def a9a_unit(path: Path = A9A) -> DataSet:
 
 def digits() -> DataSet:
     """Return scikit-learn's 8×8 digits as unit rows."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  (heavy)
+    from sklearn.datasets import load_digits
 
     rows, labels = load_digits(return_X_y=True)
     return DataSet(
@@ -155,7 +153,7 @@ def digits() -> DataSet:
 
 def breast_cancer() -> DataSet:
     """Return scikit-learn's breast-cancer table in units of its code book."""
-    from sklearn.datasets import load_breast_cancer  # noqa: PLC0415  (heavy)
+    from sklearn.datasets import load_breast_cancer
 
     rows, labels = load_breast_cancer(return_X_y=True)
     usual = [pairs[kind] for kind in range(3) for pairs in USUAL_CELLS.values()]
@@ -231,7 +229,7 @@ def available(loaders: Loaders, say: Callable[[str], None] = print) -> list[Data
 
 
 def _a9a(path: Path) -> tuple[Array, NDArray[np.int64]]:
-    from sklearn.datasets import load_svmlight_file  # noqa: PLC0415  (heavy)
+    from sklearn.datasets import load_svmlight_file
 
     if not path.exists():
         raise MissingDataError(f"{path} is not there; put a copy of a9a in svmlight format there")
@@ -260,3 +258,58 @@ def _read_mnist(archive: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
             assert member is not None
             parts.append(np.frombuffer(member.read(), dtype=np.uint8, offset=header))
     return parts[0].reshape(len(parts[1]), -1), parts[1]
+
+
+Places = list[NDArray[np.int64]]
+
+KINDS = ("at random", "by label")
+
+
+def split(kind: str, labels: NDArray[np.int64], n_silos: int, rng: np.random.Generator) -> Places:
+    """Return the rows of each silo, silos as equal as can be; `kind` is one of `KINDS`.
+
+    By label, rows are sorted by label (in random order within one) and cut into equal parts: as
+    different as silos of equal size can be in that respect.
+    """
+    order = rng.permutation(len(labels))
+    if kind == "by label":
+        order = order[np.argsort(labels[order], kind="stable")]
+    elif kind != "at random":
+        raise ValueError(f"a split must be one of {', '.join(KINDS)}, got {kind!r}")
+    return np.array_split(order, n_silos)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The pooled second moment (about the mean, where centred) and its leading eigenspace."""
+
+    moment: Array
+    rank: int
+
+    @classmethod
+    def of(cls, rows: Array, rank: int, *, centred: bool = False) -> "Truth":
+        """Return the truth about rows that are bounded already."""
+        moment = rows.T @ rows / len(rows)
+        if centred:
+            mean = rows.mean(axis=0)
+            moment = moment - np.outer(mean, mean)
+        return cls(moment, rank)
+
+    @cached_property
+    def _exact(self) -> tuple[Array, Array]:
+        return leading(self.moment, self.rank)
+
+    @property
+    def basis(self) -> Array:
+        """The leading k eigenvectors."""
+        return self._exact[1]
+
+    def score(self, basis: Array) -> dict[str, float]:
+        """Return sin θ_k over all k columns and the captured variance as a share of the exact one's."""
+        if basis.shape != self.basis.shape:
+            raise ValueError(f"a basis must be {self.basis.shape}, got {basis.shape}")
+        captured = float(np.einsum("ij,ij->", basis, self.moment @ basis))
+        return {
+            "error": sin_theta(basis, self.basis),
+            "captured": captured / float(self._exact[0].sum()),
+        }

@@ -194,7 +194,7 @@ def whole_study(folder: Path, options: argparse.Namespace) -> list[dict[str, Any
 
 def read_columns(path: Path) -> list[str]:
     """Return the names of a file's columns."""
-    from fedpower.data import open_source  # noqa: PLC0415
+    from fedpower.data import open_source
 
     return list(open_source(path).columns or ())
 
@@ -226,8 +226,8 @@ def _study(
 
 
 def _write_rows(path: Path, columns: list[str], *, seed: int) -> None:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     rows = np.random.default_rng(seed).normal(size=(200, len(columns))) / np.sqrt(len(columns))
     pq.write_table(pa.table(dict(zip(columns, rows.T, strict=True))), path)
@@ -245,7 +245,7 @@ def _run(kit: Path, result: Path) -> dict[str, Any]:
 
 
 def _wait_for_silos(kit: Path, count: int) -> None:
-    from fedpower.federation.runner import open_session  # noqa: PLC0415
+    from fedpower.federation.runner import open_session
 
     with open_session(kit, patience=300.0) as session:
         while len(session.silos()) < count:

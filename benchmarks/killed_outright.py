@@ -19,12 +19,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from benchmarks.common import parser, report
 from fedpower.federation.local import LocalFederation, rehearsal_data
-from fedpower.federation.study_file import read_study
+from fedpower.federation.study_file import read_study, rendered
 from fedpower.privacy.ledger import Ledger
 
 SILOS = ("north", "south", "east")
@@ -33,33 +34,37 @@ LONGEST_S = 300.0
 MARK = "KILLED_OUTRIGHT"
 """In the environment of all that is started here, and so of all that it starts."""
 
-STUDY = """
-name = "killed"
-[columns]
-names = ["a", "b", "c", "d", "e", "f"]
-[rows]
-row_norm = 8.0
-center = false
-[components]
-n_components = 2
-iteration_rank = 3
-[privacy]
-epsilon = 1.0
-delta = 1e-6
-noise = "step"
-[solver]
-solver = "fedpower"
-n_steps = 4
-[rounds]
-deadline = 60.0
-[silos]
-names = ["north", "south", "east"]
-[coordinator]
-host = "localhost"
-port = 8002
-"""
+PROGRAM = (sys.executable, "-c", "from fedpower.cli import main; main()")
+"""What starts fedpower in a process of its own, wherever it is installed."""
+
 N_RELEASES = 4
 """What the study takes from each silo: one release a step."""
+
+
+def study_content(
+    name: str, silos: Sequence[str], *, epsilon: float, **rounds: Any
+) -> dict[str, Any]:
+    """Return a study of so many silos in which every step is noised, as its file holds it."""
+    return {
+        "name": name,
+        "columns": {"names": list("abcdef")},
+        "rows": {"row_norm": 8.0, "center": False},
+        "components": {"n_components": 2, "iteration_rank": 3},
+        "privacy": {"epsilon": epsilon, "delta": 1e-6, "noise": "step"},
+        "solver": {"solver": "fedpower", "n_steps": N_RELEASES},
+        "rounds": rounds,
+        "silos": {"names": list(silos)},
+        "coordinator": {"host": "localhost", "port": 8002},
+    }
+
+
+def charges(ledger: Path) -> list[tuple[Any, ...]]:
+    """Return key, purpose, price and digest of every release in a ledger, in order."""
+    if not ledger.exists():
+        return []
+    with sqlite3.connect(ledger) as database:
+        wanted = "SELECT key, purpose, mu, sha256 FROM release ORDER BY seq"
+        return database.execute(wanted).fetchall()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,8 @@ def main() -> None:
         ThreadPoolExecutor() as both,
     ):
         folder = Path(scratch)
-        (folder / "agreed.toml").write_text(STUDY)
+        content = study_content("killed", SILOS, epsilon=1.0, deadline=60.0)
+        (folder / "agreed.toml").write_text(rendered(content), encoding="utf-8")
         kinds = [both.submit(_all, kind, folder, options.moments) for kind in KINDS]
         found = [each for kind in kinds for each in kind.result()]
     report(
@@ -211,7 +217,7 @@ class _Killing:
             environment["TMPDIR"] = str(self.own)
         with (self.folder / f"{name}.out").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-c", "from fedpower.cli import main; main()", *words],
+                [*PROGRAM, *words],
                 env=environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -243,17 +249,14 @@ class _Killing:
             each.kill()
         charged, unsound, twice = [], 0, 0
         for path in ledgers:
-            if not path.exists():
-                charged.append(0)
-                continue
             try:
-                Ledger.open(path).close()
+                if path.exists():
+                    Ledger.open(path).close()
             except Exception as error:
                 print("unsound:", path, error, flush=True)
                 unsound += 1
                 continue
-            with sqlite3.connect(path) as database:
-                keys = [key for (key,) in database.execute("SELECT key FROM release")]
+            keys = [key for key, *_ in charges(path)]
             charged.append(len(keys))
             twice += len(keys) - len(set(keys))
         assert self.after is not None

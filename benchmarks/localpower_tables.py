@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.a9a_baselines import leading
 from benchmarks.a9a_localpower import (
     LOCAL_STEPS,
     N_ROUNDS,
@@ -28,9 +27,11 @@ from benchmarks.a9a_localpower import (
     local_power_on,
     one_shot,
 )
-from benchmarks.common import parser, report, spread
+from benchmarks.baselines import leading
+from benchmarks.common import parser, report
 from benchmarks.data_sets import (
     A9A,
+    KINDS,
     DataSet,
     MissingDataError,
     a9a_minmax,
@@ -38,9 +39,10 @@ from benchmarks.data_sets import (
     breast_cancer,
     digits,
     mnist,
+    split,
 )
-from benchmarks.pool import on_every_core
-from benchmarks.splits import KINDS, split
+from benchmarks.measuring import spread
+from benchmarks.processes import on_every_core
 from fedpower.linalg import sin_theta
 
 Array = NDArray[np.float64]

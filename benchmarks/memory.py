@@ -5,17 +5,26 @@ the fitting process: getrusage would start from the parent's peak.
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import parser, report
+import pyarrow as pa
+import pyarrow.parquet
 
+from benchmarks.common import parser, peak_mb, report
+from benchmarks.processes import bare_mb, measured_apart
+from fedpower import FedPCA
+from fedpower.experiments.models import Model, spiked_covariance
+from fedpower.experiments.writing import write_model
+
+HERE = "benchmarks.memory"
 LIMIT_MB = 500
 N_FEATURES = 100
+GROUP_ROWS = 2**20
+"""Rows in a group as pyarrow writes them unless told otherwise."""
 CSV_BYTES_PER_VALUE = 20.1  # measured on these rows: enough to hit the size asked for
 
 
@@ -23,7 +32,7 @@ def main() -> None:
     """Measure every kind of file and fit."""
     options = _options()
     found = []
-    bare = _child("bare")["peak_mb"]
+    bare = bare_mb()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="fedpower-memory-") as name:
         folder = Path(name)
         for kind, gigabytes in (
@@ -34,9 +43,11 @@ def main() -> None:
         ):
             path = folder / f"silo.{kind.partition(',')[0]}"
             n_rows = _rows(kind, gigabytes)
-            _child("make", str(path), str(n_rows), str(N_FEATURES), kind)
+            measured_apart(
+                f"{HERE}:make", path=str(path), n_rows=n_rows, n_features=N_FEATURES, kind=kind
+            )
             for epsilon in ("inf", "1"):
-                measured = _child("fit", str(path), epsilon)
+                measured = measured_apart(f"{HERE}:fit", path=str(path), epsilon=epsilon)
                 measured |= {
                     "kind": kind,
                     "epsilon": epsilon,
@@ -99,22 +110,46 @@ def _rows(kind: str, gigabytes: float) -> int:
     return int(gigabytes * 1e9 / (N_FEATURES * per_value))
 
 
-def _child(task: str, *arguments: str) -> dict[str, Any]:
-    """Return what a process of its own printed as JSON; this one stays small."""
-    if task == "bare":
-        command = [sys.executable, "-c", BARE]
+def make(*, path: str, n_rows: int, n_features: int, kind: str) -> dict[str, Any]:
+    """Write one silo of Model I as a file."""
+    place = Path(path)
+    model = spiked_covariance(n_rows=n_rows, n_features=n_features, n_silos=1, seed=0)
+    if "groups" in kind:
+        _write_large_groups(place, model)
     else:
-        command = [sys.executable, "-m", "benchmarks.memory_task", task, *arguments]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    printed: dict[str, Any] = json.loads(done.stdout)
-    return printed
+        folder = place.parent / f"made-{kind}"
+        (written,) = write_model(model, folder, kind=kind)  # type: ignore[arg-type]
+        written.rename(place)
+    return {}
 
 
-BARE = """
-for line in open("/proc/self/status"):
-    if line.startswith("VmHWM"):
-        print('{"peak_mb": %f}' % (int(line.split()[1]) * 1024 / 1e6))
-"""
+def fit(*, path: str, epsilon: str) -> dict[str, Any]:
+    """Return the peaks of a fit over one file."""
+    imports = peak_mb()
+    started = time.perf_counter()
+    model = FedPCA(4, epsilon=float(epsilon), row_norm=1.0, random_state=0).fit_silos([path])
+    return {
+        "n_rows": model.n_samples_,
+        "imports_mb": imports,
+        "peak_mb": peak_mb(),
+        "seconds": time.perf_counter() - started,
+        "kernel": next(iter(model.kernels_.values())),
+    }
+
+
+def _write_large_groups(path: Path, model: Model) -> None:
+    """Write Parquet with pyarrow's defaults: dictionaries, and groups of a million rows."""
+    schema = pa.schema([(column, pa.float64()) for column in model.columns])
+    held: list[Any] = []
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        for block in model.blocks(0, GROUP_ROWS):
+            columns = [pa.array(column.copy()) for column in block.T]
+            held.append(pa.record_batch(columns, schema=schema))
+            if sum(len(batch) for batch in held) >= GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(held), row_group_size=2 * GROUP_ROWS)
+                held = []
+        if held:
+            writer.write_table(pa.Table.from_batches(held), row_group_size=2 * GROUP_ROWS)
 
 
 def _options() -> argparse.Namespace:

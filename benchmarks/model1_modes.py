@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import parser, report, spread
+from benchmarks.common import parser, report
+from benchmarks.measuring import spread
 from fedpower.engines.embedded import federate
 from fedpower.experiments.driven import TREATMENT, keep, pooled_moment
 from fedpower.experiments.models import SpikedCovariance, spiked_covariance

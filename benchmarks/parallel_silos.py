@@ -5,17 +5,17 @@ three alike; what counts are the ratios within a repetition.
 """
 
 import argparse
-import random
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
 import numpy as np
 import threadpoolctl
 
 from benchmarks.common import parser, report
+from benchmarks.measuring import in_turn
 from fedpower import FedPCA
 from fedpower.engines.inprocess import available_cores
 from fedpower.experiments.models import spiked_covariance
@@ -36,17 +36,13 @@ def main() -> None:
     )
     silos = [np.vstack(list(model.blocks(silo, 2**16))) for silo in range(2)]
     found: dict[str, list[float]] = {way: [] for way in WAYS}
-    order = random.Random(0)  # noqa: S311
-    for repetition in range(-1, options.repetitions):
-        ways = list(WAYS)
-        order.shuffle(ways)
-        for way in ways:
-            with _unbounded() if way == UNBOUNDED else _nothing():
-                started = time.perf_counter()
-                fit(silos, WAYS[way])
-                taken = time.perf_counter() - started
-            if repetition >= 0:  # the first round warms up
-                found[way].append(taken)
+    for repetition, way in in_turn(list(WAYS), 1 + options.repetitions):
+        with _unbounded() if way == UNBOUNDED else nullcontext():
+            started = time.perf_counter()
+            fit(silos, WAYS[way])
+            taken = time.perf_counter() - started
+        if repetition:  # the first round warms up
+            found[way].append(taken)
     report(
         options,
         name="parallel_silos",
@@ -97,11 +93,6 @@ def _unbounded() -> Iterator[None]:
         patch("fedpower.engines.inprocess.blas_threads", every_core),
     ):
         yield
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _ratios(found: dict[str, list[float]], way: str) -> list[float]:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.data_sets import DataSet
-from benchmarks.splits import Places
+from benchmarks.data_sets import DataSet, Places
 from fedpower import FedPCA
 from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos

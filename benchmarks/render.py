@@ -1,14 +1,13 @@
 """Write the tables of the pages that show results from ``results/*.json``; ``--check`` compares."""
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import markdown
+from benchmarks.common import markdown, read_json
 
 HERE = Path(__file__).parent
 PAGES = (HERE / "README.md", HERE.parent / "docs" / "federation.md")
@@ -43,7 +42,7 @@ def settle(
 
 def kept(name: str) -> dict[str, Any]:
     """Return what a benchmark left in ``results/``."""
-    found: dict[str, Any] = json.loads(_results(name).read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(_results(name))
     return found
 
 

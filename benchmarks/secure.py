@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
+from benchmarks.measuring import standard_error
 from fedpower.data import KernelChoice, RowTreatment, local_moment, open_source
 from fedpower.data.exact_moment import ExactMoments
 from fedpower.engines.embedded import federate
@@ -315,9 +316,8 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _told(values: list[float]) -> str:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.4g} ± {error:.1g}"
+def _told(errors: list[float]) -> str:
+    return f"{statistics.mean(errors):.4g} ± {standard_error(errors):.1g}"
 
 
 def _ratio(errors: dict[str, list[float]]) -> str:

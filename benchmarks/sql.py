@@ -6,12 +6,11 @@ on the loopback (`postgres_server`), made and removed here.
 """
 
 import argparse
-import json
 import os
 import sqlite3
-import subprocess
-import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,19 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from benchmarks.common import parser, report
+from benchmarks.common import parser, peak_mb, report
 from benchmarks.postgres_server import PostgresServer, private_server
+from benchmarks.processes import measured_apart
+from fedpower.data import RowSource, RowTreatment, SqlQuery, accumulate_moment, open_source
+from fedpower.data.sql import QuerySource
+from fedpower.data.tables import TableSource
 
 PASSWORD = "benchmark"  # noqa: S105  (of a server that lives as long as this run)
 BLOCK = 50_000
+SMALL = 100_000
+"""Rows read first, so that what is measured then is the table's and not the libraries'."""
+
+RULE = RowTreatment(row_norm=5.0)
 
 
 def main() -> None:
@@ -36,10 +43,11 @@ def main() -> None:
         private_server(PASSWORD) as server,
     ):
         folder, version = Path(name), server.version
+        os.environ["BENCHMARK_PASSWORD"] = server.password  # for the processes that read
         places = _write(folder, server, options.rows, options.features)
         for turn in range(options.repeats):
             for kind, place in places.items():
-                measured = _child(kind, place, server)
+                measured = measured_apart("benchmarks.sql:read", kind=kind, place=place)
                 found.append({"kind": kind, "turn": turn, **measured})
                 print(f"{kind}: {measured['rows'] / measured['seconds']:,.0f} rows/s", flush=True)
     best = {kind: _best([each for each in found if each["kind"] == kind]) for kind in places}
@@ -122,17 +130,48 @@ def _text(rows: NDArray[np.float64]) -> str:
     return "".join("\t".join(map(repr, row)) + "\n" for row in rows.tolist())
 
 
-def _child(kind: str, place: str, server: PostgresServer) -> dict[str, Any]:
-    """Return what a process of its own measured."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.sql_task", kind, place],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "BENCHMARK_PASSWORD": server.password},
-    )
-    measured: dict[str, Any] = json.loads(done.stdout)
-    return measured
+def read(*, kind: str, place: str) -> dict[str, Any]:
+    """Return the seconds and peaks of a pass over the rows at a place."""
+    accumulate_moment(
+        opened(kind, place, limit=SMALL), RULE
+    )  # the libraries' own pages, and a batch
+    before = peak_mb()
+    source = opened(kind, place)
+    wall, cpu = time.perf_counter(), time.process_time()
+    moments = accumulate_moment(source, RULE)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    after = peak_mb()
+    bare = time.process_time()
+    accumulate_moment(undigested(source), RULE)
+    bare = time.process_time() - bare
+    return {
+        "rows": moments.n_rows,
+        "seconds": wall,
+        "cpu": cpu,
+        "cpu_undigested": bare,
+        "rise_mb": after - before,
+        "peak_mb": after,
+    }
+
+
+def opened(kind: str, place: str, *, limit: int | None = None) -> RowSource:
+    """Return the source of all rows, or of the first of them."""
+    if kind == "Parquet":
+        return open_source(place if limit is None else next(_batches(place, limit)))
+    password = "BENCHMARK_PASSWORD" if kind == "PostgreSQL" else None
+    query = "SELECT * FROM visits" + ("" if limit is None else f" LIMIT {limit}")  # noqa: S608
+    return open_source(SqlQuery(query, place, password_env=password))
+
+
+def undigested(source: RowSource) -> RowSource:
+    """Return the source without the digest of its rows that a query's passes make."""
+    if not isinstance(source, QuerySource):
+        return source
+    return TableSource(name=source.name, reader=source.reader, columns=source.columns, n_rows=None)
+
+
+def _batches(path: str, n_rows: int) -> Iterator[pa.RecordBatch]:
+    return pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=n_rows)  # type: ignore[no-any-return]
 
 
 def _options() -> argparse.Namespace:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.common import parser, report
+from benchmarks.measuring import Measured, having
 from fedpower import FedPCA
 from fedpower.protocol.solvers.signal import LEVEL
 
@@ -114,8 +115,8 @@ def cell(
     }
 
 
-def _of(d: int, way: tuple[str, str, str], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [each for each in found if each["columns"] == d and tuple(each["way"]) == way]
+def _of(d: int, way: tuple[str, str, str], found: list[dict[str, Any]]) -> list[Measured]:
+    return having(found, columns=d, way=list(way))
 
 
 def _line(d: int, way: tuple[str, str, str], found: list[dict[str, Any]]) -> tuple[object, ...]:

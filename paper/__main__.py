@@ -19,9 +19,8 @@ from fedpower.cli.console import console, note, print_json, table
 from fedpower.cli.failures import exit_status
 from fedpower.cli.progress import bars, quiet_option
 from fedpower.experiments.look import require_matplotlib
-from paper.outputs import claims_record, verdicts_on, write_outputs
 from paper.settings import FIGURES, Settings
-from paper.store import Store
+from paper.store import Store, claims_record, verdicts_on, write_outputs
 from paper.store import reproduce as run
 
 USUAL, QUICK = 20, 3

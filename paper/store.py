@@ -1,16 +1,20 @@
-"""The folder of a reproduction: finished repetitions are kept, whatever happens to the process."""
+"""The folder of a reproduction: finished repetitions, then table, verdicts, captions and pictures."""
 
 import hashlib
 import json
 import platform
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import as_json, read_json, version_of
 from fedpower.errors import InputError
 from fedpower.report.atomic import write_whole
+from paper.claims import Verdict, judge_all
 from paper.curves import Curve, curves_of
+from paper.figures import captions, draw_all
+from paper.own_claims import own_claims
+from paper.paper_claims import paper_claims
 from paper.runs import Point, Run, run_repetition
 from paper.settings import ModelName, Settings
 from paper.table import Table, rounded, table_of
@@ -25,7 +29,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        **{name: version(name) for name in PACKAGES},
+        **{name: version_of(name) for name in PACKAGES},
     }
 
 
@@ -58,7 +62,7 @@ class Store:
         """Return the runs of a finished repetition in the order of ``curves``; None if it is not."""
         path = self._path(model, repetition)
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = read_json(path)
         except FileNotFoundError:
             return None
         except ValueError:
@@ -111,7 +115,7 @@ class Store:
 
     def _compare(self, mark: Path) -> None:
         try:
-            found = json.loads(mark.read_text(encoding="utf-8"))
+            found = read_json(mark)
             there = {**found["settings"], **found["versions"]}
         except (ValueError, KeyError, TypeError):
             raise _damaged(mark) from None
@@ -195,3 +199,36 @@ def reproduce(
 
 def _of(curves: list[Curve], model: ModelName) -> list[Curve]:
     return [curve for curve in curves if curve.model == model]
+
+
+RUNS, CLAIMS, CAPTIONS = "runs.csv", "claims.json", "captions.json"
+
+
+def verdicts_on(settings: Settings, table: Table) -> list[Verdict]:
+    """Return the verdicts on all claims that there are runs for, the paper's first."""
+    return judge_all([*paper_claims(settings), *own_claims(settings)], table)
+
+
+def claims_record(settings: Settings, verdicts: list[Verdict]) -> dict[str, Any]:
+    """Return claims.json."""
+    return {
+        "settings": settings.as_dict(),
+        "versions": versions(),
+        "claims": [verdict.as_dict() for verdict in verdicts],
+    }
+
+
+def write_outputs(
+    folder: Path, settings: Settings, table: Table, verdicts: list[Verdict]
+) -> list[Path]:
+    """Return the files written to ``folder``: each whole or not at all, the same for the same runs."""
+    reported = captions(settings, table)
+    files: dict[str, str | bytes] = {
+        RUNS: table.as_csv(),
+        CLAIMS: as_json(claims_record(settings, verdicts), finite=True),
+        CAPTIONS: as_json(reported, finite=True),
+        **draw_all(table, reported),
+    }
+    for name, content in files.items():
+        write_whole(folder / name, content)
+    return [folder / name for name in files]

@@ -5,22 +5,26 @@ which benchmarks/README.md is written. Data lie in .bench/ while they are needed
 """
 
 import argparse
-import json
-import sys
+import functools
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.common import CACHE, document, keep
+from benchmarks.common import (
+    BUSY,
+    CACHE,
+    LOAD,
+    Tables,
+    about_machine,
+    document,
+    is_busy,
+    read_json,
+    write_json,
+)
+from benchmarks.processes import Runner, one_core
 from benchmarks.speed import cold, end_to_end, growth, kernel, passes, peers, targets, wide
-from benchmarks.speed.facts import BUSY, LOAD, about_machine, is_busy
-from benchmarks.speed.measuring import Tables
-from benchmarks.speed.running import Runner, one_core
 from benchmarks.speed.sizes import FULL, QUICK
 
 PARTS: dict[str, ModuleType] = {
@@ -33,8 +37,6 @@ PARTS: dict[str, ModuleType] = {
     "cold": cold,
 }
 RESULTS = Path(__file__).parents[1] / "results"
-WIDTH = 160
-"""Characters in a line of a table where the output is no terminal."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,27 +52,25 @@ def main(arguments: list[str] | None = None) -> None:
             starts=options.repeats,
         )
     folder: Path = options.results or (CACHE / "quick" if options.quick else RESULTS)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     facts = about_machine()
-    console.print(f"{facts['cpu']}, {facts['cores']} cores, load {facts[LOAD]}")
+    print(f"{facts['cpu']}, {facts['cores']} cores, load {facts[LOAD]}")
     if is_busy(facts):
-        console.print(f"[bold]{BUSY}[/bold]")
-    run = Runner(apart=not options.quick, say=console.print)
+        print(BUSY)
+    run = Runner(apart=not options.quick, say=functools.partial(print, flush=True))
     for place, name in enumerate(options.parts, start=1):
         part = PARTS[name]
-        console.rule(f"{part.TITLE} ({place} of {len(options.parts)})")
+        print(f"\n{part.TITLE} ({place} of {len(options.parts)})\n")
         with one_core() if options.quick else nullcontext():
             measured = part.measure(sizes, run)
         tables = part.tables(sizes, measured)
-        _show(tables, part.TITLE, console)
+        print(f"\n{tables}")
         _keep(folder, name, facts, tables, measured)
-    found = {name: _kept(folder, name) for name in PARTS if _path(folder, name).exists()}
+    found = {name: read_json(_path(folder, name)) for name in PARTS if _path(folder, name).exists()}
     tables = targets.tables(sizes, {name: each["measured"] for name, each in found.items()})
-    console.rule(targets.TITLE)
-    _show(tables, targets.TITLE, console)
+    print(f"\n{targets.TITLE}\n\n{tables}\n")
     runs = {name: each["machine"] for name, each in found.items()}
     _keep(folder, "targets", facts, tables, runs, *_one_run(runs))
-    console.print(f"{targets.settled(tables.rows)}; results are in {folder}")
+    print(f"{targets.settled(tables.rows)}; results are in {folder}")
 
 
 def _one_run(runs: dict[str, dict[str, Any]]) -> list[str]:
@@ -79,36 +79,13 @@ def _one_run(runs: dict[str, dict[str, Any]]) -> list[str]:
     return [f"The parts are of {len(started)} runs: {', '.join(started)}."] * (len(started) > 1)
 
 
-def _show(found: Tables, title: str, console: Console) -> None:
-    for heading, columns, rows in ((title, found.columns, found.rows), *found.more):
-        table = Table(title=heading, title_justify="left")
-        for column in columns:
-            table.add_column(str(column))
-        for row in rows:
-            table.add_row(*(str(cell) for cell in row))
-        console.print(table)
-
-
 def _keep(
     folder: Path, name: str, facts: dict[str, Any], tables: Tables, measured: Any, *notes: str
 ) -> None:
     """Write a part's tables and everything that was measured."""
-    whole = document(
-        name=f"speed_{name}",
-        machine=facts,
-        settings=tables.settings,
-        columns=tables.columns,
-        rows=tables.rows,
-        raw=measured,
-        notes=[*tables.notes, *notes, *([BUSY] if is_busy(facts) else [])],
-        more=tables.more,
-    )
-    keep(whole, _path(folder, name))
-
-
-def _kept(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_path(folder, name).read_text(encoding="utf-8"))
-    return found
+    notes = (*notes, *([BUSY] if is_busy(facts) else []))
+    whole = document(f"speed_{name}", facts, tables, measured, notes)
+    write_json(_path(folder, name), whole)
 
 
 def _path(folder: Path, name: str) -> Path:

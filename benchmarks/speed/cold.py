@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, ratios, reported, values
-from benchmarks.speed.running import Runner
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, in_turn, of_way, ratios, reported, values
+from benchmarks.processes import Runner
 from benchmarks.speed.sizes import Sizes
 
 TITLE = "Cold start"

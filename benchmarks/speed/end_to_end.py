@@ -9,20 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import (
-    Measured,
-    Tables,
-    in_turn,
-    most,
-    of_way,
-    ratios,
-    reported,
-    times,
-    values,
-)
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, in_turn, most, of_way, ratios, reported, times, values
+from benchmarks.processes import Runner, scratch
 from benchmarks.speed.methods import READERS, fed_pca, scikit_learn
 from benchmarks.speed.rows import WARM_ROWS, Array, leading, model, timed
-from benchmarks.speed.running import Runner, scratch
 from benchmarks.speed.sizes import PRIVATE_FIT, SEED, Sizes
 
 TITLE = "Whole fits"
@@ -44,11 +35,11 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
             paths, truth = _written(kind, n_rows, sizes, folder, run)
             if kind == "npy":
                 ways = [PRIVATE, EXACT, *(f"PCA, {solver}" for solver in SOLVERS)]
-                task = "fit of pooled rows"
+                task = "benchmarks.speed.end_to_end:fit_pooled"
             else:
                 solver = fastest(found).removeprefix("PCA, ")
                 ways = [PRIVATE, EXACT, *(f"{name} + PCA, {solver}" for name in sizes.readers)]
-                task = "fit of files"
+                task = "benchmarks.speed.end_to_end:fit_files"
             for repeat, way in in_turn(ways, sizes.repeats):
                 label = f"{_place(kind)}, {way}, repeat {repeat + 1} of {sizes.repeats}"
                 measured = run(task, label=label, way=way, paths=paths, truth=truth)

@@ -7,20 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import (
-    Measured,
-    Tables,
-    exponents,
-    in_turn,
-    most,
-    of_way,
-    ratios,
-    reported,
-    times,
-)
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, exponents, in_turn, most, of_way, ratios, reported, times
+from benchmarks.processes import Runner, scratch
 from benchmarks.speed.methods import fed_pca
 from benchmarks.speed.rows import WARM_ROWS, drawn, model, timed
-from benchmarks.speed.running import Runner, scratch
 from benchmarks.speed.sizes import PRIVATE_FIT, SEED, Sizes
 
 TITLE = "Growth"
@@ -81,7 +72,7 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
                 _write(asked, sizes)
             for repeat, size in in_turn(curve.sizes, sizes.repeats):
                 label = f"{name} = {size:,}, repeat {repeat + 1} of {sizes.repeats}"
-                measured = run("fit of grown rows", label=label, **asked[size])
+                measured = run("benchmarks.speed.growth:fit_grown", label=label, **asked[size])
                 about = {"curve": name, "size": size, "repeat": repeat}
                 found.append(about | measured)
     return found

@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, ratios, reported, times
-from benchmarks.speed.running import Runner
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, in_turn, of_way, ratios, reported, times
+from benchmarks.processes import Runner
 from benchmarks.speed.sizes import SEED, Sizes
 
 TITLE = "The moment kernel"
 PLAIN, READ = "X.T @ X", "X.sum()"
 OURS = ("bounded, none too long", "bounded, half clipped", "normalised")
+EXACT = tuple(f"exact, {way}" for way in OURS)
+"""The same in whole numbers, as private fits sum them."""
+
 BOUND = 1.0
 LOOSE_BOUND = 2.0
 """Rows have norms of about 1: about half of them exceed the first bound, none the second."""
@@ -29,7 +33,7 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
         for dtype in ("float64", "float32"):
             n_rows = sizes.kernel_values // width
             found += run(
-                "moment of an array",
+                "benchmarks.speed.kernel:dense",
                 label=f"{n_rows:,} × {width:,} {dtype}",
                 n_rows=n_rows,
                 n_features=width,
@@ -38,7 +42,7 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
             ).get("times", [])
     for n_rows, width, density in sizes.sparse:
         found += run(
-            "moment of a sparse matrix",
+            "benchmarks.speed.kernel:sparse",
             label=f"{n_rows:,} × {width:,}, {density:.1%} stored",
             n_rows=n_rows,
             n_features=width,
@@ -55,7 +59,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
     for rows, shape in arrays:
         here = of_way(measured, rows=rows, shape=shape)
         plain, read = of_way(here, way=PLAIN), of_way(here, way=READ)
-        for way in OURS:
+        for way in (way for way in (*OURS, *EXACT) if of_way(here, way=way)):
             ours = of_way(here, way=way)
             lines.append(
                 [
@@ -72,7 +76,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
     return Tables(
         settings={
             "moment": "accumulate_moment(open_source(X), RowTreatment(row_norm=2.0 | row_norm=1.0 | "
-            "normalize=True)), the cores shared out as in a fit",
+            "normalize=True)), or exact_moment of the same, the cores shared out as in a fit",
             "values": f"{sizes.kernel_values:,}",
             "repeats": sizes.kernel_repeats,
             "seed": SEED,
@@ -122,23 +126,24 @@ def sparse(*, n_rows: int, n_features: int, density: float, repeats: int) -> dic
     return {"times": [about | each for each in _compare(rows, repeats)]}
 
 
-def moment_pass(rows: Any, treatment: Any) -> Callable[[], object]:
+def moment_pass(kernel: Callable[..., object], rows: Any, treatment: Any) -> Callable[[], object]:
     """Return the pass over rows as a fit of one silo makes it: every core is used once."""
-    from fedpower.data import accumulate_moment, open_source, shares_blocks
+    from fedpower.data import open_source, shares_blocks
     from fedpower.engines.inprocess import available_cores, blas_threads
 
     source, shared, cores = open_source(rows), shares_blocks(rows.shape[1]), available_cores()
 
     def run() -> object:
         with blas_threads(1 if shared else cores):
-            return accumulate_moment(source, treatment, workers=cores if shared else 1)
+            return kernel(source, treatment, workers=cores if shared else 1)
 
     return run
 
 
 def _compare(rows: Any, repeats: int) -> list[dict[str, Any]]:
     """Return a line a way and repeat, after one round that is not counted."""
-    from fedpower.data import RowTreatment
+    from fedpower.data import RowTreatment, accumulate_moment
+    from fedpower.data.exact_moment import exact_moment
 
     treatments = (
         RowTreatment(row_norm=LOOSE_BOUND),
@@ -147,8 +152,9 @@ def _compare(rows: Any, repeats: int) -> list[dict[str, Any]]:
     )
     ways: dict[str, Callable[[], object]] = {
         **{
-            way: moment_pass(rows, treatment)
-            for way, treatment in zip(OURS, treatments, strict=True)
+            way: moment_pass(kernel, rows, treatment)
+            for kernel, names in ((accumulate_moment, OURS), (exact_moment, EXACT))
+            for way, treatment in zip(names, treatments, strict=True)
         },
         PLAIN: lambda: rows.T @ rows,
         READ: rows.sum,

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, reported, values
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, in_turn, of_way, reported, values
+from benchmarks.processes import Runner, scratch
 from benchmarks.speed.rows import Array, drawn
-from benchmarks.speed.running import Runner, scratch
 from benchmarks.speed.sizes import SEED, Sizes
 
 TITLE = "What a value costs"
+HERE = "benchmarks.speed.passes"
 KEY = "ns"
 PRODUCT, ALL_CORES = "X.T @ X, one thread", "X.T @ X of the whole array, every core"
 SCALE = "rows times factors, NumPy's broadcasting"
@@ -26,7 +28,7 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
     n_rows, n_features = sizes.passes_shape
     found: list[dict[str, Any]] = []
     with scratch("passes") as folder:
-        for task, threads in (("passes over rows", 1), ("product of rows", None)):
+        for task, threads in ((f"{HERE}:one_thread", 1), (f"{HERE}:every_core", None)):
             found += run(
                 task,
                 label=task,

@@ -6,19 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import (
-    Measured,
-    Tables,
-    in_turn,
-    most,
-    of_way,
-    ratios,
-    reported,
-    times,
-)
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, in_turn, most, of_way, ratios, reported, times
+from benchmarks.processes import Runner, scratch
 from benchmarks.speed.methods import EXACT, FULL_SVD_COPIES, METHODS, ONE_BLAS_THREAD, PRIVATE
 from benchmarks.speed.rows import WARM_ROWS, drawn, leading, timed
-from benchmarks.speed.running import Runner, scratch
 from benchmarks.speed.sizes import PRIVATE_FIT, RANK, SEED, Sizes
 
 TITLE = "Other libraries on one array"
@@ -44,7 +36,7 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
                 ended[name] = f"not run: needs {need:.3g} GB"
             if name not in ended:
                 measured = run(
-                    "fit of one array",
+                    "benchmarks.speed.peers:fit_array",
                     label=f"{name}, repeat {repeat + 1} of {sizes.repeats}",
                     threads=1 if name.startswith(ONE_BLAS_THREAD) else None,
                     limit_s=sizes.peer_limit_s,

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, exponents, of_way, ratios
 from benchmarks.speed import cold, end_to_end, growth, kernel
-from benchmarks.speed.measuring import Measured, Tables, exponents, of_way, ratios
 from benchmarks.speed.sizes import Sizes
 
 TITLE = "Targets"

@@ -7,19 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import (
-    Measured,
-    Tables,
-    in_turn,
-    most,
-    of_way,
-    reported,
-    times,
-    values,
-)
+from benchmarks.common import Tables
+from benchmarks.measuring import Measured, in_turn, most, of_way, reported, times, values
+from benchmarks.processes import Runner, scratch
 from benchmarks.speed.methods import fed_pca
 from benchmarks.speed.rows import timed
-from benchmarks.speed.running import Runner, scratch
 from benchmarks.speed.sizes import PRIVATE_FIT, SEED, Sizes
 
 TITLE = "Wide data"
@@ -35,7 +27,7 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
         places = _written(sizes, folder)
         for repeat, kind in in_turn(list(places), sizes.wide_repeats):
             label = f"{kind}, repeat {repeat + 1} of {sizes.wide_repeats}"
-            measured = run("steps over wide rows", label=label, path=str(places[kind]))
+            measured = run("benchmarks.speed.wide:steps", label=label, path=str(places[kind]))
             file_mb = places[kind].stat().st_size / 1e6
             found.append({"kind": kind, "repeat": repeat, "file_mb": file_mb} | measured)
     return found

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import scipy.integrate
 
-from benchmarks.a9a_baselines import (
+from benchmarks.baselines import (
+    analyze_gauss,
+    bingham,
+    curator_noise,
+    exponential_eigenvectors,
     leading,
     local_eigenspaces,
+    symmetric_noise,
     unweighted_average,
     weighted_average,
 )
-from benchmarks.analyze_gauss import analyze_gauss, curator_noise, symmetric_noise
-from benchmarks.pure_curator import bingham, exponential_eigenvectors
 from fedpower.linalg import sin_theta
 from fedpower.privacy import delta_of
 from problems import Array

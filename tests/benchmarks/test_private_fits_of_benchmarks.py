@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.data_sets import DataSet
+from benchmarks.data_sets import DataSet, split
 from benchmarks.private_fits import METHODS, Federation
-from benchmarks.splits import split
 from fedpower import FedPCA
 from problems import Array
 

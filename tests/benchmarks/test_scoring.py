@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.scoring import Truth
+from benchmarks.data_sets import Truth
 from fedpower.linalg import captured_variance_ratio, orth, sin_theta
 from problems import Array
 

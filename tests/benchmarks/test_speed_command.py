@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks import common as facts
+from benchmarks import pictures
 from benchmarks.render import section
 from benchmarks.speed import __main__ as speed
-from benchmarks.speed import facts, picture
 from benchmarks.speed.sizes import QUICK
 from benchmarks.speed.targets import TARGETS
 from fedpower.experiments.look import drawing, saved
@@ -79,7 +80,7 @@ def test_the_curves_are_drawn_from_what_was_kept(results: Path) -> None:
     measured = kept(results, "growth")["measured"]
     with drawing() as Figure:
         figure = Figure(figsize=(9, 4))
-        picture.draw(figure, measured)
+        pictures.draw_growth(figure, measured)
         assert len(figure.axes) == 10
         assert b"<svg" in saved(figure, "svg")
     labels = [axes.get_xlabel() for axes in figure.axes[5:]]

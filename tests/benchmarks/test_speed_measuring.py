@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed.measuring import (
-    exponent,
-    exponents,
-    in_turn,
-    most,
-    of_way,
-    ratios,
-    reported,
-    times,
-)
+from benchmarks.measuring import exponent, exponents, in_turn, most, of_way, ratios, reported, times
 
 
 def measurement(way: str, repeat: int, **found: Any) -> dict[str, Any]:

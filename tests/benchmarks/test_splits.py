@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.splits import KINDS, split
+from benchmarks.data_sets import KINDS, split
 
 LABELS = np.repeat(np.arange(5), 20)[np.random.default_rng(0).permutation(100)]
 

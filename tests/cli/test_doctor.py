@@ -76,11 +76,15 @@ def test_a_table_tells_the_findings():
         ("0.6.0", "<0.7,>=0.6", True),
         ("0.10.0", "<0.7,>=0.6", False),
         ("2.13.0+cpu", ">=2.6", True),
-        ("3.0rc1", ">=3.0", True),
+        ("3.0rc1", ">=3.0", False),
+        ("3.1rc1", ">=3.0", True),
+        ("2.5.3", "~=2.4", True),
+        ("3.0", "~=2.4", False),
+        ("2.4.1", "!=2.4.*", False),
         ("1.0", "", True),
     ],
 )
-def test_versions_are_compared_by_their_numbers(version: str, bounds: str, kept: bool):
+def test_versions_are_compared_as_installers_do(version: str, bounds: str, kept: bool):
     assert within(version, bounds) is kept
 
 

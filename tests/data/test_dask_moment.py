@@ -146,3 +146,24 @@ def test_what_is_no_table_of_rows_is_refused() -> None:
         open_source(array(sample(20)), columns=["a"])
     with pytest.raises(InputError, match="must have column names to select by name"):
         open_source(array(sample(20))).select(("a",))
+
+
+@pytest.mark.parametrize("make", [array, frame])
+def test_columns_chosen_by_name_come_in_the_order_asked_for(make: Any) -> None:
+    rows = sample(40)
+    source = open_source(make(rows), columns=list("abcde")).select(("d", "a"), extra="drop")
+    assert (source.n_features, source.columns) == (2, ("d", "a"))
+    np.testing.assert_array_equal(np.vstack(list(source.blocks(7))), rows[:, [3, 0]])
+    np.testing.assert_array_equal(
+        np.vstack(list(source.select(("a",), extra="drop").blocks(7))), rows[:, [0]]
+    )
+
+
+def test_a_partition_of_other_columns_than_the_rest_is_refused() -> None:
+    parts = [dask.delayed(sample)(5), dask.delayed(lambda: sample(5)[:, :4])()]
+    lying = dask.array.concatenate(
+        [dask.array.from_delayed(part, shape=(5, 5), dtype=float) for part in parts]
+    )
+    source = open_source(lying, columns=list("abcde"))
+    with pytest.raises(InputError, match=r"partition 2 of .* must have 5 columns .*, got 4"):
+        list(source.blocks(10))

@@ -8,9 +8,9 @@ from scipy import stats
 
 from fedpower import FedPCA
 from fedpower.linalg import orth, sin_theta
-from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.solvers.krylov import averaged_product
 from fedpower.protocol.solvers.signal import LEVEL, find_signal_of_product
+from fedpower.protocol.study import NoiseLaw
 from fedpower.report.findings import standings
 
 WAYS = [

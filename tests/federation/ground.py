@@ -2,9 +2,7 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -13,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from federation_apps import ByRound, NoiseByRound
 
+from benchmarks.killed_outright import PROGRAM, charges, study_content
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.kits import COORDINATOR
@@ -20,39 +19,12 @@ from fedpower.federation.local import LEDGER_CAP, LocalFederation
 from fedpower.federation.runner import Runner
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import read_study
+from fedpower.federation.study_file import read_study, rendered
 from fedpower.privacy.ledger import Ledger
 
 SILOS = ("north", "south", "east", "west")
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 WAIT_S = 120.0
-STUDY = """
-name = "faults"
-[columns]
-names = ["a", "b", "c", "d", "e", "f"]
-[rows]
-row_norm = 8.0
-center = false
-[components]
-n_components = 2
-iteration_rank = 3
-[privacy]
-epsilon = 2.0
-delta = 1e-6
-noise = "step"
-[solver]
-solver = "fedpower"
-n_steps = 4
-[rounds]
-min_silos = {min_silos}
-deadline = {deadline}
-{grace}
-[silos]
-names = ["north", "south", "east", "west"]
-[coordinator]
-host = "localhost"
-port = 1
-"""
 
 
 def study_text(
@@ -62,16 +34,15 @@ def study_text(
     grace: float | None = None,
     secure: bool = False,
 ) -> str:
-    line = "" if grace is None else f"grace = {grace}"
-    text = STUDY.format(min_silos=min_silos, deadline=deadline, grace=line)
-    if not secure:
-        return text
-    keys = "\n".join(f'{name} = "{str(place) * 64}"' for place, name in enumerate(SILOS))
-    return (
-        text.replace('noise = "step"', 'aggregation = "secure"')
-        .replace('solver = "fedpower"\nn_steps = 4', "")
-        .replace("[coordinator]", f"[identities]\n{keys}\n[coordinator]")
-    )
+    rounds = {"min_silos": min_silos, "deadline": deadline}
+    if grace is not None:
+        rounds["grace"] = grace
+    content = study_content("faults", SILOS, epsilon=2.0, **rounds)
+    if secure:
+        content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}
+        content["solver"] = {}
+        content["identities"] = {name: str(place) * 64 for place, name in enumerate(SILOS)}
+    return rendered(content)
 
 
 def write_rows(folder: Path) -> dict[str, Path]:
@@ -154,12 +125,7 @@ class Ground(LocalFederation):
 
     def charges(self, name: str) -> list[tuple]:
         """Return every release in a silo's ledger, in order."""
-        if not self.ledger(name).exists():
-            return []
-        with sqlite3.connect(self.ledger(name)) as database:
-            return database.execute(
-                "SELECT key, purpose, mu, sha256 FROM release ORDER BY seq"
-            ).fetchall()
+        return charges(self.ledger(name))
 
     def run(self, name: str, *, resume: bool = False, patience: float = 90.0) -> "Running":
         return Running(self, self.folder / name, resume=resume, patience=patience)
@@ -207,7 +173,6 @@ def wait_for(condition, what: str) -> None:
 def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str, list]]:
     """Run the same study over the same rows and noise in this process; return it and its ledgers."""
     folder.mkdir()
-    charges = {}
     with ExitStack() as stack:
         silos = {}
         for name in SILOS:
@@ -223,17 +188,12 @@ def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str,
             silos[name] = ByRound(node.silo, noise)
         made = CoordinatorNode(ground.study, run="0" * 16, checkpoint=folder / "rounds.journal")
         run_in_process(made.coordinator, silos)
-    for name in SILOS:
-        with sqlite3.connect(folder / f"{name}.ledger") as database:
-            charges[name] = database.execute(
-                "SELECT key, purpose, mu, sha256 FROM release ORDER BY seq"
-            ).fetchall()
-    return made, charges
+    return made, {name: charges(folder / f"{name}.ledger") for name in SILOS}
 
 
 def fedpower(*words: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-c", "from fedpower.cli import main; main()", *words],
+        [*PROGRAM, *words],
         capture_output=True,
         text=True,
         check=False,

@@ -14,6 +14,7 @@ import pytest
 from ground import SILOS, Ground, wait_for
 from studies import COLUMNS, SIZES
 
+from benchmarks.killed_outright import MARK, PROGRAM, marked
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.processes import start
 
@@ -83,10 +84,10 @@ def test_killing_one_process_s_child_leaves_another_s_alone(tmp_path):
 
 REACHING = """
 import sys, time
-from fedpower.federation import reach
+from fedpower.federation import party
 
-reach.LOOK_S = reach.AGAIN_S = 0.2
-reach.end_when_unreached(("127.0.0.1", int(sys.argv[1])), within=float(sys.argv[2]))
+party.LOOK_S = party.AGAIN_S = 0.2
+party.end_when_unreached(("127.0.0.1", int(sys.argv[1])), within=float(sys.argv[2]))
 time.sleep(float(sys.argv[3]))
 """
 
@@ -113,18 +114,6 @@ def _take_all(server: socket.socket) -> None:
             server.accept()[0].close()
         except OSError:
             return
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the processes that have a mark in their environment."""
-    found = []
-    for each in psutil.process_iter():
-        try:
-            if each.environ().get("OF_THIS_TEST") == mark and is_there(each.pid):
-                found.append(each)
-        except psutil.Error:
-            continue
-    return found
 
 
 def jobs_of(party: int) -> list[int]:
@@ -167,11 +156,10 @@ MOMENTS = {
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(moment, tmp_path):
     mark = f"{os.getpid()}-{moment}"
-    environment = {**os.environ, "OF_THIS_TEST": mark, "TMPDIR": str(tmp_path)}
-    main = [sys.executable, "-c", "from fedpower.cli import main; main()"]
+    environment = {**os.environ, MARK: mark, "TMPDIR": str(tmp_path)}
     made = subprocess.run(
         [
-            *main, "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
+            *PROGRAM, "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
             f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12",
         ],
         check=False, cwd=tmp_path,
@@ -179,7 +167,7 @@ def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(moment, tmp_
     assert made.returncode == 0
     with Path(tmp_path / "run.log").open("wb") as log:
         rehearsal = subprocess.Popen(
-            [*main, "run", "study.toml", "--local=3"],
+            [*PROGRAM, "run", "study.toml", "--local=3"],
             env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:

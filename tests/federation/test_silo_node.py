@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_study
 
+from fedpower.data import open_source
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.federation import environment, local
 from fedpower.federation.apps import StudySilo
@@ -229,7 +230,10 @@ def test_a_job_answers_for_the_rows_that_were_checked_when_the_silo_started_and_
 def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would start is looked at in place of being started; a bad row, and nothing is."""
+    """What it would start is looked at in place of being started; a bad row, and nothing is.
+
+    The rows lie in a folder whose name has what TOML must escape.
+    """
     started: dict[str, Mapping[str, str]] = {}
 
     def start(command: list[str], reported: Mapping[str, str], *, cwd: Path, log: int) -> None:
@@ -237,7 +241,9 @@ def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
 
     monkeypatch.setattr(local, "start", start)
     study = write_study(tmp_path)
-    data = {name: tmp_path / f"{name}.csv" for name in SIZES}
+    folder = tmp_path / 'a "folder" \\ of é\tours'
+    folder.mkdir()
+    data = {name: folder / f"{name}.csv" for name in SIZES}
     for name, path in data.items():
         write_rows(path, silo_rows(name))
     made = local.LocalFederation(study, tmp_path / "rehearsal", data)
@@ -252,6 +258,12 @@ def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
     with pytest.raises(InputError, match="the data of silo 'east'"):
         made.start()
     assert started == {}
+
+
+def test_made_up_rows_have_the_study_s_columns_whatever_is_in_their_names(tmp_path: Path) -> None:
+    study = replace(write_study(tmp_path), columns=('a "b"', "é\\", "c,d"))
+    data = local.rehearsal_data(study, 3, tmp_path / "rows", None, say=lambda _: None)
+    assert [open_source(path).columns for path in data.values()] == [study.columns] * 3
 
 
 def test_an_exact_study_s_rows_have_no_fingerprint(tmp_path: Path) -> None:

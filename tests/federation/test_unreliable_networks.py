@@ -29,8 +29,8 @@ RUN = "a-run"
 DEADLINE, ASK_AGAIN = 14.0, 6.0
 MOST_EVENTS = 20_000
 SEEDS_A_TEST = 20
-N_RUNS, N_QUICK = 500, 100
-"""Each case comes 33 times at least; the first hundred runs are part of the default tests."""
+N_RUNS, N_QUICK = 500, 40
+"""Each case comes 33 times at least, and twice or more in the runs that are part of the fast tests."""
 
 
 class DiedError(Exception):

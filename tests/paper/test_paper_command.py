@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from paper.__main__ import main
-from paper.outputs import verdicts_on
 from paper.settings import FIGURES as KNOWN
 from paper.settings import Settings
+from paper.store import verdicts_on
 from paper.table import COLUMNS, read_table
 
 pytestmark = pytest.mark.reproduce

@@ -81,7 +81,10 @@ def test_with_one_local_step_it_is_algorithm_1() -> None:
     assert sin_theta(corrected.basis, plain.basis) < 1e-10
 
 
-@pytest.mark.parametrize("local_steps", [4, 8, 16])
+@pytest.mark.parametrize(
+    "local_steps",
+    [pytest.param(4, marks=pytest.mark.slow), 8, pytest.param(16, marks=pytest.mark.slow)],
+)
 def test_it_passes_the_bias_floor_of_local_power(local_steps: int) -> None:
     for seed in range(2):
         parts, truth = heterogeneous(seed, 0.5)
@@ -92,8 +95,11 @@ def test_it_passes_the_bias_floor_of_local_power(local_steps: int) -> None:
         assert sin_theta(corrected.basis, truth) < 1e-5
 
 
-def test_sixteen_steps_between_silos_that_differ_much_do_not_diverge() -> None:
-    for seed in range(6):
+@pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 6), marks=pytest.mark.slow)], ids=["two", "four more"]
+)
+def test_sixteen_steps_between_silos_that_differ_much_do_not_diverge(seeds: range) -> None:
+    for seed in seeds:
         parts, truth = heterogeneous(seed, 1.0, ratio=0.9)
         moment = pooled(parts)
         own = [part.T @ part / len(part) for part in parts]

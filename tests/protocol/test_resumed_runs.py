@@ -137,6 +137,7 @@ def test_records_beyond_the_end_of_the_run_change_nothing() -> None:
     assert result_bytes(case, resumed) == result_bytes(case, whole)
 
 
+@pytest.mark.slow
 def test_a_run_of_very_many_rounds_is_played_back() -> None:
     """As many as the default of ``max_rounds`` allows, and more."""
     silos = make_silos(split(spiked_rows(), [300, 300]), 3)

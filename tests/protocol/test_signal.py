@@ -30,9 +30,9 @@ def signal_of(
     return find_signal(released, pairs, center=center, total_variance=trace, std=std)
 
 
-@pytest.mark.parametrize("mean", [None, 0.0, 0.6])
+@pytest.mark.parametrize("mean", [None, pytest.param(0.0, marks=pytest.mark.slow), 0.6])
 @pytest.mark.parametrize("level", [0.0, 0.004])
-@pytest.mark.parametrize("d", [2, 20])
+@pytest.mark.parametrize("d", [pytest.param(2, marks=pytest.mark.slow), 20])
 def test_no_direction_stands_out_of_rows_that_have_none(
     d: int, level: float, mean: float | None
 ) -> None:

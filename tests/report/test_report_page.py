@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from parsed_page import parsed, words
 
 from fedpower.errors import InputError
-from fedpower.report import read_result
+from fedpower.report import Result, read_result
 from fedpower.report.files import ARRAYS, REPORT, RUN
 from fedpower.report.folder import write_report
 from fedpower.report.page import CONTENTS, page
@@ -82,11 +82,21 @@ def test_names_are_shown_as_they_are_and_nothing_in_them_is_run(result: Any):
     assert shlex.split(root.by_id("provenance").every("pre")[0].text) == list(HOSTILE)
 
 
+@pytest.fixture(scope="module")
+def plain(folders: dict[str, Path]) -> Result:
+    return read_result(folders["private"])
+
+
+@pytest.fixture(scope="module")
+def skeleton(plain: Result) -> list[tuple[str, list[str]]]:
+    """Every element of its page in order, with its attributes' names."""
+    return [(each.tag, sorted(each.attributes)) for each in parsed(page(plain)).all()]
+
+
 @given(names=st.lists(st.text(max_size=30), min_size=8, max_size=8, unique=True))
 def test_the_page_has_the_same_elements_whatever_the_names(
-    names: list[str], folders: dict[str, Path]
+    names: list[str], plain: Result, skeleton: list[tuple[str, list[str]]]
 ):
-    plain = read_result(folders["private"])
     run = json.loads(json.dumps(plain.run))
     renamed = dict(zip([each["name"] for each in run["silos"]], names, strict=False))
     for each in run["silos"]:
@@ -95,7 +105,6 @@ def test_the_page_has_the_same_elements_whatever_the_names(
         each["participants"] = [renamed[name] for name in each["participants"]]
     run["solver"]["reason"] = run["privacy"]["public"][0] = names[0]
     other = parsed(page(replace(plain, feature_names=tuple(names), run=run)))
-    skeleton = [(each.tag, sorted(each.attributes)) for each in parsed(page(plain)).all()]
     assert [(each.tag, sorted(each.attributes)) for each in other.all()] == skeleton
     other.text.encode("utf-8")  # what cannot be written was replaced
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fedpower import FedPCA, read_result
 from fedpower.report.export import write_csv as write_loadings
+from fedpower.report.files import as_text
 from fedpower.report.folder import write_result
 from fedpower.report.scores import Scores, write_csv
-from fedpower.report.spreadsheet import as_text
 
 NAMES = ["=HYPERLINK(1)", "+cmd", "-dose", "@sum", "'=quoted", "age", "-5", "+1e3"]
 SHOWN = ["'=HYPERLINK(1)", "'+cmd", "'-dose", "'@sum", "''=quoted", "age", "-5", "+1e3"]

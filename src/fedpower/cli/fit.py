@@ -11,30 +11,72 @@ from typing import Any
 import click
 import numpy as np
 
+from fedpower.cli import values
 from fedpower.cli.budget import share_used
-from fedpower.cli.console import (
-    MOST_NAMES,
-    console,
-    note,
-    print_json,
-    print_result,
-)
+from fedpower.cli.console import MOST_NAMES, console, note, print_json, print_result
 from fedpower.cli.findings import print_findings
-from fedpower.cli.fit_options import PASSED_ON, fit_options
-from fedpower.cli.options import Command
-from fedpower.cli.progress import progress_of_fit
+from fedpower.cli.options import Command, declared, option, parameter
+from fedpower.cli.paths import PATH, any_file
+from fedpower.cli.progress import progress_of_fit, quiet_option
 from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
 from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import PRIVATE_STEPS
+from fedpower.parameters import SPECS
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import FILES, write_files
 from fedpower.report.page.markup import human_bytes
 from fedpower.report.record import plain
 from fedpower.report.result import Result
+
+PASSED_ON = tuple(name for name, spec in SPECS.items() if spec.option and name != "n_components")
+"""Options that are parameters of a fit; one that is not given keeps its default."""
+
+_HERE = (
+    click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file),
+    parameter("n_components"),
+    parameter("epsilon"),
+    parameter("row_norm"),
+    option("--center-file", group="main", type=PATH, metavar="FILE",
+           help="Public mean instead of the pooled one: name,value lines, or .npy."),
+    option("--scale-file", group="main", type=PATH, metavar="FILE",
+           help="Public divisors of columns: name,value lines, or .npy."),
+    option("--drop", group="main", multiple=True, metavar="COLUMN",
+           help="Leave a column out; repeatable."),
+    option("--ledgers", group="main", type=PATH, metavar="FOLDER",
+           help="Folder with a SILO.ledger for every silo."),
+    option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
+           help="Folder for the result."),
+    option("--force", group="main", is_flag=True, help="Replace an earlier result in that folder."),
+    option("--json", "as_json", group="main", is_flag=True,
+           help="Print one JSON object instead of tables."),
+    option("--columns", group="rows", callback=values.names, metavar="A,B,...",
+           help="Use these columns and no others; where columns have no names (.npy), name them."),
+    option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
+    option("--groups", group="rows", metavar="COLUMN",
+           help="One file; this column names each row's silo."),
+    option("--center/--no-center", group="rows", default=True,
+           help="Centre on the pooled mean (default)."),
+    option("--ledger", "named_ledgers", group="privacy", callback=values.named_paths,
+           multiple=True, metavar="NAME=PATH", help="A silo's ledger; repeatable."),
+    option("--data-version", group="privacy", callback=values.versions, multiple=True,
+           metavar="[NAME=]VERSION",
+           help="What the ledgers call these rows: public; a new one is a new charge. 1 by default."),
+    option("--data-set", group="privacy", metavar="NAME",
+           help="The data set that the ledgers are for."),
+    option("--identity", "identities", group="privacy", callback=values.named_paths,
+           multiple=True, metavar="NAME=PATH",
+           help="A silo's key for secure sums; repeatable. Made for the fit unless given."),
+    quiet_option,
+)  # fmt: skip
+
+fit_options = declared(
+    (*_HERE, *(parameter(name) for name in PASSED_ON if name not in ("epsilon", "row_norm")))
+)
+"""Declares all of them on a command."""
 
 
 @click.command(

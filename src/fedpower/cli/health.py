@@ -5,14 +5,14 @@ that crashes, prints or hangs is a finding and not the end of the doctor.
 """
 
 import importlib.metadata
-import operator
 import platform
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from packaging.requirements import Requirement as _Line
+from packaging.specifiers import SpecifierSet
 
 from fedpower.errors import installing
 
@@ -32,17 +32,6 @@ PURPOSES = {
 }
 NOT_FOR_USERS = ("dev",)
 TIMEOUT_S = 120
-
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*])?\s*([^;]*)(?:;(.*))?$")
-_BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +68,26 @@ class Requirement:
 
 def requirements() -> list[Requirement]:
     """Return what fedpower's own metadata asks for on this system."""
-    found = []
-    for line in importlib.metadata.requires(NAME) or ():
-        parsed = _REQUIREMENT.match(line)
-        assert parsed, f"a requirement has a name: {line}"
-        package, bounds, marker = parsed[1], parsed[2].strip(), parsed[3] or ""
-        system = re.search(r"sys_platform\s*==\s*['\"](\w+)", marker)
-        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", marker)
-        if system is None or system[1] == sys.platform:
-            found.append(
-                Requirement(package=package, bounds=bounds, extra=extra[1] if extra else None)
-            )
-    return found
+    extras = importlib.metadata.metadata(NAME).get_all("Provides-Extra") or []
+    lines = [_Line(line) for line in importlib.metadata.requires(NAME) or ()]
+    found = [(line, _asked_for(line, extras)) for line in lines]
+    return [
+        Requirement(package=line.name, bounds=str(line.specifier), extra=extra or None)
+        for line, extra in found
+        if extra is not None
+    ]
+
+
+def _asked_for(line: _Line, extras: list[str]) -> str | None:
+    """Return the first extra that asks for a package, empty where all do; None on other systems."""
+    marker = line.marker
+    wanted = (each for each in ("", *extras) if marker is None or marker.evaluate({"extra": each}))
+    return next(wanted, None)
 
 
 def within(version: str, bounds: str) -> bool:
-    """Return whether a version keeps bounds such as ``>=2.0,<3``, by its numbers alone."""
-    return all(_keeps(version, sign, limit) for sign, limit in _BOUND.findall(bounds))
+    """Return whether a version is within bounds such as ``>=2.0,<3``; one before a release may be."""
+    return SpecifierSet(bounds).contains(version, prereleases=True)
 
 
 def check_python() -> Finding:
@@ -185,15 +177,3 @@ def _complaint(asked: Requirement) -> str:
     if not within(asked.version, asked.bounds):
         return f"{asked.package} must be {asked.bounds}, got {asked.version}"
     return ""
-
-
-def _keeps(version: str, sign: str, limit: str) -> bool:
-    left, right = _numbers(version), _numbers(limit)
-    length = max(len(left), len(right))
-    padded = [(*each, *([0] * (length - len(each)))) for each in (left, right)]
-    return bool(_COMPARE[sign](padded[0], padded[1]))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()

@@ -3,11 +3,10 @@
 from fedpower.data.columns import columns_of_fit, match_columns, public_vector
 from fedpower.data.device import Device, open_device
 from fedpower.data.fingerprint import fingerprint
-from fedpower.data.groups import split_by_group
 from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel, shares_blocks
 from fedpower.data.local import LocalMoment, local_moment
 from fedpower.data.moment import Moments, accumulate_moment
-from fedpower.data.opening import open_query, open_source
+from fedpower.data.opening import open_query, open_source, split_by_group
 from fedpower.data.product import RowProduct
 from fedpower.data.rows import RowTreatment, largest_row_norm
 from fedpower.data.source import Block, RowSource

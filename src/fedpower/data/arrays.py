@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +25,16 @@ from fedpower.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PositionalSource(ABC):
-    """A source read by column position, whose columns can be given names and then selected.
+class ColumnsByPlace:
+    """Columns that are known by their place, and can be given names and then selected.
 
     Parameters
     ----------
-    name : what error sentences call it.
+    name : what error sentences call the source.
     width : number of columns stored.
     n_rows : number of rows, None when only a pass can tell.
     columns : names of the columns kept; None when they have none.
     keep : positions of the columns kept, in order; None for all of them.
-    wide : whether values are stored as 64-bit integers, of which float64 does not hold all.
     """
 
     name: str
@@ -43,7 +42,6 @@ class PositionalSource(ABC):
     n_rows: int | None
     columns: tuple[str, ...] | None = None
     keep: tuple[int, ...] | None = None
-    wide: bool = False
 
     def __post_init__(self) -> None:
         require_shape(self.name, self.n_rows, self.n_features)
@@ -62,6 +60,39 @@ class PositionalSource(ABC):
     def density(self) -> float | None:
         """Share of stored entries, where known."""
         return 1.0
+
+    def named(self, columns: tuple[str, ...]) -> Self:
+        """Return the source with names for its columns, given by position."""
+        require_distinct("columns", columns)
+        if len(columns) != self.n_features:
+            raise InputError(
+                f"columns must name each of the {self.n_features} columns of {self.name}, got "
+                f"{len(columns)} names; give one name per column"
+            )
+        return replace(self, columns=columns)
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
+        """Return the source with exactly these columns in this order."""
+        if self.columns is None:
+            raise InputError(
+                f"{self.name} must have column names to select by name, got none; "
+                "name them with open_source(data, columns=[...])"
+            )
+        places = pick_columns(self.name, self.columns, columns, extra=extra)
+        keep = range(self.width) if self.keep is None else self.keep
+        return replace(self, columns=columns, keep=tuple(keep[place] for place in places))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PositionalSource(ColumnsByPlace, ABC):
+    """A source read by column position.
+
+    Parameters
+    ----------
+    wide : whether values are stored as 64-bit integers, of which float64 does not hold all.
+    """
+
+    wide: bool = False
 
     @abstractmethod
     def read(self, max_rows: int) -> Iterator[Block]:
@@ -84,27 +115,6 @@ class PositionalSource(ABC):
             row += size
             del stored, block  # or two blocks are held while the next one is read
         require_shape(self.name, row, self.n_features)
-
-    def named(self, columns: tuple[str, ...]) -> "PositionalSource":
-        """Return the source with names for its columns, given by position."""
-        require_distinct("columns", columns)
-        if len(columns) != self.n_features:
-            raise InputError(
-                f"columns must name each of the {self.n_features} columns of {self.name}, got "
-                f"{len(columns)} names; give one name per column"
-            )
-        return replace(self, columns=columns)
-
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "PositionalSource":
-        """Return the source with exactly these columns in this order."""
-        if self.columns is None:
-            raise InputError(
-                f"{self.name} must have column names to select by name, got none; "
-                "name them with open_source(data, columns=[...])"
-            )
-        places = pick_columns(self.name, self.columns, columns, extra=extra)
-        keep = range(self.width) if self.keep is None else self.keep
-        return replace(self, columns=columns, keep=tuple(keep[place] for place in places))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

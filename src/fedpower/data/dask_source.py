@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
+from fedpower.data.arrays import ColumnsByPlace, array_source
 from fedpower.data.columns import (
-    pick_columns,
     require_block_size,
     require_distinct,
     require_matrix,
     require_shape,
 )
-from fedpower.data.source import Block, Extra, RowSource
+from fedpower.data.source import Block, RowSource
+from fedpower.data.tables import table_reader, table_source
 from fedpower.errors import InputError
 
 
@@ -23,7 +24,7 @@ def dask(module: str = "") -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DaskSource:
+class DaskSource(ColumnsByPlace):
     """The rows of a Dask collection, partition by partition.
 
     Moments and products are computed where the partitions are (`dask_moment`), and only d×d or d×r
@@ -32,43 +33,18 @@ class DaskSource:
 
     Parameters
     ----------
-    name : what error sentences call it.
     partitions : one delayed NumPy array or pandas data frame each; a partition may be empty.
-    width : number of columns of a partition.
-    n_rows : number of rows, None when only a pass can tell.
-    columns : names of the columns kept; None when they have none.
-    stored : names of a partition's columns; None when they have none.
     """
 
-    name: str
     partitions: tuple[Any, ...]
-    width: int
-    n_rows: int | None
-    columns: tuple[str, ...] | None
-    stored: tuple[str, ...] | None
-
-    def __post_init__(self) -> None:
-        require_shape(self.name, self.n_rows, self.n_features)
-
-    @property
-    def n_features(self) -> int:
-        """Number of columns kept."""
-        return self.width if self.columns is None else len(self.columns)
-
-    @property
-    def sparse(self) -> bool:
-        """Always false."""
-        return False
-
-    @property
-    def density(self) -> float | None:
-        """Always 1."""
-        return 1.0
 
     def opener(self, place: int) -> "PartitionOpener":
         """Return what makes a source of the partition at a place, wherever it is."""
         return PartitionOpener(
-            name=f"partition {place + 1} of {self.name}", columns=self.columns, stored=self.stored
+            name=f"partition {place + 1} of {self.name}",
+            width=self.width,
+            columns=self.columns,
+            keep=self.keep,
         )
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
@@ -83,47 +59,31 @@ class DaskSource:
                     yield block
         require_shape(self.name, seen, self.n_features)
 
-    def named(self, columns: tuple[str, ...]) -> "DaskSource":
-        """Return the source with names for its columns, given by position."""
-        require_distinct("columns", columns)
-        if len(columns) != self.width:
-            raise InputError(
-                f"columns must name each of the {self.width} columns of {self.name}, got "
-                f"{len(columns)} names; give one name per column"
-            )
-        return replace(self, columns=columns, stored=columns)
-
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "DaskSource":
-        """Return the source with exactly these columns in this order; the others are not read."""
-        if self.columns is None:
-            raise InputError(
-                f"{self.name} must have column names to select by name, got none; "
-                "name them with open_source(data, columns=[...])"
-            )
-        pick_columns(self.name, self.columns, columns, extra=extra)
-        return replace(self, columns=columns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOpener:
     """Makes a source of one partition; travels to the worker that holds it."""
 
     name: str
+    width: int
     columns: tuple[str, ...] | None
-    stored: tuple[str, ...] | None
+    keep: tuple[int, ...] | None
 
     def __call__(self, partition: Any) -> RowSource | None:
         """Return the partition's rows as a source, None where it has none."""
-        from fedpower.data.opening import open_source  # noqa: PLC0415 - it opens Dask collections
-
         if len(partition) == 0:
             return None
-        if hasattr(partition, "columns"):
-            return open_source(partition, name=self.name, columns=self.columns, extra="drop")
-        source = open_source(partition, name=self.name, columns=self.stored)
-        if self.columns is None or self.columns == self.stored:
-            return source
-        return source.select(self.columns, extra="drop")
+        reader = table_reader(partition, self.name)
+        if reader is not None:
+            source = table_source(reader)
+            return source if self.columns is None else source.select(self.columns, extra="drop")
+        rows = array_source(partition, self.name)
+        if rows.width != self.width:
+            raise InputError(
+                f"{self.name} must have {self.width} columns as the others have, got {rows.width}; "
+                "make all partitions of the same columns"
+            )
+        return replace(rows, columns=self.columns, keep=self.keep)
 
 
 def is_dask(data: Any) -> bool:
@@ -145,7 +105,6 @@ def dask_source(collection: Any, name: str | None) -> DaskSource:
             width=len(columns),
             n_rows=None,
             columns=columns,
-            stored=columns,
         )
     if not hasattr(type(collection), "rechunk"):
         raise InputError(
@@ -161,6 +120,4 @@ def dask_source(collection: Any, name: str | None) -> DaskSource:
         partitions=tuple(whole_rows.to_delayed().ravel()),
         width=int(width),
         n_rows=None if rows != rows else int(rows),  # noqa: PLR0124 - unknown sizes are NaN
-        columns=None,
-        stored=None,
     )

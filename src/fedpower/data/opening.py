@@ -1,4 +1,4 @@
-"""`open_source`: one door for arrays, tables, files and queries."""
+"""`open_source`: one door for arrays, tables, files and queries; and silos inside one table."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +9,30 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import sparse
 
-from fedpower.data.arrays import PositionalSource, array_source, npy_source, sparse_source
+from fedpower.data.arrays import (
+    ColumnsByPlace,
+    PositionalSource,
+    array_source,
+    npy_source,
+    sparse_source,
+)
 from fedpower.data.columns import shown
-from fedpower.data.dask_source import DaskSource, dask_source, is_dask
+from fedpower.data.dask_source import dask_source, is_dask
 from fedpower.data.device import is_tensor, tensor_source
 from fedpower.data.files import csv_reader, ipc_reader, parquet_reader
 from fedpower.data.h5ad import anndata_source, h5ad_source, is_anndata
 from fedpower.data.source import Extra, RowSource
 from fedpower.data.sparse import npz_source, svmlight_source
 from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_file, query_of, query_table
-from fedpower.data.tables import TableReader, TableSource, arrow_reader, frame_reader, is_pandas
+from fedpower.data.tables import (
+    Group,
+    TableReader,
+    TableSource,
+    arrow,
+    plain,
+    table_reader,
+    table_source,
+)
 from fedpower.errors import InputError
 
 Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
@@ -72,7 +86,7 @@ def open_source(
         do).
     """
     source = _open(data, name, n_features, zero_based)
-    if isinstance(source, PositionalSource | DaskSource) and source.columns is None and columns:
+    if isinstance(source, ColumnsByPlace) and source.columns is None and columns:
         source, columns = source.named(tuple(columns)), None
     if drop:
         source = _without(source, drop)
@@ -109,17 +123,12 @@ def open_table(data: Any, name: str | None = None) -> TableReader | None:
         path = existing(data)
         reader = TABLE_FILES.get(kind_of(path))
         return None if reader is None else reader(path, name or str(path))
-    if is_pandas(data):
-        return frame_reader(data, name or "the data frame")
-    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return arrow_reader(data, name or "the table")
-    return None
+    return table_reader(data, name)
 
 
 def source_of(reader: TableReader) -> TableSource:
     """Return the source of all rows and columns of a table."""
-    kind = QuerySource if isinstance(reader, QueryTable) else TableSource
-    return kind(name=reader.name, reader=reader, columns=reader.columns, n_rows=reader.n_rows)
+    return table_source(reader, QuerySource if isinstance(reader, QueryTable) else TableSource)
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
@@ -197,3 +206,107 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
             f"{source.name} must keep at least one column, got drop for all; drop fewer"
         )
     return source.select(kept, extra="drop")
+
+
+MAX_GROUPS = 10_000
+"""More distinct values than this are taken for a measurement, not for the names of silos."""
+
+FEW_GROUPS = 5
+"""Beyond so many, values that mostly occur once are taken for a measurement too."""
+
+KEY_ROWS = 2**16
+"""Rows of the key column looked at together."""
+
+
+def split_by_group(
+    data: Any, column: str, *, drop: Sequence[str] = (), columns: Sequence[str] | None = None
+) -> dict[str, RowSource]:
+    """Return one source per distinct value of a column, keyed and sorted by the value as a string.
+
+    One pass over that column counts the groups; each source then streams the table and keeps its
+    own rows, so a pass over every group reads the table once per group. The column itself is no
+    feature.
+
+    Parameters
+    ----------
+    data : a data frame, an Arrow table, a CSV, TSV, Parquet, Feather or Arrow file, or a query.
+    column : the column whose values name the silos. In text files and queries its cells are taken as
+        they are written.
+    drop : further columns that are no features.
+    columns : the features, in this order; all other columns by default.
+    """
+    reader = open_table(data)
+    if reader is None:
+        raise InputError(
+            f"a table with column names must be given to split by '{column}', got "
+            f"{type(data).__name__} without them; give a data frame, CSV, Parquet or Feather file"
+        )
+    if column not in reader.columns:
+        raise InputError(
+            f"{reader.name} must have the column '{column}' to split by, got "
+            f"{shown(reader.columns)}; "
+            "name one of its columns"
+        )
+    unwanted = {column, *((drop,) if isinstance(drop, str) else drop)}
+    features = tuple(name for name in reader.columns if name not in unwanted)
+    unknown = [name for name in unwanted if name not in reader.columns]
+    if unknown:
+        raise InputError(
+            f"{reader.name} must have the columns to drop, got none named {shown(unknown)}; "
+            "correct drop"
+        )
+    sources = {}
+    for label, (value, count) in sorted(_count(reader, column).items()):
+        source = replace(
+            source_of(reader),
+            name=f"silo '{label}' of {reader.name}",
+            columns=features,
+            n_rows=count,
+            group=Group(column=column, value=value),
+        )
+        sources[label] = open_source(source, columns=columns, extra="drop")
+    return sources
+
+
+def _count(reader: TableReader, column: str) -> dict[str, tuple[Any, int]]:
+    """Return each distinct value as a string with its Arrow scalar and number of rows."""
+    compute = arrow("compute")
+    groups: dict[str, tuple[Any, int]] = {}
+    row = 0
+    for batch in reader.batches((), KEY_ROWS, key=column):
+        cells = plain(batch.column(0))
+        _refuse_missing(reader.name, column, cells, row)
+        for entry in compute.value_counts(cells):
+            value = entry["values"]
+            label = str(value.as_py())
+            groups[label] = (value, groups.get(label, (value, 0))[1] + entry["counts"].as_py())
+        if len(groups) > MAX_GROUPS:
+            raise InputError(
+                f"column '{column}' of {reader.name} must name silos, got more than {MAX_GROUPS} "
+                "distinct values; split by another column"
+            )
+        row += batch.num_rows
+    if not groups:
+        raise InputError(f"{reader.name} must have at least one row, got none; check the file")
+    alone = sum(count == 1 for _, count in groups.values())
+    if len(groups) > FEW_GROUPS and 2 * alone > len(groups):
+        raise InputError(
+            f"column '{column}' of {reader.name} must name silos, got {len(groups)} values for {row} "
+            "rows, most of them once; split by a column that says whose each row is"
+        )
+    return groups
+
+
+def _refuse_missing(name: str, column: str, cells: Any, first_row: int) -> None:
+    """Refuse a batch of labels with a null, NaN or empty one."""
+    compute, types = arrow("compute"), arrow().types
+    missing = compute.is_null(cells, nan_is_null=True)
+    if types.is_string(cells.type) or types.is_large_string(cells.type):
+        missing = compute.or_kleene(missing, compute.equal(cells, ""))
+    places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
+    if places.size:
+        raise InputError(
+            f"column '{column}' of {name} must name a silo in every row, got a missing value at "
+            "row "
+            f"{first_row + int(places[0]) + 1}; fill it in or leave that row out"
+        )

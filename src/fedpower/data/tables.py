@@ -286,6 +286,20 @@ class PandasFrame:
             raise not_a_number(self.name, column, f"dtype {values.dtype}", first_row) from None
 
 
+def table_reader(data: Any, name: str | None = None) -> TableReader | None:
+    """Return the reader of a data frame or of what exports itself as an Arrow table; else None."""
+    if is_pandas(data):
+        return frame_reader(data, name or "the data frame")
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return arrow_reader(data, name or "the table")
+    return None
+
+
+def table_source(reader: TableReader, kind: type[TableSource] = TableSource) -> TableSource:
+    """Return the source of all rows and columns of a table."""
+    return kind(name=reader.name, reader=reader, columns=reader.columns, n_rows=reader.n_rows)
+
+
 def frame_reader(frame: Any, name: str) -> PandasFrame:
     """Return a data frame's reader; column labels become strings."""
     columns = tuple(str(label) for label in frame.columns)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from fedpower.federation.private_files import open_private
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import StudyFile, moved, read_study
+from fedpower.federation.study_file import StudyFile, moved, read_study, rendered
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.roll import Identity
 
@@ -44,7 +45,7 @@ class LocalFederation:
         text = folder / "study.toml"
         keys = {name: Identity.new() for name in study.identities}
         public = {name: key.public for name, key in keys.items()}
-        text.write_text(moved(study, "localhost", free_port(), public))
+        text.write_text(moved(study, "localhost", free_port(), public), encoding="utf-8")
         self.study = read_study(text)
         self.folder = folder
         self.kits = folder / "kits"
@@ -72,11 +73,14 @@ class LocalFederation:
     def write_silo(self, name: str, data: Path) -> None:
         """Write a silo's own file, and make its ledger: this folder is the rehearsal's own."""
         epsilon, delta = LEDGER_CAP
-        signs = f'[identity]\npath = "{IDENTITY}"\n' if self.study.identities else ""
-        (self.kits / name / SILO_FILE).write_text(
-            f'silo = "{name}"\n[data]\npath = "{data.absolute()}"\n'
-            f'[ledger]\npath = "{name}.ledger"\nepsilon = {epsilon}\ndelta = {delta}\n{signs}'
-        )
+        own: dict[str, Any] = {
+            "silo": name,
+            "data": {"path": str(data.absolute())},
+            "ledger": {"path": f"{name}.ledger", "epsilon": epsilon, "delta": delta},
+        }
+        if self.study.identities:
+            own["identity"] = {"path": IDENTITY}
+        (self.kits / name / SILO_FILE).write_text(rendered(own), encoding="utf-8")
         self.make_ledger(name)
 
     def make_ledger(self, name: str) -> None:
@@ -166,6 +170,7 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     rows *= 0.8 ** np.arange(width)
     rows *= (study.treatment.row_norm or 1.0) / np.linalg.norm(rows, axis=1).max()
     path = folder / f"{name}.csv"
-    header = ",".join(f'"{column}"' for column in study.columns)
-    np.savetxt(path, rows, delimiter=",", header=header, comments="")
+    quoted = [column.replace('"', '""') for column in study.columns]
+    header = ",".join(f'"{column}"' for column in quoted)
+    np.savetxt(path, rows, delimiter=",", header=header, comments="", encoding="utf-8")
     return path

@@ -1,11 +1,57 @@
-"""The process of a party, or of a job in it: FLARE's own module, which ends when its starter does."""
+"""The process of a party, or of a job in it: FLARE's own module, which ends when its starter does.
 
+A job's process also ends when it cannot reach its party any more: its question would never be answered.
+"""
+
+import logging
 import os
 import runpy
+import socket
 import sys
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from urllib.parse import urlsplit
 
-from fedpower.federation.lifeline import hold_on
-from fedpower.federation.reach import end_when_unreached, party_address
+from fedpower.federation.lifeline import end_group, hold_on
+
+UNREACHED_S = 60.0
+"""A job whose party took no connection for so many seconds ends."""
+
+LOOK_S, AGAIN_S = 15.0, 5.0
+"""How often a party is looked for that could be reached the last time, and that could not."""
+
+logger = logging.getLogger("fedpower.federation.party")  # it runs as __main__
+
+
+def party_address(words: Sequence[str]) -> tuple[str, int] | None:
+    """Return where the party of a job listens, of the words of its command; None for a party's own."""
+    for option, value in pairwise(words):
+        if option in ("-p", "--parent_url"):
+            url = urlsplit(value)
+            if url.hostname and url.port:
+                return url.hostname, url.port
+    return None
+
+
+def end_when_unreached(address: tuple[str, int], *, within: float = UNREACHED_S) -> None:
+    """End this process once its party has taken no connection for ``within`` seconds."""
+    threading.Thread(target=_look, args=(address, within), name="reach", daemon=True).start()
+
+
+def _look(address: tuple[str, int], within: float) -> None:
+    reached = time.monotonic()
+    while True:
+        try:
+            socket.create_connection(address, timeout=AGAIN_S).close()
+            reached = time.monotonic()
+            time.sleep(LOOK_S)
+        except OSError:
+            if time.monotonic() - reached > within:
+                logger.error("this job's party could not be reached for %.0f s; it ends", within)
+                end_group()
+            time.sleep(AGAIN_S)
 
 
 def main() -> None:

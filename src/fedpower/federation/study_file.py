@@ -254,9 +254,11 @@ def _is_hashed(name: str, value: Any) -> bool:
 
 
 def rendered(content: Mapping[str, Any]) -> str:
-    """Return the text of a study file with this content: numbers, texts, lists of them, tables."""
-    lines = [f"{key} = {as_toml(value)}" for key, value in content.items() if key not in TABLES]
-    for table in (each for each in TABLES if each in content):
+    """Return the text of a TOML file with this content: numbers, texts, lists of them, tables."""
+    in_order = dict.fromkeys((*TABLES, *content))  # a study's in the order of the reference
+    tables = [key for key in in_order if isinstance(content.get(key), Mapping)]
+    lines = [f"{key} = {as_toml(value)}" for key, value in content.items() if key not in tables]
+    for table in tables:
         lines += ["", f"[{table}]"]
         lines += [f"{key} = {as_toml(value)}" for key, value in content[table].items()]
     return "\n".join(lines) + "\n"

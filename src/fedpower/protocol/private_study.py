@@ -12,8 +12,7 @@ from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import ASSUMPTIONS, PrivacyStatement, Protection
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import MaskedMoment, PackedMoment, Present
-from fedpower.protocol.noise_law import NoiseLaw
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.protocol.weights import Weights, masses, pooled
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fedpower.data import RowSource, open_source
 from fedpower.data.h5ad import h5py
 from fedpower.errors import InputError, installing
+from fedpower.report.files import as_text
 from fedpower.report.findings import Findings
 from fedpower.report.record import plain
 from fedpower.report.scores import Scores
-from fedpower.report.spreadsheet import as_text
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA

@@ -13,7 +13,6 @@ from fedpower.report.findings import Findings
 from fedpower.report.page import page
 from fedpower.report.page.summary import schema_error
 from fedpower.report.record import FORMAT
-from fedpower.report.spreadsheet import as_text
 
 ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
     "components.npz",
@@ -86,3 +85,26 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]])
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
+
+
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that spreadsheets run."""
+
+
+def as_text(cell: Any) -> Any:
+    """Return a cell that no spreadsheet runs: text that begins as formulas do gets an apostrophe first.
+
+    So does text that has apostrophes before such a beginning already: one taken off gives it back.
+    Numbers stay numbers, also those that are written as text.
+    """
+    if not isinstance(cell, str) or not cell.lstrip("'").startswith(FORMULAS) or _is_number(cell):
+        return cell
+    return f"'{cell}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

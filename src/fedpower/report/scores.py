@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.report.spreadsheet import as_text
+from fedpower.report.files import as_text
 
 Array = NDArray[np.float64]
 

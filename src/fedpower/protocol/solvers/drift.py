@@ -19,9 +19,9 @@ from fedpower.linalg.subspace import Alignment
 from fedpower.linalg.symmetric import rayleigh_ritz, rounding_level, subspace_error
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.solvers.shared import Solution, align, mean_trace, shares, weighted_sum
 from fedpower.protocol.solvers.signal import Signal, judge
+from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
 

@@ -21,7 +21,6 @@ from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.noise_law import NoiseLaw
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.drift import DriftCorrected
 from fedpower.protocol.solvers.shared import (
@@ -36,6 +35,7 @@ from fedpower.protocol.solvers.shared import (
     weighted_sum,
 )
 from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
+from fedpower.protocol.study import NoiseLaw
 from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]

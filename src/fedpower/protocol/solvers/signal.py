@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg.goe import goe_quantile
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
-from fedpower.protocol.noise_law import NoiseLaw
+from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
 

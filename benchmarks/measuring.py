@@ -1,28 +1,17 @@
-"""Times, ratios and exponents of things measured in turn, as numbers and as text."""
+"""What repeated measurements say: means, ratios and exponents, as numbers and as text."""
 
 import math
 import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-from benchmarks.common import Row
-from benchmarks.speed.sizes import SEED
 
 Measured = Mapping[str, Any]
 """What one process measured: ``seconds`` and more, or only how it ``ended``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """One part's settings, tables and notes, as `common.document` keeps them."""
-
-    settings: dict[str, Any]
-    columns: Row
-    rows: Sequence[Row]
-    notes: Sequence[str] = ()
-    more: Sequence[tuple[str, Row, Sequence[Row]]] = field(default=())
+SEED = 0
+"""Of the order in which things are timed."""
 
 
 def in_turn(ways: Sequence[Any], repeats: int) -> Iterator[tuple[int, Any]]:
@@ -38,12 +27,25 @@ def in_turn(ways: Sequence[Any], repeats: int) -> Iterator[tuple[int, Any]]:
             yield repeat, way
 
 
+def having(measured: Sequence[Measured], **wanted: Any) -> list[Measured]:
+    """Return the measurements with these values."""
+    return [each for each in measured if all(each.get(key) == wanted[key] for key in wanted)]
+
+
 def of_way(measured: Sequence[Measured], **wanted: Any) -> list[Measured]:
     """Return the measurements with these values, in the order of their repeats."""
-    found = [
-        each for each in measured if all(each.get(key) == value for key, value in wanted.items())
-    ]
-    return sorted(found, key=lambda each: each["repeat"])
+    return sorted(having(measured, **wanted), key=lambda each: each["repeat"])
+
+
+def distinct(measured: Sequence[Measured], key: str) -> list[Any]:
+    """Return the values that there are of a key, in the order of their first appearance."""
+    return list(dict.fromkeys(each[key] for each in measured))
+
+
+def mean(measured: Sequence[Measured], key: str, **wanted: Any) -> float:
+    """Return the mean of a value over the measurements that have the wanted ones; nan without any."""
+    found = values(having(measured, **wanted), key)
+    return statistics.mean(found) if found else math.nan
 
 
 def ratios(
@@ -61,6 +63,17 @@ def ratios(
 def values(measured: Sequence[Measured], key: str = "seconds") -> list[float]:
     """Return one value of every measurement that has it."""
     return [each[key] for each in measured if key in each]
+
+
+def spread(found: Sequence[float], form: str = ".2e", small: str = ".1e") -> str:
+    """Return mean ± standard deviation as text; no deviation of a single value."""
+    middle = format(statistics.mean(found), form)
+    return f"{middle} ± {format(statistics.stdev(found), small)}" if len(found) > 1 else middle
+
+
+def standard_error(found: Sequence[float]) -> float:
+    """Return the standard error of the mean; 0 of a single value, which tells none."""
+    return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
 
 
 def reported(found: Sequence[float]) -> str:

@@ -1,35 +1,71 @@
-"""Measurements in processes of their own, ended when their time is over, with progress shown."""
+"""Tasks in processes of their own: one at a time with a limit, or on every core at once."""
 
 import importlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.common import CACHE
-from benchmarks.memory import BARE
+
+Task = TypeVar("Task", bound=Hashable)
+Found = TypeVar("Found")
+
+
+def on_every_core(work: Callable[[Task], Found], tasks: Sequence[Task]) -> dict[Task, Found]:
+    """Return what `work` found for each task, in the tasks' order; a line is printed for each.
+
+    Workers are processes bound to a core of their own, so that the product's own sharing of cores
+    gives each a single BLAS thread and nothing depends on what the other does.
+    """
+    context = multiprocessing.get_context("spawn")
+    cores = context.Queue()
+    for core in _cores():
+        cores.put(core)
+    began = time.monotonic()
+    found: dict[Task, Found] = {}
+    with ProcessPoolExecutor(
+        len(_cores()), mp_context=context, initializer=_take_core, initargs=(cores,)
+    ) as workers:
+        waiting = {workers.submit(work, task): task for task in tasks}
+        for count, done in enumerate(as_completed(waiting), start=1):
+            task = waiting[done]
+            found[task] = done.result()
+            print(f"{count} of {len(tasks)}, {time.monotonic() - began:.0f} s: {task}", flush=True)
+    return {task: found[task] for task in tasks}
+
+
+def _cores() -> list[int | None]:
+    """Return the cores that this process may use, by number where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return list(os.sched_getaffinity(0))
+    return [None] * (os.cpu_count() or 1)
+
+
+def _take_core(cores: "multiprocessing.Queue[int | None]") -> None:
+    """Bind this process to the next free core, where the system can."""
+    core = cores.get()
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
 
 LIMIT_S = 300.0
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
-TASKS = {
-    "moment of an array": "benchmarks.speed.kernel:dense",
-    "moment of a sparse matrix": "benchmarks.speed.kernel:sparse",
-    "passes over rows": "benchmarks.speed.passes:one_thread",
-    "product of rows": "benchmarks.speed.passes:every_core",
-    "fit of one array": "benchmarks.speed.peers:fit_array",
-    "fit of pooled rows": "benchmarks.speed.end_to_end:fit_pooled",
-    "fit of files": "benchmarks.speed.end_to_end:fit_files",
-    "fit of grown rows": "benchmarks.speed.growth:fit_grown",
-    "steps over wide rows": "benchmarks.speed.wide:steps",
-}
-"""By name: what a process may be asked to measure."""
+BARE = """
+for line in open("/proc/self/status"):
+    if line.startswith("VmHWM"):
+        print(int(line.split()[1]) * 1024 / 1e6)
+"""
+"""What a process does that measures nothing but itself."""
 
 
 @contextmanager
@@ -72,7 +108,7 @@ class Runner:
         self.apart = apart
         self._say = say
         self._began = time.monotonic()
-        self.bare_mb = _bare_mb()
+        self.bare_mb = bare_mb()
 
     def say(self, line: str) -> None:
         """Show a line of progress with the time since the beginning."""
@@ -94,7 +130,7 @@ class Runner:
         Parameters
         ----------
         task
-            A name in `TASKS`.
+            ``module:function``.
         label
             What to call it in the progress.
         threads
@@ -115,23 +151,31 @@ class Runner:
         return found
 
 
+def bare_mb() -> float:
+    """Return the memory of an interpreter that has imported nothing, in MB."""
+    done = subprocess.run([sys.executable, "-c", BARE], check=True, stdout=subprocess.PIPE)
+    return float(done.stdout)
+
+
 def run_task(task: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return what a task measures in this process."""
-    module, function = TASKS[task].split(":")
+    module, function = task.split(":")
     found: dict[str, Any] = getattr(importlib.import_module(module), function)(**arguments)
     return found
 
 
 def run_apart(
-    task: str, arguments: dict[str, Any], *, threads: int | None = None, limit_s: float = LIMIT_S
+    task: str,
+    arguments: dict[str, Any],
+    *,
+    threads: int | None = None,
+    limit_s: float | None = LIMIT_S,
 ) -> dict[str, Any]:
     """Return what a task measures in a process of its own, or how that process ended."""
-    from fedpower.engines.inprocess import available_cores
-
-    count = str(available_cores() if threads is None else threads)
+    count = str(len(_cores()) if threads is None else threads)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.speed.running", task, json.dumps(arguments)],
+            [sys.executable, "-m", "benchmarks.processes", task, json.dumps(arguments)],
             timeout=limit_s,
             capture_output=True,
             text=True,
@@ -147,9 +191,12 @@ def run_apart(
     return found
 
 
-def _bare_mb() -> float:
-    done = subprocess.run([sys.executable, "-c", BARE], check=True, stdout=subprocess.PIPE)
-    return float(json.loads(done.stdout)["peak_mb"])
+def measured_apart(task: str, **arguments: Any) -> dict[str, Any]:
+    """Return what a task measures in a process of its own, however long it takes; fail where it does."""
+    found = run_apart(task, arguments, limit_s=None)
+    if "ended" in found:
+        raise RuntimeError(f"{task} {found['ended']}")
+    return found
 
 
 def _ending(found: dict[str, Any]) -> str:
