@@ -133,9 +133,9 @@ def integer_noise(
         raise InputError(
             f"multiplier must be a positive number, got {multiplier!r}; calibrate it first"
         )
-    moved = _root_above(_squared_sensitivity(whole("side", side), with_mean=with_mean))
+    moved = root_above(_squared_sensitivity(whole("side", side), with_mean=with_mean))
     if shift:
-        moved += _root_above(Fraction(n_features**2 + 1)) * 2**shift
+        moved += root_above(Fraction(n_features**2 + 1)) * 2**shift
     diagonal = math.ceil(Fraction(multiplier) * moved / 2**shift)
     if diagonal > WIDEST_SCALE:
         raise InputError(
@@ -240,6 +240,6 @@ def _ceil_root(square: Fraction) -> int:
     return math.isqrt(least - 1) + 1 if least > 0 else 0
 
 
-def _root_above(square: Fraction) -> Fraction:
+def root_above(square: Fraction) -> Fraction:
     """Return a number whose square is at least the given one, and hardly more."""
     return Fraction(_ceil_root(square * _PARTS**2), _PARTS)

@@ -435,11 +435,18 @@ class Ledger:
             epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=n_releases
         )
 
-    def spent_on(self, study: str) -> Spent:
-        """Return what the releases of one study so far cost together, at the cap's delta."""
+    def spent_on(self, study: str, *, key: str = "") -> Spent:
+        """Return what the releases of one study so far cost together, at the cap's delta.
+
+        ``key``: only of those whose keys begin so.
+        """
         with self._store.transaction("DEFERRED"):
             charges = self._store.query(
-                "SELECT mu, slack_delta FROM release WHERE study = ? ORDER BY seq", study
+                "SELECT mu, slack_delta FROM release WHERE study = ? AND substr(key, 1, ?) = ? "
+                "ORDER BY seq",
+                study,
+                len(key),
+                key,
             )
             account = replace(
                 self._account(),

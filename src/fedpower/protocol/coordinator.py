@@ -17,6 +17,7 @@ from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskMasked,
     AskSteps,
+    AskSum,
     Message,
     Present,
     Question,
@@ -113,7 +114,7 @@ class Coordinator:
     @property
     def interruptible(self) -> bool:
         """Whether silos may be started again here at no cost: the keys of an open roll would be lost."""
-        return self._ask is None or not isinstance(self._ask.body, AskMasked)
+        return self._ask is None or not isinstance(self._ask.body, AskMasked | AskSum)
 
     def next(self) -> tuple[Message, ...]:
         """Return the questions of the current round that have no answer yet.

@@ -86,6 +86,45 @@ class MaskedMoment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskSum:
+    """Asks for a silo's part of one of several secure sums over one roll.
+
+    Attributes
+    ----------
+    roll
+        The whole roll, the same for all sums of an attempt.
+    index, label
+        Which of the study's sums, from 0, and what the study calls it.
+    public
+        What it is to be computed with, found from the sums before it; read by whoever computes the
+        numbers.
+    """
+
+    kind: ClassVar[str] = "ask-masked-sum"
+    roll: bytes
+    index: int
+    label: str
+    public: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSum:
+    """One silo's part of one of several secure sums.
+
+    Attributes
+    ----------
+    words
+        Its whole numbers, its share of the noise and its masks, added modulo 2⁶⁴.
+    charged
+        As in :class:`Present`, this attempt counted.
+    """
+
+    kind: ClassVar[str] = "masked-sum"
+    words: Words
+    charged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGone:
     """A silo's answer where it no longer has its key on the roll: it was started again meanwhile.
 
@@ -239,9 +278,17 @@ class Refusal:
     reason: str
 
 
-Question = Enrol | AskMean | AskSteps | AskMoment | CallRoll | AskMasked
+Question = Enrol | AskMean | AskSteps | AskMoment | CallRoll | AskMasked | AskSum
 Answer = (
-    Enrolment | MeanRow | LocalSteps | PackedMoment | Present | MaskedMoment | KeyGone | Refusal
+    Enrolment
+    | MeanRow
+    | LocalSteps
+    | PackedMoment
+    | Present
+    | MaskedMoment
+    | MaskedSum
+    | KeyGone
+    | Refusal
 )
 BODIES: dict[str, type[Any]] = {
     body.kind: body
@@ -258,6 +305,8 @@ BODIES: dict[str, type[Any]] = {
         Present,
         AskMasked,
         MaskedMoment,
+        AskSum,
+        MaskedSum,
         KeyGone,
         Refusal,
     )

@@ -23,12 +23,14 @@ from fedpower.protocol.messages import (
     AskMean,
     AskMoment,
     AskSteps,
+    AskSum,
     CallRoll,
     Enrol,
     Enrolment,
     KeyGone,
     LocalSteps,
     MaskedMoment,
+    MaskedSum,
     MeanRow,
     PackedMoment,
     Present,
@@ -47,6 +49,7 @@ ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskMoment: (PackedMoment,),
     CallRoll: (Present,),
     AskMasked: (MaskedMoment, KeyGone),
+    AskSum: (MaskedSum, KeyGone),
 }
 
 MOST_ROWS = 2**40
@@ -105,6 +108,11 @@ def problem_with(
     if isinstance(body, MaskedMoment):
         size = summary_size(study.n_features, with_mean=study.center)
         found = _array("a masked moment", body.words, (size,), np.uint64)
+        return found or _charged(body.charged, study, least=1)
+    if isinstance(body, MaskedSum):
+        assert isinstance(question, AskSum)
+        size = study.sums[question.index].size
+        found = _array("a masked sum", body.words, (size,), np.uint64)
         return found or _charged(body.charged, study, least=1)
     peak = _Peak(study, n_rows or 1)
     if isinstance(body, MeanRow):
