@@ -157,6 +157,7 @@ class Store:
         self.label = label
         self._path = path
         self._pid = os.getpid()
+        self._closed = False
         self._lock = threading.RLock()
         try:
             self._db = sqlite3.connect(
@@ -254,6 +255,7 @@ class Store:
         """Close the connection; twice is harmless, and a fork leaves its parent's alone."""
         if os.getpid() == self._pid:
             with self._lock:
+                self._closed = True
                 self._db.close()
 
     def query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -270,6 +272,9 @@ class Store:
         """Commit what the body does, or undo all of it; a reader may sit inside a writer."""
         self._check_process()  # before the lock: a fork may have copied it while it was held
         with self._lock:
+            if kind == "DEFERRED" and self._path is None and not self._closed:
+                yield  # nobody else writes to it: the lock is all that a reader needs
+                return
             self.query("SELECT 1")  # refuses a closed connection before it is asked more
             if self._db.in_transaction:
                 if kind == "IMMEDIATE":

@@ -280,7 +280,10 @@ class Coordinator:
         assert self._ask is not None
         assert self._round is not None
         enrolled = self.history[0].answers.get(silo) if self.history[0] is not self._round else None
-        others = [each for name, each in self._round.answers.items() if name != silo]
+        keys: list[bytes] = []
+        if isinstance(body, Present):
+            others = (each for name, each in self._round.answers.items() if name != silo)
+            keys = [each.key for each in others if isinstance(each, Present)]
         return problem_with(
             body,
             self._ask.body,
@@ -288,7 +291,7 @@ class Coordinator:
             silo=silo,
             run=self.run,
             n_rows=getattr(enrolled, "n_rows", None),
-            keys=[each.key for each in others if isinstance(each, Present)],
+            keys=keys,
         )
 
 

@@ -417,9 +417,14 @@ def _header(message: Message) -> tuple[bytes, list[tuple[NDArray[Any] | bytes, s
 def _wire_type(array: NDArray[Any]) -> str:
     if array.dtype == np.uint64:
         return "<u8"
+    # Most of what needs float64 shows it among its first numbers.
+    return "<f4" if _is_narrow(array.reshape(-1)[:64]) and _is_narrow(array) else "<f8"
+
+
+def _is_narrow(array: NDArray[Any]) -> bool:
+    """Return whether float32 holds every number of ``array`` exactly."""
     with np.errstate(over="ignore"):
-        narrow = array.astype(np.float32)
-    return "<f4" if np.array_equal(narrow, array) else "<f8"
+        return bool(np.array_equal(array.astype(np.float32), array))
 
 
 def _parse(content: bytes) -> Message:

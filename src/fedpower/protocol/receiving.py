@@ -279,11 +279,14 @@ def _made_for(made_for: Any, study: Study) -> str | None:
 def _numbers(what: str, value: Any, shape: tuple[int, ...], largest: float) -> str | None:
     """Return what is wrong with an array of finite float64 of one shape, none above ``largest``."""
     found = _array(what, value, shape, np.float64)
-    if found is None and not np.isfinite(value).all():
+    if found is not None:
+        return found
+    peak = max(float(value.max(initial=0.0)), -float(value.min(initial=0.0)))
+    if not math.isfinite(peak):  # a NaN is the largest and the smallest of numbers, here
         return _must(what, "finite numbers", "others")
-    if found is None and float(np.abs(value).max(initial=0.0)) > largest:
+    if peak > largest:
         return _must(what, f"numbers of at most {largest:.3g}", "a larger one")
-    return found
+    return None
 
 
 def _array(what: str, value: Any, shape: tuple[int, ...], dtype: type) -> str | None:

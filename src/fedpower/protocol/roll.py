@@ -10,7 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -304,6 +304,24 @@ class Roll:
     attempt: int
     places: tuple[Place, ...]
     neighbours: int | None = None
+    digest: bytes = field(init=False, repr=False, compare=False)
+    """SHA-256 of the roll's bytes."""
+    _content: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Once: a roll of hundreds is read, hashed and compared by all of them.
+        terms = {
+            "format": FORMAT,
+            "study": self.study,
+            "run": self.run,
+            "attempt": self.attempt,
+            "places": [[p.silo, p.n_rows, p.key.hex(), p.signature.hex()] for p in self.places],
+        }
+        if self.neighbours is not None:
+            terms |= {"format": SPARSE_FORMAT, "neighbours": self.neighbours}
+        content = _canonical(terms)
+        object.__setattr__(self, "_content", content)
+        object.__setattr__(self, "digest", hashlib.sha256(content).digest())
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -350,21 +368,7 @@ class Roll:
 
     def to_bytes(self) -> bytes:
         """Return the roll's bytes, the same for the same roll."""
-        terms = {
-            "format": FORMAT,
-            "study": self.study,
-            "run": self.run,
-            "attempt": self.attempt,
-            "places": [[p.silo, p.n_rows, p.key.hex(), p.signature.hex()] for p in self.places],
-        }
-        if self.neighbours is not None:
-            terms |= {"format": SPARSE_FORMAT, "neighbours": self.neighbours}
-        return _canonical(terms)
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the roll's bytes."""
-        return hashlib.sha256(self.to_bytes()).digest()
+        return self._content
 
     @property
     def sizes(self) -> dict[str, int]:
