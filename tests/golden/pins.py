@@ -26,7 +26,15 @@ from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import messages as wire
-from fedpower.protocol.messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
+from fedpower.protocol.messages import (
+    AskMasked,
+    AskSum,
+    CallRoll,
+    KeyGone,
+    MaskedMoment,
+    MaskedSum,
+    Present,
+)
 from fedpower.report import write_result
 from problems import spiked_rows, split
 
@@ -87,6 +95,8 @@ def messages() -> dict[str, Any]:
         "masked-moment": MaskedMoment(
             words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1
         ),
+        "ask-masked-sum": AskSum(roll=b"a roll", index=1, label="ranges", public=b"found before"),
+        "masked-sum": MaskedSum(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
         "key-gone": KeyGone(),
         "refusal": wire.Refusal(reason="nothing is left; ask for less"),
     }

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,10 +13,16 @@ from scipy.stats import chi2
 
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.integer_release import SIDE, integer_noise
+from fedpower.privacy.integer_release import SIDE, integer_noise, root_above
 from fedpower.privacy.noise import SeededNoiseForExperiments, gaussian_integers
 from fedpower.privacy.sensitivity import moment_sensitivity, summary_sensitivity
-from fedpower.privacy.shares import SMALLEST_SHARE, shared_noise, sum_distance
+from fedpower.privacy.shares import (
+    SMALLEST_SHARE,
+    WIDE_SHARE,
+    shared_noise,
+    sum_distance,
+    sum_noise,
+)
 from problems import Array
 
 BUDGET = Budget(
@@ -171,3 +178,54 @@ def test_slack_counts_the_integers_of_every_silo():
     assert BUDGET.distance == 21 * alone.distance
     assert BUDGET.slack_delta == pytest.approx(21 * alone.slack_delta)
     assert BUDGET.mu <= alone.mu
+
+
+@given(
+    multiplier=st.floats(0.05, 1e4),
+    square=st.integers(1, 2**40),
+    n_silos=st.integers(4, 400),
+    colluders=st.integers(0, 3),
+)
+def test_shares_of_any_sum_are_the_least_that_the_honest_silos_reach_the_noise_with(
+    multiplier, square, n_silos, colluders
+):
+    moved = root_above(Fraction(square))
+    assert moved**2 >= square
+    honest = n_silos - colluders
+    noise = sum_noise(
+        multiplier, sensitivity=moved, per_row=1, sizes=[10] * n_silos, colluders=colluders
+    )
+    needed = (Fraction(multiplier) * moved * 2**noise.fineness) ** 2
+    assert honest * noise.share**2 >= needed
+    # One step less than the whole steps that are needed would not do.
+    assert (
+        honest * (noise.share - 1) ** 2
+        < math.ceil(Fraction(multiplier) * moved * 2**noise.fineness) ** 2
+    )
+    assert noise.share >= WIDE_SHARE
+    assert noise.fineness == 0 or noise.share < 4 * WIDE_SHARE
+    assert noise.mu(colluders) <= (1 / multiplier) * (1 + 1e-12)
+    assert noise.std >= multiplier * float(moved) * math.sqrt(n_silos / honest) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"per_row": 2**60}, r"2\*\*62"),
+        ({"sizes": [2**61, 5]}, r"2\*\*62"),
+        ({"sizes": [5], "colluders": 1}, "more silos than the 1"),
+        ({"sensitivity": 0.0}, "positive"),
+        ({"multiplier": math.inf}, "positive"),
+        ({"per_row": 0}, "positive"),
+    ],
+)
+def test_a_sum_that_cannot_be_is_refused_by_public_facts(terms, words):
+    given_terms = {
+        "multiplier": 4.0,
+        "sensitivity": 1.0,
+        "per_row": 1,
+        "sizes": [5, 5],
+        "colluders": 1,
+    }
+    with pytest.raises(InputError, match=words):
+        sum_noise(**given_terms | terms)

@@ -14,7 +14,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import AskMasked, CallRoll, MaskedMoment, Message, Present
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import Identity, Place, Roll
-from fedpower.protocol.secure_releases import SecureReleases
+from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.solvers import SecureSettings, secure
 from problems import Array, ArrayMoment, spiked_rows
 
@@ -92,6 +92,7 @@ def party(
     fingerprint: str = "these rows",
     version: str = "1",
     attempts: int = 3,
+    summands: Summands | None = None,
 ) -> Party:
     budget = budget_of(study)
     assert budget is not None
@@ -107,6 +108,7 @@ def party(
         data=DataVersion(
             silo=name, version=version, columns="all columns", fingerprint=fingerprint
         ),
+        summands=summands,
     )
     return Party(Silo(name, study, releases), kept)
 

@@ -43,7 +43,7 @@ from fedpower.protocol.private_study import budget_of, noise_edge, pooled_std, s
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.roll import Place, Roll, new_exchange_key
 from fedpower.protocol.secure_releases import masked, share_of_sum, total
-from fedpower.protocol.solvers.upload import MOST_FREE_ROLLS, summed
+from fedpower.protocol.solvers.sums import MOST_FREE_ROLLS, summed
 from problems import ArrayMoment
 
 STUDY = study_of()

@@ -25,7 +25,7 @@ from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import NoiseSource
+from fedpower.privacy.noise import BatchedNoise, NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
@@ -34,6 +34,9 @@ from fedpower.protocol.roll import Identity
 from fedpower.protocol.silo import Silo, open_releases
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
+
+BATCHED_FROM = 100
+"""So many silos without ledgers of their own have their noise drawn in one go."""
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
 Versions = str | Mapping[str, str]
@@ -159,6 +162,8 @@ def federate(
         if budget is not None:
             _check_bounded(moments, study)
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
+            if noise is None and not ledgers and len(moments) >= BATCHED_FROM:
+                noise = BatchedNoise(len(moments))
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), data_version) if opened and ledgers else {}
         releases = {

@@ -27,6 +27,23 @@ PANEL_ROWS = 128
 CENTRING = 10
 
 
+MOMENT = "moment"
+"""What the sum of the moment is called among several sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one sum of several costs: its Gaussian-DP parameter, and its part of δ."""
+
+    mu: float
+    slack_delta: float
+
+    @property
+    def multiplier(self) -> float:
+        """Noise standard deviation over sensitivity; rounded up."""
+        return math.nextafter(1.0 / self.mu, math.inf)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The price list of a private study, the same for every silo and known to all.
@@ -49,10 +66,14 @@ class Budget:
         their shares; None where each silo noises what it sends by itself.
     colluders
         c, how many of these may tell the coordinator all they know.
+    sums
+        Where an attempt is several secure sums: label, length and share of μ² of each, in order.
     slack_delta
-        The part of δ that pays for the sampler's distance from the ideal, for one release.
+        The part of δ that pays for the sampler's distance from the ideal, for one release; for all sums
+        of an attempt together, where there are several.
     mu
-        The Gaussian-DP parameter of one release; all of them compose to (ε, δ) exactly.
+        The Gaussian-DP parameter of one release; all of them compose to (ε, δ) exactly. That of a whole
+        attempt, where it is several sums.
     """
 
     mode: NoiseMode
@@ -64,6 +85,7 @@ class Budget:
     center: bool
     n_sharing: int | None = None
     colluders: int = 0
+    sums: tuple[tuple[str, int, float], ...] = ()
     slack_delta: float = field(init=False, repr=False, compare=False)
     mu: float = field(init=False, repr=False, compare=False)
     _printed: float = field(init=False, repr=False, compare=False)
@@ -107,7 +129,9 @@ class Budget:
 
     @property
     def size(self) -> int:
-        """The most numbers in one release."""
+        """The most numbers in one release; in all sums of an attempt, where there are several."""
+        if self.sums:
+            return sum(size for _, size, _ in self.sums)
         if self.mode == "moment":
             return summary_size(self.n_features, with_mean=self.center)
         return self.n_features * self.iteration_rank + int(self.with_trace)
@@ -122,8 +146,21 @@ class Budget:
 
     @property
     def multiplier(self) -> float:
-        """Noise standard deviation over sensitivity, for one release; rounded up."""
+        """Noise standard deviation over sensitivity, for one release; rounded up.
+
+        Of the moment's, where an attempt is several sums.
+        """
+        for index, (label, _, _) in enumerate(self.sums):
+            if label == MOMENT:
+                return self.price_of_sum(index).multiplier
         return math.nextafter(1.0 / self.mu, math.inf)
+
+    def price_of_sum(self, index: int) -> "Price":
+        """Return what one of several sums costs: its share of μ², and of the slack by its length."""
+        _, size, share = self.sums[index]
+        # Shares add up to 1 but for rounding, which is taken off.
+        mu = self.mu * math.sqrt(share) * (1 - 2.0**-48)
+        return Price(mu=mu, slack_delta=self.slack_delta * (size / self.size))
 
     @property
     def integers(self) -> IntegerNoise:

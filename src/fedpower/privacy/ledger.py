@@ -41,7 +41,7 @@ from typing import Any, Self
 from fedpower.errors import BudgetError, InputError, LedgerError
 from fedpower.privacy.accounting import epsilon_of, mu_of
 from fedpower.privacy.data_version import DEFAULT_VERSION, BookedAs, DataVersion, check_label
-from fedpower.privacy.ledger_store import SCHEMA_VERSION, Store
+from fedpower.privacy.ledger_store import SCHEMA_VERSION, MemoryStore, Store
 
 __all__ = ["CapChange", "Entry", "Forecast", "Ledger", "Spent"]
 
@@ -231,7 +231,7 @@ class Ledger:
     Threads may share it; processes each open the file for themselves.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | MemoryStore) -> None:
         self._store = store
 
     @property
@@ -304,7 +304,7 @@ class Ledger:
             check_text("silo", silo)
         if data_set is not None:
             check_label("the name of a data set", data_set)
-        return cls(Store.in_memory(silo, checked_cap(epsilon, delta), data_set))
+        return cls(MemoryStore(silo, checked_cap(epsilon, delta), data_set))
 
     def __enter__(self) -> Self:
         return self
@@ -415,7 +415,7 @@ class Ledger:
         `release` looks at the rest one by one.
         """
         with self._store.transaction("DEFERRED"):
-            known = self._store.query("SELECT 1 FROM release WHERE study = ? LIMIT 1", study)
+            known = self._store.charges(study)
             account = self._account()
         if not known and not account.charged(mu, slack_delta).holds:
             raise BudgetError(overspending(account, self.silo, mu, slack_delta))
@@ -435,12 +435,13 @@ class Ledger:
             epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=n_releases
         )
 
-    def spent_on(self, study: str) -> Spent:
-        """Return what the releases of one study so far cost together, at the cap's delta."""
+    def spent_on(self, study: str, *, key: str = "") -> Spent:
+        """Return what the releases of one study so far cost together, at the cap's delta.
+
+        ``key``: only of those whose keys begin so.
+        """
         with self._store.transaction("DEFERRED"):
-            charges = self._store.query(
-                "SELECT mu, slack_delta FROM release WHERE study = ? ORDER BY seq", study
-            )
+            charges = self._store.charges(study, key=key)
             account = replace(
                 self._account(),
                 mu=math.hypot(*(mu for mu, _ in charges)),
@@ -466,9 +467,7 @@ class Ledger:
         """Return every charge in the order made, with epsilons at the present cap's delta."""
         with self._store.transaction("DEFERRED"):
             cap = self.cap_changes()[-1]
-            rows = self._store.query(
-                "SELECT seq, time, key, purpose, study, mu, slack_delta FROM release ORDER BY seq"
-            )
+            rows = self._store.releases()
         entries = []
         account = Account(epsilon=cap.epsilon, delta=cap.delta)
         for seq, time, key, purpose, study, mu, slack_delta in rows:
@@ -483,7 +482,7 @@ class Ledger:
 
     def cap_changes(self) -> list[CapChange]:
         """Return every cap that was set, first to last; the last one holds."""
-        rows = self._store.query("SELECT seq, time, epsilon, delta, reason FROM cap ORDER BY seq")
+        rows = self._store.caps()
         return [
             CapChange(seq=s, time=datetime.fromisoformat(t), epsilon=e, delta=d, reason=r)
             for s, t, e, d, r in rows
@@ -531,12 +530,8 @@ class Ledger:
     def _identify(self, data: DataVersion) -> BookedAs:
         """Return what these rows are booked as; call it inside a transaction."""
         self.check_owner(data.silo, data.data_set)
-        known = self._store.query(
-            "SELECT fingerprint FROM version WHERE name = ? AND columns = ?",
-            data.version,
-            data.columns,
-        )
-        if known and known[0][0] != data.fingerprint:
+        known = self._store.fingerprint_of(data.version, data.columns)
+        if known not in (None, data.fingerprint):
             raise LedgerError(
                 f"the rows of silo {data.silo!r} must be those that its ledger knows as version "
                 f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is "
@@ -561,29 +556,21 @@ class Ledger:
         """Remember whose rows these are and which: those of their version from now on."""
         owner, owned = self._store.owner()
         if owner is None or (owned is None and data.data_set is not None):
-            self._store.query(
-                "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?)",
-                data.silo,
-                data.data_set,
-            )
-        known = self._store.query(
-            "SELECT 1 FROM version WHERE name = ? AND columns = ?", data.version, data.columns
-        )
-        if not known:
+            self._store.belong_to(data.silo, data.data_set)
+        if self._store.fingerprint_of(data.version, data.columns) is None:
             self._store.append("version", data.version, data.columns, data.fingerprint)
 
     def _booked_by_rows(self) -> set[str]:
         """Return the digits of fingerprints under which releases were booked before data had versions."""
-        studies = self._store.query("SELECT DISTINCT study FROM release")
-        found = (BOOKED_BY_ROWS.fullmatch(study) for (study,) in studies)
+        found = (BOOKED_BY_ROWS.fullmatch(study) for study in self._store.studies())
         return {each[1] for each in found if each}
 
     def _check_study(self, study: str, mu: float, most: float | None) -> None:
         """Refuse a release beyond what its study agreed on."""
         if most is None:
             return
-        spent = self._store.query("SELECT mu FROM release WHERE study = ?", study)
-        if math.hypot(mu, *(each for (each,) in spent)) > most * (1 + ROUNDING):
+        spent = self._store.charges(study)
+        if math.hypot(mu, *(each for each, _ in spent)) > most * (1 + ROUNDING):
             raise BudgetError(
                 f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more "
                 f"than its {len(spent)} releases; ask the same questions again, which is free, or "
@@ -592,22 +579,18 @@ class Ledger:
 
     def _account(self) -> Account:
         """Return the present cap and all charges; call it inside a transaction."""
-        ((epsilon, delta),) = self._store.query(
-            "SELECT epsilon, delta FROM cap ORDER BY seq DESC LIMIT 1"
-        )
-        charges = self._store.query("SELECT mu, slack_delta FROM release ORDER BY seq")
+        _, _, epsilon, delta, _ = self._store.caps()[-1]
+        charges = self._store.charges()
         mu = math.hypot(*(charge[0] for charge in charges))
         slack = math.fsum(charge[1] for charge in charges)
         return Account(epsilon=epsilon, delta=delta, mu=mu, slack=slack)
 
     def _kept(self, key: str, purpose: str, study: str, mu: float) -> bytes | None:
         """Return the bytes kept for a key, None when there are none."""
-        rows = self._store.query(
-            "SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key
-        )
-        if not rows:
+        row = self._store.kept(key)
+        if row is None:
             return None
-        ((kept_purpose, kept_study, kept_mu, digest, sent),) = rows
+        kept_purpose, kept_study, kept_mu, digest, sent = row
         if (purpose, study) != (kept_purpose, kept_study) or not math.isclose(mu, kept_mu):
             raise LedgerError(
                 f"a key must name one release but {key!r} was already used with another purpose, "

@@ -1,7 +1,6 @@
 """What a ledger file must be: its tables, the seals of its rows, and who may read it."""
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -165,19 +164,6 @@ class Store:
             )  # fmt: skip
         except sqlite3.Error as error:
             raise self._refusal(error) from None
-
-    @classmethod
-    def in_memory(
-        cls, silo: str | None, cap: tuple[float, float], data_set: str | None = None
-    ) -> Self:
-        """Return a store that lives as long as the process."""
-        store = cls(":memory:", "in memory")
-        store._db.deserialize(
-            _empty()
-        )  # ten times faster than to make the tables: one for every silo
-        with store.transaction("IMMEDIATE"):
-            store._fill(silo, cap, data_set, for_experiments=True)
-        return store
 
     @classmethod
     def create(
@@ -345,6 +331,54 @@ class Store:
         rows = self.query("SELECT name FROM version GROUP BY name ORDER BY min(seq)")
         return [str(name) for (name,) in rows]
 
+    def belong_to(self, silo: str, data_set: str | None) -> None:
+        """Take note of whose ledger it is, where that was not said."""
+        self.query(
+            "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?)",
+            silo,
+            data_set,
+        )
+
+    def fingerprint_of(self, version: str, columns: str) -> str | None:
+        """Return the fingerprint of the rows that a version was released of; None where none was."""
+        rows = self.query(
+            "SELECT fingerprint FROM version WHERE name = ? AND columns = ?", version, columns
+        )
+        return str(rows[0][0]) if rows else None
+
+    def caps(self) -> list[tuple[Any, ...]]:
+        """Return every cap: number, time, ε, δ and reason."""
+        return self.query("SELECT seq, time, epsilon, delta, reason FROM cap ORDER BY seq")
+
+    def charges(self, study: str | None = None, *, key: str = "") -> list[tuple[float, float]]:
+        """Return μ and slack of all releases, or of those of a study whose keys begin so."""
+        if study is None:
+            return self.query("SELECT mu, slack_delta FROM release ORDER BY seq")
+        return self.query(
+            "SELECT mu, slack_delta FROM release WHERE study = ? AND substr(key, 1, ?) = ? "
+            "ORDER BY seq",
+            study,
+            len(key),
+            key,
+        )
+
+    def releases(self) -> list[tuple[Any, ...]]:
+        """Return every release: number, time, key, purpose, study, μ and slack."""
+        return self.query(
+            "SELECT seq, time, key, purpose, study, mu, slack_delta FROM release ORDER BY seq"
+        )
+
+    def kept(self, key: str) -> tuple[Any, ...] | None:
+        """Return purpose, study, μ, digest and bytes of the release of a key; None where none is."""
+        rows = self.query(
+            "SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key
+        )
+        return rows[0] if rows else None
+
+    def studies(self) -> set[str]:
+        """Return the studies that have releases."""
+        return {study for (study,) in self.query("SELECT DISTINCT study FROM release")}
+
     @property
     def _schema(self) -> int:
         return int(self.query("PRAGMA user_version")[0][0])
@@ -426,10 +460,129 @@ class Store:
         return LedgerError(f"ledger {self.label} {refusal} (nothing left the silo)")
 
 
-@functools.cache
-def _empty() -> bytes:
-    """Return a ledger's tables without a row, as SQLite keeps them."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
-        for statement in SCHEMA.split(";\n"):
-            made.execute(statement)
-        return made.serialize()
+class MemoryStore:
+    """What a ledger holds for as long as the process lives; what it lets through is what a file would.
+
+    There is one for every silo that a process simulates, so it is made of lists and has no database.
+    """
+
+    label = "in memory"
+
+    def __init__(
+        self, silo: str | None, cap: tuple[float, float], data_set: str | None = None
+    ) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._open = True
+        self._changing = False
+        self._owner = (silo, data_set)
+        self._rows: dict[Table, list[tuple[Any, ...]]] = {"cap": [], "release": [], "version": []}
+        self._by_key: dict[str, tuple[Any, ...]] = {}
+        self.append("cap", *cap, "created")
+
+    def close(self) -> None:
+        """Let go of everything; twice is harmless."""
+        self._open = False
+
+    @contextlib.contextmanager
+    def transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
+        """Keep what the body does, or undo all of it; a reader may sit inside a writer."""
+        self._check()
+        with self._lock:
+            if kind == "DEFERRED":
+                yield
+                return
+            if self._changing:
+                raise LedgerError(
+                    f"ledger {self.label} must finish one change before the next but was "
+                    "asked for another from inside a payload; ask for them one by one"
+                )
+            owner, lengths = self._owner, {name: len(rows) for name, rows in self._rows.items()}
+            self._changing = True
+            try:
+                yield
+            except BaseException:
+                self._owner = owner
+                for row in self._rows["release"][lengths["release"] :]:
+                    del self._by_key[row[2]]
+                for name, length in lengths.items():
+                    del self._rows[name][length:]
+                raise
+            finally:
+                self._changing = False
+
+    def append(self, table: Table, *fields: object) -> None:
+        """Add one sealed row, as a file has it."""
+        n_sealed = SEALED[table].count(",") - 1
+        last, previous = self.last(table)
+        sealed = (last + 1, datetime.now(UTC).isoformat(), *fields[:n_sealed])
+        row = (*sealed, seal_of(previous, sealed), *fields[n_sealed:])
+        self._rows[table].append(row)
+        if table == "release":
+            self._by_key[str(row[2])] = row
+
+    def last(self, table: Table) -> tuple[int, str]:
+        """Return the number and the seal of a table's last row: (0, "") when it is empty."""
+        self._check()
+        rows = self._rows[table]
+        return (len(rows), str(rows[-1][SEALED[table].count(",") + 1])) if rows else (0, "")
+
+    def owner(self) -> tuple[str | None, str | None]:
+        """Return the silo and the data set that the ledger belongs to, None where it is not said."""
+        self._check()
+        return self._owner
+
+    def is_for_experiments(self) -> bool:
+        """Return True: it is on no record."""
+        return True
+
+    def versions(self) -> list[str]:
+        """Return the versions of the data that were released, in the order of their first releases."""
+        return list(dict.fromkeys(str(row[2]) for row in self._rows["version"]))
+
+    def belong_to(self, silo: str, data_set: str | None) -> None:
+        """Take note of whose ledger it is, where that was not said."""
+        name, owned = self._owner
+        self._owner = (silo if name is None else name, data_set if owned is None else owned)
+
+    def fingerprint_of(self, version: str, columns: str) -> str | None:
+        """Return the fingerprint of the rows that a version was released of; None where none was."""
+        for row in self._rows["version"]:
+            if (row[2], row[3]) == (version, columns):
+                return str(row[4])
+        return None
+
+    def caps(self) -> list[tuple[Any, ...]]:
+        """Return every cap: number, time, ε, δ and reason."""
+        self._check()
+        return [row[:5] for row in self._rows["cap"]]
+
+    def charges(self, study: str | None = None, *, key: str = "") -> list[tuple[float, float]]:
+        """Return μ and slack of all releases, or of those of a study whose keys begin so."""
+        return [
+            (row[5], row[6])
+            for row in self._rows["release"]
+            if study is None or (row[4] == study and row[2].startswith(key))
+        ]
+
+    def releases(self) -> list[tuple[Any, ...]]:
+        """Return every release: number, time, key, purpose, study, μ and slack."""
+        return [row[:7] for row in self._rows["release"]]
+
+    def kept(self, key: str) -> tuple[Any, ...] | None:
+        """Return purpose, study, μ, digest and bytes of the release of a key; None where none is."""
+        row = self._by_key.get(key)
+        return None if row is None else (row[3], row[4], row[5], row[7], row[9])
+
+    def studies(self) -> set[str]:
+        """Return the studies that have releases."""
+        return {row[4] for row in self._rows["release"]}
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise LedgerError(
+                f"ledger {self.label} must be used by the process that opened it but this one "
+                "was forked from it; open the ledger again here"
+            )
+        if not self._open:
+            raise LedgerError(f"ledger {self.label} must be open but was closed; open it again")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from bisect import bisect_right
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -75,6 +76,46 @@ class SeededNoiseForExperiments:
         return np.asarray(self._bits.random_raw(n), dtype=np.uint64)
 
 
+class BatchedNoise:
+    """Noise of many silos that one process simulates, drawn for all of them in one go.
+
+    Integers are drawn as :func:`gaussian_integers` draws them, from the operating system's words, a large
+    batch at a time, and handed out in the order in which they are asked for, each once. They are
+    independent of each other, so silos' noise is as independent as if each had drawn its own; and which
+    integers a silo gets does not depend on their values.
+
+    For silos whose ledgers live no longer than the process: batches hold noise that is not yet used.
+
+    Parameters
+    ----------
+    n_users
+        How many silos there are.
+    source
+        Where words come from; the operating system.
+    """
+
+    def __init__(self, n_users: int, source: NoiseSource | None = None) -> None:
+        self._n_users = n_users
+        self._source = source or SystemNoise()
+        self._lock = threading.Lock()
+        self._left: dict[int, NDArray[np.int64]] = {}
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        """Return n fresh words."""
+        return self._source.words(n)
+
+    def integers(self, n: int, scale: int) -> NDArray[np.int64]:
+        """Return n integers of this scale that nobody has had."""
+        with self._lock:
+            left = self._left.get(scale, np.empty(0, dtype=np.int64))
+            if left.size < n:
+                more = max(n - left.size, min(_BATCH, n * self._n_users))
+                drawn = gaussian_integers(self._source, more, scale=scale)
+                left = np.concatenate([left, drawn])
+            self._left[scale] = left[n:]
+        return left[:n].copy()
+
+
 def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDArray[np.int64]:
     """Return n independent integers distributed as round(scale·X), X a real standard normal.
 
@@ -106,6 +147,8 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     """
     if not 1 <= scale <= WIDEST_SCALE:
         raise InputError(f"scale must be between 1 and 2**58, got {scale}; use 2**30")
+    if isinstance(source, BatchedNoise):
+        return source.integers(n, scale)
     out = np.empty(n, dtype=np.int64)
     filled = 0
     while filled < n:

@@ -10,10 +10,12 @@ Unit and neighbours are those of `sensitivity`; the sum is that of the silos' wh
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.integer_release import MOST_SHIFT, SIDE, IntegerNoise, integer_noise
+from fedpower.privacy.noise import WIDEST_SCALE
 
 SMALLEST_SHARE = 2**10
 """Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law: see `sum_distance`."""
@@ -109,6 +111,102 @@ def shared_noise(budget: Budget, sizes: Iterable[int]) -> SharedNoise:
             f"for {m} silos; let fewer silos take part"
         )
     return SharedNoise(share=share, n_rows=n, n_silos=m, colluders=budget.colluders)
+
+
+WIDE_SHARE = 2**20
+"""Numbers that are too coarse for it are multiplied by a power of two until shares are this wide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumNoise:
+    """The noise of one secure sum of any whole numbers.
+
+    Attributes
+    ----------
+    share
+        a, the standard deviation of what each silo adds to each number, in steps of 2^−fineness.
+    fineness
+        b: numbers are multiplied by 2^b before noise is added, so that shares are wide enough.
+    moved
+        How far one row moves the vector that is summed, in its own units.
+    n_silos, colluders
+        m and c.
+    """
+
+    share: int
+    fineness: int
+    moved: Fraction
+    n_silos: int
+    colluders: int
+
+    @property
+    def std(self) -> float:
+        """The noise in each number of the sum, √m·a steps, in the units of the numbers."""
+        return math.sqrt(self.n_silos) * math.ldexp(self.share, -self.fineness)
+
+    def mu(self, known: int) -> float:
+        """Return the Gaussian-DP parameter of the sum for whoever knows the shares of ``known`` silos."""
+        alone = float(self.moved * 2**self.fineness / self.share)
+        return alone / math.sqrt(self.n_silos - known) * (1 + 2.0**-50)
+
+
+def sum_noise(
+    multiplier: float,
+    *,
+    sensitivity: Fraction | float,
+    per_row: int,
+    sizes: Iterable[int],
+    colluders: int,
+) -> SumNoise:
+    """Return the noise of a sum of whole numbers of any kind; refuse what the ring cannot hold.
+
+    Public facts alone decide. Neighbours: replace one row of one silo.
+
+    Theorem. Let every silo on the roll multiply its whole numbers by 2^b and add round(aX) to each, X
+    independent standard normals. If a row moves the vector of the numbers by at most Δ in Euclidean norm
+    and (m − c)·a² ≥ (multiplier·2^b·Δ)², whoever sees the sum and knows all about at most c of its m
+    silos sees a release that is μ-GDP with μ = 1/multiplier, up to total variation N·`sum_distance`.
+
+    Proof. That of `shared_noise`, with one scale for all numbers: what is left is round((2^b·Q + √h·a·X)
+    + V), where Q moves by Δ, h ≥ m − c, and V is independent of everything. ∎
+
+    Parameters
+    ----------
+    multiplier
+        Noise over sensitivity of the sum; taken as the fraction that a float64 is.
+    sensitivity
+        Δ, rounded up where it is no fraction (`integer_release.root_above`).
+    per_row
+        No row adds more to a number than this, in absolute value.
+    sizes
+        Rows of each silo on the roll.
+    colluders
+        c.
+    """
+    rows = list(sizes)
+    m, n = len(rows), sum(rows)
+    if m <= colluders:
+        raise InputError(
+            f"a secure sum must have more silos than the {colluders} that may collude, got {m}; "
+            "bring more silos or declare fewer colluders"
+        )
+    if not 0 < multiplier < math.inf or not 0 < sensitivity < math.inf or per_row < 1:
+        raise InputError(
+            "a secure sum must have a positive multiplier, sensitivity and largest number of a row, got "
+            f"{multiplier!r}, {sensitivity!r} and {per_row!r}; take them from the study"
+        )
+    moved = Fraction(sensitivity)
+    whole = Fraction(multiplier) * moved
+    fineness = 0
+    while whole**2 * 4**fineness < WIDE_SHARE**2 * (m - colluders):
+        fineness += 1
+    share = _least_share(math.ceil(whole * 2**fineness), m - colluders)
+    if share > WIDEST_SCALE or (n * per_row << fineness) + m * _LARGEST_DRAW * share > _LARGEST_SUM:
+        raise InputError(
+            f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} silos could need "
+            "more; sum fewer rows or ask for a larger epsilon"
+        )
+    return SumNoise(share=share, fineness=fineness, moved=moved, n_silos=m, colluders=colluders)
 
 
 def _share(budget: Budget, n_silos: int, shift: int) -> IntegerNoise:

@@ -17,6 +17,7 @@ from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskMasked,
     AskSteps,
+    AskSum,
     Message,
     Present,
     Question,
@@ -113,7 +114,7 @@ class Coordinator:
     @property
     def interruptible(self) -> bool:
         """Whether silos may be started again here at no cost: the keys of an open roll would be lost."""
-        return self._ask is None or not isinstance(self._ask.body, AskMasked)
+        return self._ask is None or not isinstance(self._ask.body, AskMasked | AskSum)
 
     def next(self) -> tuple[Message, ...]:
         """Return the questions of the current round that have no answer yet.
@@ -279,7 +280,10 @@ class Coordinator:
         assert self._ask is not None
         assert self._round is not None
         enrolled = self.history[0].answers.get(silo) if self.history[0] is not self._round else None
-        others = [each for name, each in self._round.answers.items() if name != silo]
+        keys: list[bytes] = []
+        if isinstance(body, Present):
+            others = (each for name, each in self._round.answers.items() if name != silo)
+            keys = [each.key for each in others if isinstance(each, Present)]
         return problem_with(
             body,
             self._ask.body,
@@ -287,7 +291,7 @@ class Coordinator:
             silo=silo,
             run=self.run,
             n_rows=getattr(enrolled, "n_rows", None),
-            keys=[each.key for each in others if isinstance(each, Present)],
+            keys=keys,
         )
 
 

@@ -86,6 +86,45 @@ class MaskedMoment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskSum:
+    """Asks for a silo's part of one of several secure sums over one roll.
+
+    Attributes
+    ----------
+    roll
+        The whole roll, the same for all sums of an attempt.
+    index, label
+        Which of the study's sums, from 0, and what the study calls it.
+    public
+        What it is to be computed with, found from the sums before it; read by whoever computes the
+        numbers.
+    """
+
+    kind: ClassVar[str] = "ask-masked-sum"
+    roll: bytes
+    index: int
+    label: str
+    public: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSum:
+    """One silo's part of one of several secure sums.
+
+    Attributes
+    ----------
+    words
+        Its whole numbers, its share of the noise and its masks, added modulo 2⁶⁴.
+    charged
+        As in :class:`Present`, this attempt counted.
+    """
+
+    kind: ClassVar[str] = "masked-sum"
+    words: Words
+    charged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGone:
     """A silo's answer where it no longer has its key on the roll: it was started again meanwhile.
 
@@ -239,9 +278,17 @@ class Refusal:
     reason: str
 
 
-Question = Enrol | AskMean | AskSteps | AskMoment | CallRoll | AskMasked
+Question = Enrol | AskMean | AskSteps | AskMoment | CallRoll | AskMasked | AskSum
 Answer = (
-    Enrolment | MeanRow | LocalSteps | PackedMoment | Present | MaskedMoment | KeyGone | Refusal
+    Enrolment
+    | MeanRow
+    | LocalSteps
+    | PackedMoment
+    | Present
+    | MaskedMoment
+    | MaskedSum
+    | KeyGone
+    | Refusal
 )
 BODIES: dict[str, type[Any]] = {
     body.kind: body
@@ -258,6 +305,8 @@ BODIES: dict[str, type[Any]] = {
         Present,
         AskMasked,
         MaskedMoment,
+        AskSum,
+        MaskedSum,
         KeyGone,
         Refusal,
     )
@@ -368,9 +417,14 @@ def _header(message: Message) -> tuple[bytes, list[tuple[NDArray[Any] | bytes, s
 def _wire_type(array: NDArray[Any]) -> str:
     if array.dtype == np.uint64:
         return "<u8"
+    # Most of what needs float64 shows it among its first numbers.
+    return "<f4" if _is_narrow(array.reshape(-1)[:64]) and _is_narrow(array) else "<f8"
+
+
+def _is_narrow(array: NDArray[Any]) -> bool:
+    """Return whether float32 holds every number of ``array`` exactly."""
     with np.errstate(over="ignore"):
-        narrow = array.astype(np.float32)
-    return "<f4" if np.array_equal(narrow, array) else "<f8"
+        return bool(np.array_equal(array.astype(np.float32), array))
 
 
 def _parse(content: bytes) -> Message:

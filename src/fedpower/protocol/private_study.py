@@ -11,7 +11,7 @@ from fedpower.privacy.publication import smoothing
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import ASSUMPTIONS, PrivacyStatement, Protection
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.messages import MaskedMoment, PackedMoment, Present
+from fedpower.protocol.messages import MaskedMoment, MaskedSum, PackedMoment, Present
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.protocol.weights import Weights, masses, pooled
 
@@ -36,6 +36,7 @@ def budget_of(study: Study) -> Budget | None:
         center=study.center,
         n_sharing=len(study.identities) if study.aggregation == "secure" else None,
         colluders=study.colluders,
+        sums=study.sums,
     )
 
 
@@ -276,20 +277,29 @@ def state_secure_privacy(
             mu=together,
         )
 
-    alone = noise.mu(0) if attempts == 1 else budget.mu
+    def mu(known: int) -> float:
+        """Return what one attempt costs whoever knows so many shares."""
+        if attempts > 1:
+            return budget.mu
+        if study.sums:  # each sum's share is at least as wide as the exact one
+            honest = (noise.n_silos - c) / (noise.n_silos - known)
+            return budget.mu * math.sqrt(honest) * (1 + 2.0**-50)
+        return noise.mu(known)
+
     silos = "1 silo" if c == 1 else f"{c} silos"
+    summed = f"{len(study.sums)} sums" if len(study.sums) > 1 else "sum"
     return PrivacyStatement(
         mode=budget.mode,
         asked_epsilon=budget.epsilon,
         delta=budget.delta,
         protections=(
-            protection("the coordinator by itself", "the noised sum over all silos", alone),
+            protection("the coordinator by itself", f"the noised {summed} over all silos", mu(0)),
             protection(
                 f"the coordinator together with {silos} of the {len(sizes)}",
-                "the noised sum over all silos and the noise of those that collude",
-                noise.mu(c) if attempts == 1 else budget.mu,
+                f"the noised {summed} over all silos and the noise of those that collude",
+                mu(c),
             ),
-            protection("the public", "the published components and eigenvalues", alone),
+            protection("the public", "the published components and eigenvalues", mu(0)),
         ),
         public=(*public_facts(study), "who was on the roll"),
         notes=(
@@ -303,21 +313,26 @@ def state_secure_privacy(
     )
 
 
+UPLOADS = (MaskedMoment.kind, MaskedSum.kind)
+"""Rounds in which silos are charged; the first of an attempt brings it to step 1."""
+
+
 def attempts_charged(rounds: Sequence[Round]) -> int:
     """Return for how many attempts a silo was charged at most, over all runs, by what silos told.
 
     An upload tells it exactly. A silo that was asked for one and gave none may have been charged all the
-    same, and then has what it told at the roll call and one more.
+    same, and then has what it told at the roll call and one more. Of several sums over one roll the first
+    makes an attempt: it counts in full, wherever it ended.
     """
     charges: dict[str, int] = {}
     most = 0
     for each in rounds:
-        if each.kind == MaskedMoment.kind:
+        if each.kind in UPLOADS and each.step == 1:
             charges |= {name: charges[name] + 1 for name in each.asked}
         for name, body in each.answers.items():
-            if isinstance(body, Present | MaskedMoment):
+            if isinstance(body, Present | MaskedMoment | MaskedSum):
                 charges[name] = body.charged
-        if each.kind == MaskedMoment.kind:
+        if each.kind in UPLOADS:
             most = max(most, *(charges[name] for name in each.asked))
     return most
 

@@ -23,12 +23,14 @@ from fedpower.protocol.messages import (
     AskMean,
     AskMoment,
     AskSteps,
+    AskSum,
     CallRoll,
     Enrol,
     Enrolment,
     KeyGone,
     LocalSteps,
     MaskedMoment,
+    MaskedSum,
     MeanRow,
     PackedMoment,
     Present,
@@ -47,6 +49,7 @@ ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskMoment: (PackedMoment,),
     CallRoll: (Present,),
     AskMasked: (MaskedMoment, KeyGone),
+    AskSum: (MaskedSum, KeyGone),
 }
 
 MOST_ROWS = 2**40
@@ -105,6 +108,11 @@ def problem_with(
     if isinstance(body, MaskedMoment):
         size = summary_size(study.n_features, with_mean=study.center)
         found = _array("a masked moment", body.words, (size,), np.uint64)
+        return found or _charged(body.charged, study, least=1)
+    if isinstance(body, MaskedSum):
+        assert isinstance(question, AskSum)
+        size = study.sums[question.index].size
+        found = _array("a masked sum", body.words, (size,), np.uint64)
         return found or _charged(body.charged, study, least=1)
     peak = _Peak(study, n_rows or 1)
     if isinstance(body, MeanRow):
@@ -271,11 +279,14 @@ def _made_for(made_for: Any, study: Study) -> str | None:
 def _numbers(what: str, value: Any, shape: tuple[int, ...], largest: float) -> str | None:
     """Return what is wrong with an array of finite float64 of one shape, none above ``largest``."""
     found = _array(what, value, shape, np.float64)
-    if found is None and not np.isfinite(value).all():
+    if found is not None:
+        return found
+    peak = max(float(value.max(initial=0.0)), -float(value.min(initial=0.0)))
+    if not math.isfinite(peak):  # a NaN is the largest and the smallest of numbers, here
         return _must(what, "finite numbers", "others")
-    if found is None and float(np.abs(value).max(initial=0.0)) > largest:
+    if peak > largest:
         return _must(what, f"numbers of at most {largest:.3g}", "a larger one")
-    return found
+    return None
 
 
 def _array(what: str, value: Any, shape: tuple[int, ...], dtype: type) -> str | None:

@@ -4,12 +4,13 @@ None is written here. The package is imported when first used: only secure sums 
 (the extra ``secure``).
 """
 
+import functools
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -58,6 +59,14 @@ def agreed_key(own: "X25519PrivateKey", other: bytes, *, salt: bytes, info: byte
             "leave that silo out"
         ) from None
     return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
+
+
+def derived_key(key: bytes, info: bytes) -> bytes:
+    """Return 32 bytes that follow from a key of 32 and do not tell it: HKDF-SHA256's second half."""
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415
+
+    return HKDFExpand(algorithm=hashes.SHA256(), length=KEY_BYTES, info=info).derive(key)
 
 
 def gives_secret(public: bytes) -> bool:
@@ -197,6 +206,53 @@ class Identity:
 FORMAT = "fedpower-roll/2"
 """2: silos add whole numbers. Under another number they would add what cannot be summed with them."""
 
+SPARSE_FORMAT = "fedpower-roll/3"
+"""3: silos share masks with some of the others only, as many as the roll says."""
+
+COMPLETE_UP_TO = 100
+"""Silos on a roll whose every pair shares a mask."""
+
+_TRIES = 2**40  # rolls that whoever wants a bad ring tries out
+_FAILURE = 2**40  # one over the probability that one of them is bad
+_COLLUDING = 3  # one in so many
+
+
+def n_neighbours(n_silos: int, colluders: int) -> int | None:
+    """Return with how many others each silo of a roll shares masks; None where with all.
+
+    Silos stand in a ring, in an order that hashes of the roll decide, and share masks with the k/2 next
+    to them on either side. The coordinator and its colluders learn nothing but the sum of all honest
+    silos if these are connected by what they share among themselves (docs/privacy-proof.md).
+
+    Theorem 1. Fewer than k colluders never part the others, whoever they are and however the order came
+    about. Proof. Two honest silos that are neighbours in the ring once colluders are left out share a
+    mask unless k/2 colluders or more stand between them. To part the ring takes two such gaps: k
+    colluders. ∎
+
+    Theorem 2. If at most m/3 collude, who was settled before the keys were drawn, and the hash is ideal,
+    one roll parts the others with probability at most m²/2·3^(−k). Proof. The order is uniform, so given
+    k places are all colluders' with probability c(c − 1)…(c − k + 1)/(m(m − 1)…(m − k + 1)) ≤ (c/m)^k;
+    two disjoint gaps of k/2 begin at two of m places, and there are fewer than m²/2 pairs of places. ∎
+
+    k is the least even number above c, so that the promise of the study holds for certain, for which 2⁴⁰
+    rolls, among which a coordinator may look for a bad one by leaving silos out and having its colluders
+    draw keys anew, are all good but for a probability of 2⁻⁴⁰. Where more than a third may collude, and
+    up to `COMPLETE_UP_TO` silos, every pair shares a mask.
+
+    Parameters
+    ----------
+    n_silos
+        m, on the roll.
+    colluders
+        c, as the study declares it.
+    """
+    if n_silos <= COMPLETE_UP_TO or _COLLUDING * colluders > n_silos:
+        return None
+    k = 2 * (colluders // 2 + 1)
+    while 2 * _COLLUDING**k < n_silos**2 * _TRIES * _FAILURE:
+        k += 2
+    return k if k < n_silos - 1 else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -238,12 +294,34 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roll:
-    """All places of one attempt, in the order in which the study lists its silos."""
+    """All places of one attempt, in the order in which the study lists its silos.
+
+    ``neighbours`` is with how many others each silo shares masks; None where with all.
+    """
 
     study: str
     run: str
     attempt: int
     places: tuple[Place, ...]
+    neighbours: int | None = None
+    digest: bytes = field(init=False, repr=False, compare=False)
+    """SHA-256 of the roll's bytes."""
+    _content: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Once: a roll of hundreds is read, hashed and compared by all of them.
+        terms = {
+            "format": FORMAT,
+            "study": self.study,
+            "run": self.run,
+            "attempt": self.attempt,
+            "places": [[p.silo, p.n_rows, p.key.hex(), p.signature.hex()] for p in self.places],
+        }
+        if self.neighbours is not None:
+            terms |= {"format": SPARSE_FORMAT, "neighbours": self.neighbours}
+        content = _canonical(terms)
+        object.__setattr__(self, "_content", content)
+        object.__setattr__(self, "digest", hashlib.sha256(content).digest())
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -261,7 +339,12 @@ class Roll:
 
     @classmethod
     def _parsed(cls, terms: Any) -> Self | None:
-        if terms["format"] != FORMAT or not _are(terms, study=str, run=str, attempt=int):
+        sparse = terms["format"] == SPARSE_FORMAT
+        if not (sparse or terms["format"] == FORMAT):
+            return None
+        if not _are(terms, study=str, run=str, attempt=int):
+            return None
+        if sparse and not _are(terms, neighbours=int):
             return None
         places = []
         for silo, n_rows, key, signature in terms["places"]:
@@ -276,30 +359,39 @@ class Roll:
                 )
             )
         return cls(
-            study=terms["study"], run=terms["run"], attempt=terms["attempt"], places=tuple(places)
+            study=terms["study"],
+            run=terms["run"],
+            attempt=terms["attempt"],
+            places=tuple(places),
+            neighbours=terms["neighbours"] if sparse else None,
         )
 
     def to_bytes(self) -> bytes:
         """Return the roll's bytes, the same for the same roll."""
-        return _canonical(
-            {
-                "format": FORMAT,
-                "study": self.study,
-                "run": self.run,
-                "attempt": self.attempt,
-                "places": [[p.silo, p.n_rows, p.key.hex(), p.signature.hex()] for p in self.places],
-            }
-        )
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the roll's bytes."""
-        return hashlib.sha256(self.to_bytes()).digest()
+        return self._content
 
     @property
     def sizes(self) -> dict[str, int]:
         """Rows by silo, in the roll's order."""
         return {place.silo: place.n_rows for place in self.places}
+
+    def partners(self, own: int) -> list[int]:
+        """Return the places of those with whom the silo in place ``own`` shares masks, in order."""
+        m = len(self.places)
+        if self.neighbours is None:
+            return [other for other in range(m) if other != own]
+        ring = _ring(self)
+        at = ring.index(own)
+        half = self.neighbours // 2
+        return sorted(ring[(at + step) % m] for step in range(-half, half + 1) if step)
+
+
+@functools.lru_cache(maxsize=8)
+def _ring(roll: Roll) -> tuple[int, ...]:
+    """Return the places of a roll in the order that hashes of it give them: nobody chooses it."""
+    salt = b"fedpower ring 1" + roll.digest
+    by_hash = [hashlib.sha256(salt + place.key).digest() for place in roll.places]
+    return tuple(sorted(range(len(by_hash)), key=by_hash.__getitem__))
 
 
 def signed_content(
@@ -319,8 +411,13 @@ def signed_content(
     )
 
 
-def check_roll(roll: Roll, study: Study, *, run: str) -> None:
-    """Refuse a roll that a silo of ``study`` must not take part in; looks at public facts only."""
+@functools.lru_cache(maxsize=8)  # once for all silos of a process, and for all sums over a roll
+def checked_roll(content: bytes, study: Study, run: str) -> Roll:
+    """Return the roll in ``content``; refuse one that a silo of ``study`` must not take part in.
+
+    Looks at public facts only, and is a function of its arguments alone.
+    """
+    roll = Roll.from_bytes(content)
     if roll.study != study.digest or roll.run != run:
         raise ProtocolError(
             "a roll must be of the study and run that it is sent in, got that of another; call the "
@@ -338,6 +435,11 @@ def check_roll(roll: Roll, study: Study, *, run: str) -> None:
             f"a roll must have the {study.min_silos} silos that the study asks for at least, got "
             f"{len(names)}; wait for more of them"
         )
+    if roll.neighbours != n_neighbours(len(names), study.colluders):
+        raise ProtocolError(
+            "a roll must say with how many others each silo shares masks, as follows from the number of "
+            "silos and colluders, got another number; send the roll that was called"
+        )
     if len({place.key for place in roll.places}) < len(names):
         raise ProtocolError(
             "every silo must have a key of its own on the roll, got one twice; call the roll anew"
@@ -350,6 +452,7 @@ def check_roll(roll: Roll, study: Study, *, run: str) -> None:
                 f"every place on the roll must be signed by its silo, but that of {place.silo!r} is "
                 "not; call the roll anew"
             )
+    return roll
 
 
 def _are(terms: dict[str, Any], **kinds: type) -> bool:

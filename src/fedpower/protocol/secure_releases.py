@@ -8,32 +8,42 @@ import hashlib
 import math
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, InputError, ProtocolError
-from fedpower.privacy.budget import Budget
+from fedpower.privacy.budget import MOMENT, Budget
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import perturb_integers
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import NoiseSource
-from fedpower.privacy.shares import SharedNoise, shared_noise
-from fedpower.protocol.messages import AskMasked, CallRoll, KeyGone, MaskedMoment, Present
+from fedpower.privacy.noise import NoiseSource, gaussian_integers
+from fedpower.privacy.shares import SharedNoise, SumNoise, shared_noise, sum_noise
+from fedpower.protocol.messages import (
+    AskMasked,
+    AskSum,
+    CallRoll,
+    KeyGone,
+    MaskedMoment,
+    MaskedSum,
+    Present,
+)
 from fedpower.protocol.releases import Moment, integers_of
 from fedpower.protocol.roll import (
     Identity,
     Place,
     Roll,
     agreed_key,
-    check_roll,
+    checked_roll,
+    derived_key,
     keystream,
     new_exchange_key,
     signed_content,
 )
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, SumTerms
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -41,12 +51,15 @@ if TYPE_CHECKING:
 
 Words = NDArray[np.uint64]
 
+SUM = "secure-sum"
+"""How the keys of these releases begin in a ledger; where there are several, the sum's number follows."""
+
 CHUNK_WORDS = 2**15
 """Words masked at a time, for all pairs: 256 KiB stay in a core's cache."""
 
 
 def masked(words: Words, *, silo: str, roll: Roll, secret: "X25519PrivateKey") -> Words:
-    """Return ``words`` with the masks of ``silo`` and every other silo on the roll, modulo 2⁶⁴.
+    """Return ``words`` with the masks that ``silo`` shares with others on the roll, modulo 2⁶⁴.
 
     The one of a pair that comes first on the roll adds their mask, the other one takes it off. Their
     key is X25519's through HKDF-SHA256, salted with the roll's hash and bound to study, run and the
@@ -61,20 +74,33 @@ def masked(words: Words, *, silo: str, roll: Roll, secret: "X25519PrivateKey") -
     roll
         Who takes part; checked beforehand.
     """
+    return with_masks(words, pair_keys(silo, roll, secret, purpose=b"fedpower mask 1"))
+
+
+PairKeys = list[tuple[bool, bytes]]
+"""For each silo that this one shares a mask with: whether this one adds it, and the key."""
+
+
+def pair_keys(silo: str, roll: Roll, secret: "X25519PrivateKey", *, purpose: bytes) -> PairKeys:
+    """Return the keys that ``silo`` shares with others on the roll, for one purpose."""
     names = [place.silo for place in roll.places]
     own = names.index(silo)
     salt = roll.digest
-    streams = []
-    for other, place in enumerate(roll.places):
-        if other == own:
-            continue
+    keys = []
+    for other in roll.partners(own):
         first, second = sorted((own, other))
-        info = _info(roll, names[first], names[second])
-        key = agreed_key(secret, place.key, salt=salt, info=info)
-        streams.append((own < other, keystream(key)))
+        info = _info(purpose, roll, names[first], names[second])
+        key = agreed_key(secret, roll.places[other].key, salt=salt, info=info)
+        keys.append((own < other, key))
+    return keys
+
+
+def with_masks(words: Words, keys: PairKeys) -> Words:
+    """Return ``words`` with the ChaCha20 stream of every key added or taken off, modulo 2⁶⁴."""
+    streams = [(adds, keystream(key)) for adds, key in keys]
     out = np.array(words, dtype="<u8")
-    zeros = memoryview(bytes(8 * CHUNK_WORDS))
-    buffer = np.empty(CHUNK_WORDS, dtype="<u8")
+    zeros = memoryview(bytes(8 * min(CHUNK_WORDS, out.size)))
+    buffer = np.empty(min(CHUNK_WORDS, out.size), dtype="<u8")
     for start in range(0, out.size, CHUNK_WORDS):
         part = out[start : start + CHUNK_WORDS]
         mask = buffer[: part.size]
@@ -82,6 +108,29 @@ def masked(words: Words, *, silo: str, roll: Roll, secret: "X25519PrivateKey") -
             fill(zeros[: 8 * part.size], mask.view(np.uint8).data)
             (np.add if adds else np.subtract)(part, mask, out=part)
     return out
+
+
+class MaskChain:
+    """The keys of several sums over one roll: each sum has its own, and those that are over are gone.
+
+    A pair's X25519 secret gives the first link of its chain. From a link follow the mask's key for one
+    sum, bound to that sum and to what was asked, and the next link; neither tells the link that it came
+    from. So no mask is used twice, and a silo that is broken into later has no key of a sum that is over.
+    """
+
+    def __init__(self, silo: str, roll: Roll, secret: "X25519PrivateKey") -> None:
+        self._links = pair_keys(silo, roll, secret, purpose=b"fedpower sums 1")
+
+    def masked(self, words: Words, *, question: bytes) -> Words:
+        """Return ``words`` with the masks of the present sum, for whoever was asked the same."""
+        return with_masks(
+            words,
+            [(adds, derived_key(link, b"fedpower sum 1" + question)) for adds, link in self._links],
+        )
+
+    def advance(self) -> None:
+        """Go on to the next sum; the keys of the one before cannot be had any more."""
+        self._links = [(adds, derived_key(link, b"fedpower next 1")) for adds, link in self._links]
 
 
 def total(parts: Iterable[Words]) -> NDArray[np.int64]:
@@ -93,21 +142,61 @@ def total(parts: Iterable[Words]) -> NDArray[np.int64]:
     return out.view("<i8").astype(np.int64)
 
 
-def _info(roll: Roll, first: str, second: str) -> bytes:
+def _info(purpose: bytes, roll: Roll, first: str, second: str) -> bytes:
     """Return what a pair's key is for; lengths keep names apart."""
-    parts = (b"fedpower mask 1", *(x.encode() for x in (roll.study, roll.run, first, second)))
+    parts = (purpose, *(x.encode() for x in (roll.study, roll.run, first, second)))
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """The key of the attempt that this silo is in, and the roll it is bound to once there is one."""
+    """The key of the attempt that this silo is in, and the roll it is bound to once there is one.
+
+    Where the attempt is several sums: the chain of their masks in place of the key, and what was asked so
+    far; the first ``done`` of these were answered.
+    """
 
     run: str
     number: int
     present: Present
     secret: "X25519PrivateKey | None"
     roll: bytes | None = None
+    chain: MaskChain | None = None
+    asked: list[bytes] = field(default_factory=list)
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summand:
+    """A silo's whole numbers for one of several sums, and the public facts that its noise follows from.
+
+    Attributes
+    ----------
+    integers
+        The numbers.
+    sensitivity
+        How far they move in Euclidean norm when one row is replaced; must not depend on rows.
+    per_row
+        The most that one row adds to a number, in absolute value; must not depend on rows.
+    """
+
+    integers: NDArray[np.int64]
+    sensitivity: Fraction | float
+    per_row: int
+
+
+class Summands(Protocol):
+    """Computes what a silo adds to each of several sums from its rows."""
+
+    def summand(self, label: str, public: bytes) -> Summand:
+        """Return the whole numbers of the sum ``label``, computed with what the coordinator sent.
+
+        ``public`` comes from the coordinator: whatever it is, sensitivity must hold; refuse with a
+        `ProtocolError` what does not fit.
+        """
+
+    def moment(self, public: bytes) -> Moment:
+        """Return the rows whose moment is summed, treated as ``public`` says."""
 
 
 class _KeyGoneError(Exception):
@@ -133,6 +222,8 @@ class SecureReleases:
         Where noise comes from.
     data
         Which rows these are, as their operator declares them; None for a ledger that lives no longer.
+    summands
+        Computes what goes into the sums of a study that has several; without, only the moment can.
     """
 
     def __init__(
@@ -146,6 +237,7 @@ class SecureReleases:
         ledger: Ledger,
         source: NoiseSource,
         data: DataVersion | None,
+        summands: Summands | None = None,
     ) -> None:
         if dict(study.identities).get(name) != identity.public:
             raise InputError(
@@ -162,6 +254,7 @@ class SecureReleases:
         self._data = data
         self._booked = THIS_FIT if data is None else ledger.booked_as(data)
         self._booked_as = f"{study.ledger_name}/{self._booked.name}"
+        self._summands = summands
         self._attempt: _Attempt | None = None
         self._lock = threading.Lock()
 
@@ -173,7 +266,8 @@ class SecureReleases:
     @property
     def attempts_charged(self) -> int:
         """For how many attempts this silo was charged so far, in this study and on these rows."""
-        return self._ledger.spent_on(self._booked_as).n_releases
+        opening = f"{SUM} 1/" if self._study.sums else ""  # the first of its sums makes an attempt
+        return self._ledger.spent_on(self._booked_as, key=opening).n_releases
 
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, an attempt that the ledger could not pay for."""
@@ -216,15 +310,14 @@ class SecureReleases:
 
         A silo that was started again since the roll call says that its key is gone: a new roll helps.
         """
-        roll = Roll.from_bytes(ask.roll)
-        check_roll(roll, self._study, run=run)
-        noise = self._noise(roll)
-        own = next((place for place in roll.places if place.silo == self._name), None)
-        if own is None or own.n_rows != self.n_rows:
+        if self._study.sums:
             raise ProtocolError(
-                f"a roll sent to silo {self._name!r} must have it in its place with its number of rows, "
-                "got one that has not; send the roll that was called"
+                "a study with several secure sums must be asked for them by their names, got a "
+                "question for "
+                "the moment alone; ask for the first of them"
             )
+        roll, own = self._checked(ask.roll, run)
+        noise = self._noise(roll)
         with self._lock:
             secret = self._bound_secret(roll, own)
             # Made before the ledger's transaction, which others may wait for; leaves only after it.
@@ -252,6 +345,137 @@ class SecureReleases:
                 self._attempt.secret = None
         words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
         return MaskedMoment(words=words, charged=self.attempts_charged)
+
+    def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
+        """Return this silo's part of one of several sums over a roll, masked; charged before it leaves.
+
+        Sums are answered in the study's order, each once: the same question again gets the same bytes,
+        and another one, an earlier one, one that is ahead, or one over another roll gets none.
+        """
+        terms = self._terms(ask)
+        roll, own = self._checked(ask.roll, run)
+        question = _question(ask)
+        with self._lock:
+            attempt = self._bound_attempt(roll, own, ask.index, question)
+            made = None
+            if attempt is not None and attempt.done == ask.index:
+                assert attempt.chain is not None
+                # Made before the ledger's transaction, which others may wait for; leaves only after it.
+                words = self._share(terms, ask.public, roll, ask.index).view(np.uint64)
+                made = attempt.chain.masked(words, question=question).tobytes()
+
+            def payload() -> bytes:
+                if made is None:
+                    raise _KeyGoneError
+                return made
+
+            price = self._budget.price_of_sum(ask.index)
+            try:
+                raw = self._ledger.release(
+                    key=self._key_of_sum(roll, ask.index, question),
+                    purpose=f"share of the secure sum {ask.label} over {len(roll.places)} silos",
+                    study=self._booked_as,
+                    data=self._data,
+                    mu=price.mu,
+                    slack_delta=price.slack_delta,
+                    study_mu=self._budget.mu * math.sqrt(self._study.attempts),
+                    payload=payload,
+                )
+            except _KeyGoneError:
+                return KeyGone()
+            if made is not None:
+                assert attempt is not None
+                assert attempt.chain is not None
+                attempt.done += 1
+                attempt.chain.advance()
+                if attempt.done == len(self._study.sums):
+                    attempt.chain = None
+        words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
+        return MaskedSum(words=words, charged=self.attempts_charged)
+
+    def _terms(self, ask: AskSum) -> SumTerms:
+        """Return the agreed terms of the sum that is asked for; refuse one that was not agreed on."""
+        sums = self._study.sums
+        if (
+            type(ask.index) is not int
+            or not 0 <= ask.index < len(sums)
+            or sums[ask.index].label != ask.label
+            or not isinstance(ask.public, bytes)
+        ):
+            raise ProtocolError(
+                "a secure sum must be one of those that the study lists, by its number and name, got "
+                "another; ask for them in the study's order"
+            )
+        return sums[ask.index]
+
+    def _checked(self, content: bytes, run: str) -> tuple[Roll, Place]:
+        """Return the roll that was sent and this silo's place on it; refuse one that must not be."""
+        if not isinstance(content, bytes) or not isinstance(run, str):
+            Roll.from_bytes(content)  # refuses
+        roll = checked_roll(content, self._study, run)
+        own = next((place for place in roll.places if place.silo == self._name), None)
+        if own is None or own.n_rows != self.n_rows:
+            raise ProtocolError(
+                f"a roll sent to silo {self._name!r} must have it in its place with its number of rows, "
+                "got one that has not; send the roll that was called"
+            )
+        return roll, own
+
+    def _bound_attempt(
+        self, roll: Roll, own: Place, index: int, question: bytes
+    ) -> _Attempt | None:
+        """Return the attempt of the key on the roll, from now on bound to it; None without its key.
+
+        What is asked for each sum is bound likewise, before anything is made of it.
+        """
+        secret = self._bound_secret(roll, own)
+        attempt = self._attempt
+        if attempt is None or attempt.present.key != own.key:
+            return None
+        if attempt.chain is None and secret is not None:
+            attempt.chain = MaskChain(self._name, roll, secret)
+            attempt.secret = None
+        if index > attempt.done:
+            raise ProtocolError(
+                f"secure sums must be asked for in the study's order, but sum {attempt.done + 1} of "
+                f"{len(self._study.sums)} comes before sum {index + 1}; ask for that one first"
+            )
+        if index < len(attempt.asked) and attempt.asked[index] != question:
+            raise ProtocolError(
+                f"a secure sum must be asked for once over a roll, but sum {index + 1} was asked "
+                "for with "
+                "other numbers before; ask as before, or call the roll of a new attempt"
+            )
+        if index == len(attempt.asked):
+            attempt.asked.append(question)
+        return attempt
+
+    def _share(self, terms: SumTerms, public: bytes, roll: Roll, index: int) -> NDArray[np.int64]:
+        """Return this silo's whole numbers for a sum and its share of the noise."""
+        if terms.label == MOMENT:
+            noise = self._noise(roll)
+            moment = self._moment if self._summands is None else self._summands.moment(public)
+            return share_of_sum(moment, noise, with_mean=self._study.center, source=self._source)
+        if self._summands is None:
+            raise InputError(
+                f"silo {self._name!r} must know how to compute the sum {terms.label!r}, got no way; "
+                "start "
+                "it with the version that the study was made with"
+            )
+        made = self._summands.summand(terms.label, public)
+        try:
+            wide = sum_noise(
+                self._budget.price_of_sum(index).multiplier,
+                sensitivity=made.sensitivity,
+                per_row=made.per_row,
+                sizes=roll.sizes.values(),
+                colluders=self._study.colluders,
+            )
+        except InputError as error:  # of public facts: the coordinator may read it
+            raise ProtocolError(str(error)) from None
+        return share_of_integers(
+            made, wide, size=terms.size, n_rows=self.n_rows, source=self._source
+        )
 
     def _prepared(self, run: str, attempt: int) -> _Attempt:
         secret = new_exchange_key()
@@ -304,7 +528,49 @@ class SecureReleases:
 
     def _key(self, roll: Roll) -> str:
         digest = hashlib.sha256(roll.digest + self._booked.key.encode())
-        return f"secure-sum:{digest.hexdigest()}"
+        return f"{SUM}:{digest.hexdigest()}"
+
+    def _key_of_sum(self, roll: Roll, index: int, question: bytes) -> str:
+        digest = hashlib.sha256(roll.digest + question + self._booked.key.encode())
+        return f"{SUM} {index + 1}/{len(self._study.sums)}:{digest.hexdigest()}"
+
+
+def _question(ask: AskSum) -> bytes:
+    """Return the hash of what is asked for; silos that are asked for different things share no mask."""
+    digest = hashlib.sha256()
+    for part in (b"%d" % ask.index, ask.label.encode(), ask.public):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def share_of_integers(
+    made: Summand, noise: SumNoise, *, size: int, n_rows: int, source: NoiseSource
+) -> NDArray[np.int64]:
+    """Return a silo's whole numbers, 2^b times, plus round(aX): what it adds to a sum, before masks.
+
+    Parameters
+    ----------
+    made
+        The numbers.
+    noise
+        The shares.
+    size, n_rows
+        How many numbers were agreed on, and the rows that they are of.
+    source
+        Where the noise comes from.
+    """
+    integers = np.asarray(made.integers)
+    if integers.shape != (size,) or integers.dtype != np.int64:
+        raise InputError(
+            f"a secure sum must be of {size} whole numbers, got an array of {integers.dtype} and shape "
+            f"{integers.shape}; compute those that the study lists"
+        )
+    if int(np.abs(integers).max(initial=0)) > n_rows * made.per_row:
+        raise InputError(
+            f"no row must add more than {made.per_row} to a number of a secure sum, got more; check how "
+            "it is computed"
+        )
+    return (integers << noise.fineness) + gaussian_integers(source, size, scale=noise.share)
 
 
 def share_of_sum(

@@ -22,6 +22,7 @@ from fedpower.protocol.messages import (
     AskMean,
     AskMoment,
     AskSteps,
+    AskSum,
     CallRoll,
     Enrol,
     Enrolment,
@@ -35,7 +36,7 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import ExactReleases, Moment, MomentReleases, StepReleases
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.secure_releases import SecureReleases
+from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -161,7 +162,7 @@ class Silo:
                 return Refusal(reason=problem) if problem else releases.steps(_cleaned(ask))
             case AskMoment():
                 return releases.moment()
-            case CallRoll() | AskMasked():
+            case CallRoll() | AskMasked() | AskSum():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "
                     "agree on such a study first"
@@ -232,6 +233,8 @@ def _summed(message: Message, releases: SecureReleases) -> Answer:
             return releases.present(call, run=message.run)
         case AskMasked() as ask:
             return releases.masked_moment(ask, run=message.run)
+        case AskSum() as ask:
+            return releases.masked_sum(ask, run=message.run)
         case _:
             return Refusal(
                 reason="in a study with aggregation='secure' nothing but a secure sum leaves a silo, got "
@@ -259,6 +262,7 @@ def open_releases(
     identity: Identity | None = None,
     source: NoiseSource | None = None,
     data: DataVersion | None = None,
+    summands: Summands | None = None,
 ) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private.
 
@@ -276,6 +280,8 @@ def open_releases(
         Where noise comes from; the operating system unless an experiment injects its own.
     data
         Which rows these are, as their operator declares them; None where the ledger lives no longer.
+    summands
+        Computes what goes into the secure sums of a study that has several.
     """
     budget = budget_of(study)
     if budget is None:
@@ -302,6 +308,8 @@ def open_releases(
                 f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
                 "`fedpower identity new`"
             )
-        return SecureReleases(name, moment, study, budget, identity=identity, **means)
+        return SecureReleases(
+            name, moment, study, budget, identity=identity, summands=summands, **means
+        )
     kind = MomentReleases if budget.mode == "moment" else StepReleases
     return kind(moment, study, budget, **means)

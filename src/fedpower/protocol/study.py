@@ -5,9 +5,11 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fedpower.errors import InputError, is_showable
+from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.weights import Weights
 
 NoiseMode = Literal["none", "paper", "step", "moment"]
@@ -16,6 +18,27 @@ NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
 Aggregation = Literal["plain", "secure"]
 SECURE_TERMS = ("aggregation", "colluders", "identities", "min_silos", "attempts")
 """Terms that only a study with a secure sum has; another's hash is made without them."""
+
+MOST_SUMS = 1000
+"""Of one attempt."""
+
+
+class SumTerms(NamedTuple):
+    """One of several secure sums of a study.
+
+    Attributes
+    ----------
+    label
+        What it is called, once; ``"moment"`` is the moment's.
+    size
+        How many numbers are summed.
+    share
+        Of μ²: the sums of an attempt compose to the study's ε exactly.
+    """
+
+    label: str
+    size: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +69,7 @@ class Study:
         (who takes part, k, solver, deadlines); empty where there is none.
     aggregation
         ``plain``: the coordinator reads what each silo sends. ``secure``: it reads their sum alone, of
-        the moment, once, and silos share the noise.
+        the moment, once, or of what ``sums`` lists, and silos share the noise.
     colluders
         c, how many silos of a secure sum may tell the coordinator all they know; at least 1, for every
         silo knows its own share of the noise and sees the result.
@@ -56,6 +79,9 @@ class Study:
         Of a secure sum: the fewest silos on a roll.
     attempts
         Of a secure sum: how often a silo takes part at most; ``epsilon`` is the price of each time.
+    sums
+        Where an attempt is several secure sums over one roll: which, in order. Empty for that of the
+        moment alone.
     weights
         How silos weigh in what is pooled: by their ``rows``, or such that the ``noise`` is least.
     """
@@ -76,6 +102,7 @@ class Study:
     min_silos: int = 0
     attempts: int = 1
     weights: Weights = "rows"
+    sums: tuple[SumTerms, ...] = ()
 
     def __post_init__(self) -> None:
         if self.weights != "rows" and self.aggregation == "secure":
@@ -116,7 +143,12 @@ class Study:
                     "colluders, identities, min_silos and attempts must go with aggregation='secure', "
                     "got one of them without; leave them out"
                 )
+            if self.sums:
+                raise InputError(
+                    "sums must go with aggregation='secure', got them without; leave them out"
+                )
             return
+        self._check_sums()
         if self.noise != "moment":
             raise InputError(
                 "aggregation='secure' must go with noise='moment', whose sum is all that is needed, got "
@@ -142,6 +174,35 @@ class Study:
         if self.attempts < 1:
             raise InputError(f"attempts must be at least 1, got {self.attempts}; give 1 or more")
 
+    def _check_sums(self) -> None:
+        labels = [label for label, _, _ in self.sums]
+        if len(set(labels)) < len(labels) or not all(
+            label and len(label) <= 64 and is_showable(label) for label in labels
+        ):
+            raise InputError(
+                "secure sums must have different names of 1 to 64 characters that can be shown, got "
+                f"{labels!a}; rename them"
+            )
+        if len(labels) > MOST_SUMS or not all(
+            type(size) is int and size >= 1 and 0 < share <= 1 for _, size, share in self.sums
+        ):
+            raise InputError(
+                f"there must be at most {MOST_SUMS} secure sums, each of 1 number or more and with "
+                "a share of "
+                "the budget between 0 and 1, got others; agree on other sums"
+            )
+        if self.sums and math.fsum(share for _, _, share in self.sums) > 1 + 2.0**-50:
+            raise InputError(
+                "the shares of all secure sums must add up to 1 at most, got more; make them smaller"
+            )
+        wanted = summary_size(self.n_features, with_mean=self.center)
+        for label, size, _ in self.sums:
+            if label == MOMENT and size != wanted:
+                raise InputError(
+                    f"the secure sum of the moment must have its {wanted} numbers, got {size}; give "
+                    "that many"
+                )
+
     @property
     def digest(self) -> str:
         """SHA-256 of the terms; travels in every message."""
@@ -150,6 +211,8 @@ class Study:
             left_out.add("agreement")
         if self.weights == "rows":  # studies from before there was a choice keep their hash
             left_out.add("weights")
+        if not self.sums:  # likewise those of one sum
+            left_out.add("sums")
         names = (field.name for field in fields(self))
         return _digest(self, tuple(name for name in names if name not in left_out))
 

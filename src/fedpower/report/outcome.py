@@ -14,6 +14,7 @@ from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import noise_edge
+from fedpower.protocol.study import Study
 from fedpower.report.record import FORMAT, plain, versions
 from fedpower.report.result import Result
 
@@ -109,7 +110,7 @@ def _record(
         "started": None,
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
-        "study": {"hash": study.digest, "terms": plain(asdict(study))},
+        "study": {"hash": study.digest, "terms": plain(_terms(study))},
         "parameters": {name: plain(getattr(parameters, name)) for name in sorted(SPECS)},
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
@@ -129,3 +130,8 @@ def _record(
         "rounds": rounds,
         "privacy": plain(outcome.privacy.as_dict()),
     }
+
+
+def _terms(study: Study) -> dict[str, Any]:
+    """Return the terms of a study by name; its sums are named only where there are several."""
+    return {name: value for name, value in asdict(study).items() if name != "sums" or value}

@@ -14,7 +14,7 @@ import numpy as np
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, Protection
 from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, SumTerms
 
 FORMAT = "fedpower-result/1"
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "pyarrow")
@@ -88,6 +88,7 @@ def study_of(record: Mapping[str, Any]) -> Study:
         terms["epsilon"] = float(terms["epsilon"])
         terms["columns"] = None if terms["columns"] is None else tuple(terms["columns"])
         terms["identities"] = tuple(tuple(each) for each in terms.get("identities", ()))
+        terms["sums"] = tuple(SumTerms(*each) for each in terms.get("sums", ()))
         study = Study(**terms)
         whole = study.digest == record["study"]["hash"]
     except (KeyError, TypeError, ValueError):

@@ -1,0 +1,175 @@
+"""Past a hundred silos masks are shared with some of the others: connected, uniform, exact."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpower.errors import ProtocolError
+from fedpower.protocol import Study
+from fedpower.protocol.roll import (
+    COMPLETE_UP_TO,
+    Identity,
+    Place,
+    Roll,
+    checked_roll,
+    n_neighbours,
+    new_exchange_key,
+    signed_content,
+)
+from fedpower.protocol.secure_releases import masked, total
+
+
+def bare_roll(n_silos, neighbours, *, attempt=0):
+    """A roll whose keys are numbers: enough for who shares masks with whom."""
+    places = tuple(
+        Place(silo=f"silo-{i}", n_rows=1, key=i.to_bytes(32, "little"), signature=bytes(64))
+        for i in range(n_silos)
+    )
+    return Roll(study="s", run="r", attempt=attempt, places=places, neighbours=neighbours)
+
+
+def is_connected(roll, without):
+    """Whether those left share masks among themselves, if need be through others that are left."""
+    left = set(range(len(roll.places))) - set(without)
+    reached, open_ = set(), [min(left)]
+    while open_:
+        at = open_.pop()
+        if at not in reached:
+            reached.add(at)
+            open_ += [other for other in roll.partners(at) if other in left]
+    return reached == left
+
+
+def test_small_rolls_share_masks_between_all_and_are_written_as_before():
+    for count in (2, 20, COMPLETE_UP_TO):
+        assert n_neighbours(count, 1) is None
+    roll = bare_roll(5, None)
+    assert b'"format":"fedpower-roll/2"' in roll.to_bytes()
+    assert b"neighbours" not in roll.to_bytes()
+    assert roll.partners(2) == [0, 1, 3, 4]
+    assert Roll.from_bytes(roll.to_bytes()) == roll
+
+
+@pytest.mark.parametrize(
+    ("count", "colluders"), [(101, 1), (300, 1), (300, 99), (1000, 5), (5000, 1)]
+)
+def test_everybody_has_the_same_number_of_partners_and_they_agree(count, colluders):
+    k = n_neighbours(count, colluders)
+    roll = bare_roll(count, k)
+    assert Roll.from_bytes(roll.to_bytes()) == roll
+    partners = [set(roll.partners(own)) for own in range(min(count, 1000))]
+    assert {len(each) for each in partners} == {k}
+    for own, each in enumerate(partners):
+        assert own not in each
+        assert all(own in roll.partners(other) for other in list(each)[:3])
+
+
+def test_the_number_of_neighbours_keeps_the_stated_probability():
+    """m²/2·3^(−k) after 2⁴⁰ rolls is at most 2⁻⁴⁰, and two neighbours fewer would not do."""
+    for count in (101, 300, 1000, 10_000):
+        k = n_neighbours(count, 1)
+        exponent = 2 * math.log2(count) - 1 + 40
+        assert exponent - k * math.log2(3) <= -40 < exponent - (k - 2) * math.log2(3)
+        assert k < 80
+    assert n_neighbours(300, 99) == 100  # one more than may collude: for certain
+    assert n_neighbours(300, 101) is None  # more than a third
+
+
+def test_fewer_colluders_than_neighbours_never_part_the_others():
+    """Every set of 3 of 9, each with 4 partners; and 4 that do part them, so that the search can fail."""
+    roll = bare_roll(9, 4)
+    for without in itertools.combinations(range(9), 3):
+        assert is_connected(roll, without)
+    assert not all(is_connected(roll, without) for without in itertools.combinations(range(9), 4))
+
+
+def test_a_third_of_the_silos_does_not_part_the_others():
+    """200 rings of 150 silos without 50: each fails by chance with 2⁻⁸⁰."""
+    rng = np.random.default_rng(0)
+    k = n_neighbours(150, 1)
+    for attempt in range(200):
+        roll = bare_roll(150, k, attempt=attempt)
+        assert is_connected(roll, rng.choice(150, size=50, replace=False).tolist())
+
+
+def test_a_ring_that_is_too_thin_is_parted_about_as_often_as_the_theorem_says():
+    """k = 8, 40 of 120: at most m²/2·3^(−8) = 1.1 by the theorem; it happens, and the order is random."""
+    rng = np.random.default_rng(1)
+    parted = sum(
+        not is_connected(
+            bare_roll(120, 4, attempt=attempt), rng.choice(120, size=40, replace=False).tolist()
+        )
+        for attempt in range(30)
+    )
+    assert parted > 0
+
+
+def test_the_ring_depends_on_every_key_and_on_the_attempt():
+    roll = bare_roll(150, 60)
+    other_key = replace(roll.places[7], key=bytes(range(32)))
+    changed = replace(roll, places=(*roll.places[:7], other_key, *roll.places[8:]))
+    for other in (changed, replace(roll, attempt=1), replace(roll, run="other")):
+        same = sum(roll.partners(own) == other.partners(own) for own in range(150))
+        assert same == 0
+
+
+def test_masks_on_a_ring_cancel_and_those_of_a_part_do_not():
+    count = 120
+    secrets = [new_exchange_key() for _ in range(count)]
+    places = tuple(
+        Place(
+            silo=f"silo-{i}",
+            n_rows=1,
+            key=secret.public_key().public_bytes_raw(),
+            signature=bytes(64),
+        )
+        for i, secret in enumerate(secrets)
+    )
+    roll = Roll(study="s", run="r", attempt=0, places=places, neighbours=n_neighbours(count, 1))
+    words = [np.full(40, i, dtype=np.uint64) for i in range(count)]
+    hidden = [
+        masked(each, silo=f"silo-{i}", roll=roll, secret=secret)
+        for i, (each, secret) in enumerate(zip(words, secrets, strict=True))
+    ]
+    assert np.array_equal(total(hidden), total(words))
+    # Uniform words: the median of 40 magnitudes is below 2⁵⁷ with probability below 1e-12.
+    assert np.median(np.abs(total(hidden[:-1]).astype(np.float64))) > 2.0**57
+
+
+def test_a_roll_with_another_number_of_neighbours_is_refused():
+    count = 101
+    keys = {f"silo-{i:03}": Identity.new() for i in range(count)}
+    study = Study(
+        columns=None,
+        n_features=3,
+        iteration_rank=2,
+        noise="moment",
+        epsilon=1.0,
+        delta=1e-6,
+        aggregation="secure",
+        colluders=1,
+        identities=tuple((name, key.public) for name, key in keys.items()),
+        min_silos=2,
+    )
+    places = []
+    for name, identity in keys.items():
+        key = new_exchange_key().public_key().public_bytes_raw()
+        content = signed_content(
+            study=study.digest, run="r", attempt=0, silo=name, n_rows=1, key=key
+        )
+        places.append(Place(silo=name, n_rows=1, key=key, signature=identity.sign(content)))
+    right = n_neighbours(count, 1)
+    for neighbours in (None, 2, right - 2, right + 2, -right):
+        roll = Roll(
+            study=study.digest, run="r", attempt=0, places=tuple(places), neighbours=neighbours
+        )
+        with pytest.raises(ProtocolError, match="with how many others"):
+            checked_roll(roll.to_bytes(), study, "r")
+    roll = replace(roll, neighbours=right)
+    assert checked_roll(roll.to_bytes(), study, "r") == roll
+    few = replace(roll, places=tuple(places[:50]))
+    with pytest.raises(ProtocolError, match="with how many others"):
+        checked_roll(few.to_bytes(), study, "r")
