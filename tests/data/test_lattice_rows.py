@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from fedpower.data import RowTreatment
-from fedpower.data.lattice_rows import BITS, LatticeRows, RowLattice, _exact_square, _reach
+from fedpower.data.lattice_rows import BITS, LatticeRows, RowLattice, _at_least, _exact_square
 from fedpower.errors import InputError
 
 SIDE = 2**BITS
@@ -77,6 +77,36 @@ def test_a_row_becomes_the_same_integers_in_any_company_order_and_form(
         assert block.toarray().tolist() == found
 
 
+@pytest.mark.parametrize("width", [1, 3, 100, 700, 2500])
+@pytest.mark.parametrize("bound", [None, 0.9, 50.0])
+def test_rows_taken_several_at_a_time_become_what_each_becomes_alone(
+    width: int, bound: float | None
+) -> None:
+    rng = np.random.default_rng(width)
+    rows = rng.standard_normal((max(9, 2100 // width), width)) / np.sqrt(width)
+    for scale in (None, rng.uniform(0.5, 2, width)):
+        rule = RowTreatment(
+            center=None if scale is None else rng.standard_normal(width) / width,
+            scale=scale,
+            row_norm=bound,
+            normalize=bound is None,
+        )
+        alone = [integers(row[None], rule)[0] for row in rows]
+        assert integers(rows, rule) == alone
+        assert integers(np.asfortranarray(rows), rule) == alone
+
+
+@pytest.mark.parametrize("length", [0.25, 1.0, 3.0])
+def test_rows_of_one_length_become_the_same_beside_others(length: float) -> None:
+    rows = np.random.default_rng(7).standard_normal((40, 30))
+    rows *= length / np.linalg.norm(rows, axis=1, keepdims=True)
+    mixed = np.vstack([rows, 2 * rows, rows / 5])
+    for rule in (RowTreatment(row_norm=1.0), RowTreatment(normalize=True)):
+        assert integers(rows, rule) == integers(mixed, rule)[:40]
+        _, n_clipped = LatticeRows(rule, 30).of_dense(rows)
+        assert n_clipped == (40 if length > 1 and not rule.normalize else 0)
+
+
 @given(ANY, st.data())
 def test_a_row_is_close_to_the_bounded_row(rows: Any, data: Any) -> None:
     """√d/2 for rounding, and 4 for the margin below S; clipping itself is `RowTreatment.apply`'s."""
@@ -131,7 +161,7 @@ def test_rows_of_norm_one_and_rows_of_ones_are_never_in_doubt(
     def refuse(rows: Any, boundaries: Any) -> Any:
         raise AssertionError("an exact sum of squares was needed")
 
-    monkeypatch.setattr("fedpower.data.lattice_rows._reach", refuse)
+    monkeypatch.setattr("fedpower.data.lattice_rows._at_least", refuse)
     rng = np.random.default_rng(0)
     for width in (3, 100, 1000):
         rows = rng.standard_normal((200, width))
@@ -276,4 +306,4 @@ def test_sums_of_squares_are_held_against_a_boundary_exactly(scale: float) -> No
         ends = np.array([float(each) for each in exact])
         ends = np.nextafter(ends, step * np.inf) if step else ends
         expected = [each >= Fraction(end) for each, end in zip(exact, ends.tolist(), strict=True)]
-        assert _reach(rows, ends).tolist() == expected
+        assert _at_least(rows, ends).tolist() == expected

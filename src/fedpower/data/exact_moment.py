@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
 from fedpower.data.kernel import block_rows as usual_rows
-from fedpower.data.lattice_rows import LatticeRows, RowLattice
+from fedpower.data.lattice_rows import FOLD, LatticeRows, RowLattice
 from fedpower.data.moment import require_center
 from fedpower.data.rows import RowTreatment
 from fedpower.data.scatter import mirror
@@ -29,6 +29,9 @@ from fedpower.linalg.words import Words
 
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""
+
+PRODUCT_BYTES = 8 * 2**20
+"""Rows that are multiplied together, where fewer than `RowLattice.exact_rows` of them are as much."""
 
 _MAGIC = b"fedpower.ExactMoments/1\n"
 _HEAD = struct.Struct("<qqqq")
@@ -324,7 +327,7 @@ class BlockSums:
     def _add_dense(self, block: Matrix) -> None:
         rows, n_clipped = self._rows.of_dense(block)
         count = int(rows.shape[0])
-        total = np.ones(count) @ rows
+        total = _column_sums(rows)
         if self._squares is None:
             self._into.add(count, n_clipped, total, self._panels(rows))
             return
@@ -368,7 +371,7 @@ class BlockSums:
 
 def product_rows(n_features: int, lattice: RowLattice) -> int:
     """Return how many rows are multiplied together: a few MiB of them, and no more than is exact."""
-    return min(gram_rows(n_features), lattice.exact_rows)
+    return min(max(gram_rows(n_features), PRODUCT_BYTES // (8 * n_features)), lattice.exact_rows)
 
 
 def exact_moment(
@@ -394,15 +397,16 @@ def exact_moment(
     lattice : the whole numbers; by default those of `BITS` bits.
     """
     treatment.check_width(source.n_features)
+    lattice = RowLattice() if lattice is None else lattice
     blocks: Iterator[Block]
     if source.sparse:
         density = 1.0 if treatment.densifies() else source.density or 0.01
         size = block_rows or usual_rows(source.n_features, density=density)
         blocks, recheck = full_blocks(source, size, watch), lambda: None
     else:
-        size = block_rows or gram_rows(source.n_features)
+        size = block_rows or product_rows(source.n_features, lattice)
         blocks, recheck = dense_blocks(source, size, watch)
-    total = ExactSum(source.n_features, RowLattice() if lattice is None else lattice)
+    total = ExactSum(source.n_features, lattice)
     if source.n_rows is not None:
         workers = min(workers, -(-source.n_rows // size))
     _share_out(
@@ -438,6 +442,20 @@ def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, work
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rows") as pool:
         for done in [pool.submit(run) for _ in range(workers)]:
             done.result()
+
+
+def _column_sums(rows: Matrix) -> Vector:
+    """Return Σ z of integers, at most `RowLattice.exact_rows` rows of them, so that order has no part.
+
+    Rows that lie behind one another are taken several at a time, as one longer row.
+    """
+    count, width = rows.shape
+    several = FOLD // width if rows.flags.c_contiguous else 1
+    if several < 2 or count < several:
+        return np.asarray(np.einsum("ij->j", rows))
+    even = count - count % several
+    found = np.einsum("ij->j", rows[:even].reshape(-1, several * width))
+    return np.asarray(found.reshape(several, width).sum(axis=0) + rows[even:].sum(axis=0))
 
 
 def _is_thin(block: SparseBlock) -> bool:

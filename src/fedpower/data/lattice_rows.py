@@ -32,7 +32,8 @@ rows. The same holds for wide rows, d beyond 10⁴, whose worst case grows like 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -54,10 +55,17 @@ MARGIN = 2.0
 FEW = 8
 """Where fewer than one row in so many is too long, the others are not multiplied anew."""
 
+WIDE = 192
+"""From here on a loop of NumPy's for each row costs less than copying one number for every value."""
+
+FOLD = 1024
+"""Columns that such loops are fast with: narrower rows that lie behind one another make longer ones."""
+
 SHIFT = 25  # bits of a float64's 52 that a rounded norm does without
 # Where the cells of rounded norms begin: no natural number of a small denominator is near to it, so
 # rows of norm 1, and rows of few ones, are never in doubt.
 OFFSET = np.int64(0x0C3A5E7)
+_WITHIN = np.int64((1 << SHIFT) - 1)  # the bits that tell where in its cell a number is
 _SMALLEST, _LARGEST = 1e-280, 1e280  # between them sums of squares keep their digits
 _USUAL_BOUND = 1e-100  # rows with smaller squares than the smallest are nothing beside it
 _SPLITTABLE = 1e-130  # between it and its inverse squares fall into two numbers without a loss
@@ -147,6 +155,8 @@ class LatticeRows:
         self._recheck = recheck
         self._gain = None if treatment.scale is None else 1.0 / treatment.scale
         self._slack = (n_features + 8) * 2.0**-52
+        # The same in steps of a float64's last bit, of which a relative 2⁻⁵² is one or two.
+        self._reach = np.int64(2 * (n_features + 8) + 2)
         self._side = float(self.lattice.side)
         self._target = self._side - MARGIN
         self._bound = 1.0 if treatment.row_norm is None else treatment.row_norm
@@ -175,9 +185,10 @@ class LatticeRows:
             # Most rows are not too long, and the integers alone show it: no norm is needed before.
             np.multiply(rows, self._factor, out=out)
             np.rint(out, out=out)
-            doubtful = np.flatnonzero(~(_squares(out) <= self._surely_short))
-            if doubtful.size == 0:
+            squares = _squares(out)
+            if squares.max(initial=0.0) <= self._surely_short:  # not where one is NaN
                 return out, 0
+            doubtful = np.flatnonzero(~(squares <= self._surely_short))
             if doubtful.size * FEW > len(rows):
                 return out, self._scale(rows, out)
             part = rows[doubtful]
@@ -232,9 +243,10 @@ class LatticeRows:
             np.copyto(room, block)
             block = room
         if self._rule.center is not None:
-            block = np.subtract(block, self._rule.center, out=self._memory("rows", block))
+            room = self._memory("rows", block)
+            block = _by_column(np.subtract, block, self._rule.center, room)
         if self._gain is not None:
-            block = np.multiply(block, self._gain, out=self._memory("rows", block))
+            block = _by_column(np.multiply, block, self._gain, self._memory("rows", block))
         return block
 
     def _memory(self, use: str, block: NDArray[Any]) -> Matrix:
@@ -249,12 +261,11 @@ class LatticeRows:
     def _scale(self, rows: _Rows, out: Matrix) -> int:
         """Put the integers of moved rows into ``out`` and return how many rows were clipped."""
         squares = _squares(rows)
-        huge = ~(squares <= _LARGEST)
-        if huge.any():
-            return self._in_parts(rows, huge, out)
-        tiny = squares < _SMALLEST
-        if not tiny.any():
+        if not squares.max(initial=0.0) <= _LARGEST:  # one that is NaN is the largest
+            return self._in_parts(rows, ~(squares <= _LARGEST), out)
+        if squares.min(initial=1.0) >= _SMALLEST:
             return self._scale_by(rows, squares, out)
+        tiny = squares < _SMALLEST
         # Rows of nothing but zeros are common: they stay where they are. Others are few.
         short = 1.0 if self._rule.normalize else (self._bound / 4) ** 2
         n_clipped = self._scale_by(rows, np.where(tiny, short, squares), out)
@@ -286,19 +297,25 @@ class LatticeRows:
 
     def _scale_by(self, rows: _Rows, squares: Vector, out: Matrix, far: int = 0) -> int:
         """Do the same for rows with these squared norms, which are 2^far times the moved rows."""
+        count = squares.size
+        if count == 0:
+            return 0
         squares = self._rounded(rows, squares)
+        longest = squares.max()
+        if squares.min() == longest:
+            squares = squares[:1]  # unit rows, for instance: one factor for all of them
         n_clipped = 0
         if self._rule.normalize:
             factors = self._target / np.sqrt(squares)
         else:
-            chosen = squares > np.ldexp(self._limit, 2 * far)
-            n_chosen = int(np.count_nonzero(chosen))
-            if n_chosen:
-                n_clipped = int(np.count_nonzero(squares > np.ldexp(self._longer, 2 * far)))
-            self._expect_long = n_chosen * FEW > squares.size
-            factors = np.full(squares.size if n_chosen else 1, np.ldexp(self._factor, -far))
-            if n_chosen:
-                factors[chosen] = self._target / np.sqrt(squares[chosen])
+            factors = np.full(1, np.ldexp(self._factor, -far))
+            limit, longer = np.ldexp(self._limit, 2 * far), np.ldexp(self._longer, 2 * far)
+            alike = count // squares.size
+            long = squares > limit if longest > limit else np.zeros(1, dtype=np.bool_)
+            if longest > limit:
+                n_clipped = alike * int(np.count_nonzero(squares > longer))
+                factors = np.where(long, self._target / np.sqrt(squares), factors)
+            self._expect_long = alike * int(np.count_nonzero(long)) * FEW > count
         _times(rows, factors, out)
         np.rint(out, out=out)
         self._shrink(rows, factors, out)
@@ -312,6 +329,8 @@ class LatticeRows:
         """
         step = MARGIN
         squares = _squares(_like(rows, out))
+        if squares.max(initial=0.0) <= self._side**2:  # not where one is NaN
+            return
         while (long := np.flatnonzero(~(squares <= self._side**2))).size:
             step *= 2
             part, place = _rows_at(rows, long)
@@ -327,20 +346,22 @@ class LatticeRows:
         A sum of d squares, in any order, is off by at most a relative (d + 1)·2⁻⁵³; twice that is
         looked at on either side.
         """
-        below, above = self._cells(squares)
-        doubtful = np.flatnonzero(below != above)
-        if doubtful.size:
-            reaches = _reach(_lines(rows, doubtful), _cell_start(above[doubtful]))
-            below[doubtful] = np.where(reaches, above[doubtful], below[doubtful])
-        return np.asarray(_cell_start(below + 1))
+        bits = squares.view(np.int64)
+        within = bits + (OFFSET - self._reach)
+        within &= _WITHIN  # how far above its cell's start a number is, and the reach below it
+        ends = np.bitwise_or(bits + OFFSET, _WITHIN)
+        ends += 1 - OFFSET
+        rounded = ends.view(np.float64)
+        if within.max() > _WITHIN - 2 * self._reach:
+            doubtful = np.flatnonzero(within > _WITHIN - 2 * self._reach)
+            above = self._lowest_cells(squares[doubtful]) + 1
+            above += _at_least(_lines(rows, doubtful), _cell_start(above))
+            rounded[doubtful] = _cell_start(above)
+        return np.asarray(rounded)
 
-    def _cells(self, squares: Vector) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the lowest and the highest cell in which exact squares of the rows can be."""
-        low, high = (
-            ((squares * bound).view(np.int64) + OFFSET) >> SHIFT
-            for bound in (1 - self._slack, 1 + self._slack)
-        )
-        return low, high
+    def _lowest_cells(self, squares: Vector) -> NDArray[np.int64]:
+        """Return the lowest cell in which exact squares of the rows can be."""
+        return np.asarray(((squares * (1 - self._slack)).view(np.int64) + OFFSET) >> SHIFT)
 
     def _within_range(self, rows: _Rows) -> _Rows:
         """Return rows in which a value that left float64 when it was centred or scaled is its largest.
@@ -383,8 +404,40 @@ def _times(rows: _Rows, factors: Vector, out: Matrix) -> Matrix:
     elif isinstance(rows, _SparseRows):
         np.multiply(rows.data, factors[rows.places], out=out)
     else:
-        np.multiply(rows, factors[:, np.newaxis], out=out)
+        inner = rows.shape[1] if rows.flags.c_contiguous else rows.shape[0]
+        with _loops(inner >= WIDE):
+            np.multiply(rows, factors[:, np.newaxis], out=out)
     return out
+
+
+def _by_column(operation: np.ufunc, rows: Matrix, numbers: Vector, out: Matrix) -> Matrix:
+    """Return rows combined with a number for each column, in ``out``."""
+    count, width = rows.shape
+    several = FOLD // width
+    if several < 2 or count < several or not (rows.flags.c_contiguous and out.flags.c_contiguous):
+        with _loops(True):
+            operation(rows, numbers, out=out)
+        return out
+    even = count - count % several
+    long = (-1, several * width)
+    with _loops(True):
+        repeated = np.tile(numbers, several)
+        operation(rows[:even].reshape(long), repeated, out=out[:even].reshape(long))
+        operation(rows[even:], numbers, out=out[even:])
+    return out
+
+
+@contextmanager
+def _loops(wanted: bool) -> Iterator[None]:
+    """Let NumPy loop over rows instead of filling its buffer with copies of what belongs to each."""
+    if not wanted:
+        yield
+        return
+    held = np.setbufsize(16)
+    try:
+        yield
+    finally:
+        np.setbufsize(held)
 
 
 def _values(rows: _Rows) -> Matrix:
@@ -423,7 +476,7 @@ def _cell_start(cell: Any) -> Any:
     return ((cell << SHIFT) - OFFSET).view(np.float64)
 
 
-def _reach(rows: Matrix, boundaries: Vector) -> NDArray[np.bool_]:
+def _at_least(rows: Matrix, boundaries: Vector) -> NDArray[np.bool_]:
     """Return for each row of finite numbers whether its exact sum of squares is at least a boundary.
 
     Every square is two float64 numbers, exactly [Dekker 1971], and they are added up in pairs, which is

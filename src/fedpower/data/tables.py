@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib import import_module
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,19 @@ class TableReader(Protocol):
 
         `key` is a column of labels, appended as it is and never read as numbers.
         """
+        ...
+
+
+class NotPlainError(Exception):
+    """A text goes on in a way that only its `batches` can tell."""
+
+
+@runtime_checkable
+class PlainReader(Protocol):
+    """A table that may have its rows in a form that is read faster than as record batches."""
+
+    def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
+        """Yield blocks of finite rows; `NotPlainError` where the rest must be read as batches."""
         ...
 
 
@@ -110,10 +123,26 @@ class TableSource:
         """Yield the rows, checked to be finite; row numbers in sentences are the table's."""
         require_block_size(max_rows)
         row = seen = 0
+        if self.group is None and isinstance(self.reader, PlainReader):
+            try:
+                for block in self.reader.plain_rows(self.columns, max_rows):
+                    seen += len(block)
+                    yield block
+                    del block  # or two blocks are held while the next one is read
+            except NotPlainError:
+                pass
+            else:
+                require_shape(self.name, seen, self.n_features)
+                return
+        past = seen
         key = self.group.column if self.group else None
         for batch in self.reader.batches(self.columns, max_rows, key=key):
             rows: int | NDArray[np.int64] = row
             row += batch.num_rows
+            if row <= past:
+                continue
+            if rows < past:
+                batch, rows = batch.slice(past - rows), past  # noqa: PLW2901
             if self.group is not None:
                 places = np.flatnonzero(same_as(batch.column(len(self.columns)), self.group.value))
                 if places.size == 0:
