@@ -61,12 +61,19 @@ def test_a_run_that_cannot_be_opened_is_not_tried_again(kit: Path) -> None:
 
 
 def test_a_refusal_is_told_with_what_to_do(kit: Path) -> None:
-    state = {"reason": "silo 'north' refused: no budget is left", "again": True}
+    state = {"reason": "silo 'north' refused: no budget is left", "again": True, "refused": True}
     with pytest.raises(ProtocolError, match=r"no budget is left; .* run again with --resume"):
         runner_with(kit, [])._consider(state)
 
 
-@pytest.mark.parametrize("state", [{}, {"reason": "round 1 needs 3 answers", "again": True}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"reason": "round 1 needs 3 answers", "again": True, "refused": False},
+        {"reason": "bring back silo 'refused: no'", "again": True, "refused": False},
+    ],
+)
 def test_what_may_be_better_another_time_is_taken_up_again(
     state: dict[str, Any], kit: Path
 ) -> None:

@@ -21,7 +21,7 @@ from fedpower.data import (
 )
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger
@@ -108,7 +108,7 @@ def check_ledgers(
     """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
     _versions(silos, data_version)
     if data_set is not None:
-        check_label("data_set", data_set)
+        check_label(Sentence("{data_set}"), data_set)
     with ExitStack() as stack:
         _open_ledgers(silos, budget, ledgers, stack, data_set)
 
@@ -225,14 +225,17 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
     given = declared if isinstance(declared, Mapping) else {}
     unknown = [name for name in given if name not in silos]
     if unknown:
-        raise InputError(
-            f"data_version must be of silos of this fit, got one for {unknown[0]!r}; "
-            f"the silos are {', '.join(silos)}"
+        raise InputError.about(
+            "data_version",
+            must="be of silos of this fit",
+            got=f"one for {unknown[0]!r}",
+            advice="the silos are {silos}",
+            silos=", ".join(silos),
         )
     one = DEFAULT_VERSION if declared is None or isinstance(declared, Mapping) else declared
     versions = {name: given.get(name, one) for name in silos}
     for version in versions.values():
-        check_label("data_version", version)
+        check_label(Sentence("{data_version}"), version)
     return versions
 
 
@@ -279,8 +282,11 @@ def _check_bounded(moments: Mapping[str, LocalMoment], study: Study) -> None:
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
-                f"the rows of silo {name!r} must be treated as the private study says and bounded, got "
-                "another treatment; give row_norm or normalize, the same for all"
+                Sentence(
+                    "the rows of silo {silo!r} must be treated as the private study says and bounded, "
+                    "got another treatment; give {row_norm} or {normalize}, the same for all",
+                    silo=name,
+                )
             )
         if moment.device is not None and moment.device.single:
             raise InputError(

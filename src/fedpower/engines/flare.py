@@ -20,7 +20,7 @@ from nvflare.apis.signal import Signal
 
 from fedpower.engines.inprocess import MOST_ATTEMPTS, Answers
 from fedpower.engines.pacing import Pace
-from fedpower.errors import FedpowerError, ProtocolError
+from fedpower.errors import FedpowerError, ProtocolError, RefusedError
 from fedpower.protocol.coordinator import Coordinator, Receipt
 from fedpower.protocol.messages import Message, Refusal, decode, encode
 from fedpower.protocol.silo import NOT_YOURS
@@ -85,7 +85,9 @@ class CoordinatorController(Controller):
         """Return what to run and how long its rounds may take."""
 
     @abstractmethod
-    def close(self, coordinator: Coordinator | None, reason: str | None, *, again: bool) -> None:
+    def close(
+        self, coordinator: Coordinator | None, reason: str | None, *, again: bool, refused: bool
+    ) -> None:
         """Take the outcome.
 
         Parameters
@@ -94,6 +96,8 @@ class CoordinatorController(Controller):
             None where it could not be opened.
         reason, again
             Why there is no outcome yet, None if there is; and whether another job may bring it.
+        refused
+            Whether that is because silos refused: then something must be settled before another job.
         """
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -105,7 +109,7 @@ class CoordinatorController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the coordinator to its end, or until it cannot go on."""
         coordinator: Coordinator | None = None
-        reason, again = None, True
+        reason, again, refused = None, True, False
         try:
             coordinator, pace = self.open(fl_ctx)
             while not coordinator.done:
@@ -118,10 +122,11 @@ class CoordinatorController(Controller):
         except FedpowerError as error:
             # Too few answers may be more another time; what is wrong before any round stays so.
             reason, again = str(error), isinstance(error, ProtocolError) and coordinator is not None
+            refused = isinstance(error, RefusedError)
             self.log_error(fl_ctx, reason)
         except EndedOutsideError:
             reason = "the job was ended from outside"
-        self.close(coordinator, reason, again=again)
+        self.close(coordinator, reason, again=again, refused=refused)
 
     def stop_after_round(self) -> None:
         """End the job once the present round is closed; what is known stays known."""

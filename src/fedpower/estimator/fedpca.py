@@ -20,7 +20,7 @@ from fedpower.data import (
 )
 from fedpower.data.columns import is_wide, require_exact
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_silos
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
@@ -542,8 +542,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         )
         if len(outcome.rounds) >= self.max_rounds and not outcome.solution.converged:
             warnings.warn(
-                f"the subspace still moved by sin θ = {outcome.solution.change:.2g} in the last of "
-                f"{self.max_rounds} rounds; raise max_rounds, tol or iteration_rank",
+                Sentence(
+                    "the subspace still moved by sin θ = {change:.2g} in the last of {rounds} rounds; "
+                    "raise {max_rounds}, {tol} or {iteration_rank}",
+                    change=outcome.solution.change,
+                    rounds=self.max_rounds,
+                ),
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fedpower.data import RowSource
 from fedpower.engines.embedded import LedgerPaths, Versions, check_ledgers
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.estimator.terms import build_study, public_rng, public_treatment
 from fedpower.parameters import Parameters
 from fedpower.protocol.coordinator import Coordinator
@@ -73,18 +73,24 @@ def _check_booked(parameters: Parameters, ledgers: LedgerPaths | None, *, declar
     if not ledgers:
         if declared:
             raise InputError(
-                "data_version and data_set must go with ledgers, which know rows by them, got one "
-                "without; give ledgers, or leave it out"
+                Sentence(
+                    "{data_version} and {data_set} must go with ledgers, which know rows by them, got "
+                    "one without; give ledgers, or leave it out"
+                )
             )
         return
     if not parameters.is_private:
         raise InputError(
-            "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
-            "give a finite one, or leave the ledgers out"
+            Sentence(
+                "a ledger must be charged a finite epsilon, got {epsilon:inf}, which releases exact "
+                "numbers; give a finite one, or leave the ledgers out"
+            )
         )
     if not public_treatment(parameters).bounded:
         raise InputError(
-            "a fit with ledgers must know a public bound on the norm of a row, got none, and one read "
-            "from the rows is not private, so that no ledger books it; give row_norm=B or "
-            "normalize=True, or leave the ledgers out"
+            Sentence(
+                "a fit with ledgers must know a public bound on the norm of a row, got none, and one "
+                "read from the rows is not private, so that no ledger books it; give {row_norm:B} or "
+                "{normalize:True}, or leave the ledgers out"
+            )
         )

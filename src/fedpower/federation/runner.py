@@ -323,7 +323,7 @@ class Runner:
         reason = state.get("reason")
         if reason and not state.get("again", True):
             raise ProtocolError(reason)
-        if reason and "refused:" in reason:
+        if reason and state.get("refused", False):
             raise ProtocolError(
                 f"{reason}; what was released stays known: once that is settled run again with --resume"
             )

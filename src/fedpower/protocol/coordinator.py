@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import Any
 
-from fedpower.errors import ProtocolError, is_showable
+from fedpower.errors import ProtocolError, RefusedError, Sentence, is_showable
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskMasked,
@@ -91,9 +91,12 @@ class Coordinator:
         self.silos = tuple(silos)
         self.min_silos = len(self.silos) if min_silos is None else min_silos
         if not 1 <= self.min_silos <= len(self.silos):
-            raise ProtocolError(
-                f"min_silos must lie between 1 and the {len(self.silos)} silos, "
-                f"got {self.min_silos}; choose a number in between"
+            raise ProtocolError.about(
+                "min_silos",
+                must="lie between 1 and the {silos} silos",
+                got=str(self.min_silos),
+                advice="choose a number in between",
+                silos=len(self.silos),
             )
         self.history: list[Round] = []
         self.outcome: Any = None
@@ -182,23 +185,30 @@ class Coordinator:
         if self._ask is not None and self._ask.enough is not None:
             needed = min(needed, self._ask.enough)
         if len(current.answers) < needed:
-            raise ProtocolError(self._too_few(current, needed))
+            raise self._too_few(current, needed)
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
         if self._on_closed is not None:
             self._on_closed(current)
         self._advance(current)
 
-    def _too_few(self, current: Round, needed: int) -> str:
+    def _too_few(self, current: Round, needed: int) -> ProtocolError:
         for name, reason in current.refused.items():
-            return f"silo {name!r} refused: {reason}"
-        silent = [name for name in current.asked if name not in current.answers]
-        told = (
-            f"round {current.number} needs {needed} answers and got {len(current.answers)}; "
-            f"bring back {', '.join(silent)} or lower min_silos"
+            return RefusedError(f"silo {name!r} refused: {reason}")
+        more = [
+            f"; what {name} sent was set aside: {problem}"
+            for name, problem in current.set_aside.items()
+        ]
+        return ProtocolError(
+            Sentence(
+                "round {number} needs {needed} answers and got {answers}; bring back {silent} or lower "
+                "{min_silos}{more}",
+                number=current.number,
+                needed=needed,
+                answers=len(current.answers),
+                silent=", ".join(name for name in current.asked if name not in current.answers),
+                more="".join(more[:1]),
+            )
         )
-        for name, problem in current.set_aside.items():
-            return f"{told}; what {name} sent was set aside: {problem}"
-        return told
 
     def _advance(self, closed: Round | None) -> None:
         """Hand the closed round to the solver and open the next, as often as that one is on record."""

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from fedpower.errors import InputError, is_showable
+from fedpower.errors import InputError, Sentence, is_showable
 from fedpower.protocol.weights import Weights
 
 NoiseMode = Literal["none", "paper", "step", "moment"]
@@ -80,8 +80,11 @@ class Study:
     def __post_init__(self) -> None:
         if self.weights != "rows" and self.aggregation == "secure":
             raise InputError(
-                f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: silos of a "
-                "secure sum share the noise of one, so small ones add none; leave weights alone"
+                Sentence(
+                    "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
+                    "secure sum share the noise of one, so small ones add none; leave it alone",
+                    given=self.weights,
+                )
             )
         if self.noise not in NOISE_MODES:
             raise InputError(
@@ -93,9 +96,12 @@ class Study:
                 "epsilon=inf goes with noise='none' and only with it"
             )
         if not 1 <= self.iteration_rank <= self.n_features:
-            raise InputError(
-                f"iteration_rank must lie between 1 and the number of columns {self.n_features}, "
-                f"got {self.iteration_rank}; choose a smaller one"
+            raise InputError.about(
+                "iteration_rank",
+                must="lie between 1 and the number of columns {most}",
+                got=str(self.iteration_rank),
+                advice="choose a smaller one",
+                most=self.n_features,
             )
         for name in (*(self.columns or ()), *(silo for silo, _ in self.identities)):
             if not is_showable(name):

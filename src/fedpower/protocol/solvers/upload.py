@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
+from fedpower.errors import ProtocolError, Sentence
 from fedpower.linalg import lower_triangle
 from fedpower.linalg.words import Words
 from fedpower.privacy.integer_release import packed_integers
@@ -139,8 +139,12 @@ def imprecise(moment: Array) -> list[str]:
         return []
     columns = "1 column varies" if lost == 1 else f"{lost} columns vary"
     return [
-        f"{columns} less than the rounding errors of the largest ({rounding:.1g}): variances below that "
-        "are not to be trusted; give scales for the columns, or take solver='krylov'"
+        Sentence(
+            "{columns} less than the rounding errors of the largest ({rounding:.1g}): variances below "
+            "that are not to be trusted; give scales for the columns, or take {solver:krylov}",
+            columns=columns,
+            rounding=rounding,
+        )
     ]
 
 
@@ -316,9 +320,13 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
         if len(there) < study.min_silos:
             there = tuple(enrolled)
     raise ProtocolError(
-        f"a secure sum must have {study.min_silos} silos that all upload within {study.attempts} "
-        "attempts, but too few were left; nothing was learned from the attempts made: bring the "
-        "others back, or agree on a study with a smaller min_silos"
+        Sentence(
+            "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
+            "few were left; nothing was learned from the attempts made: bring the others back, or agree "
+            "on a study with a smaller {min_silos}",
+            fewest=study.min_silos,
+            attempts=study.attempts,
+        )
     )
 
 
