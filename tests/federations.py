@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
-from fedpower.protocol import Coordinator, Silo, Study, every
+from fedpower.protocol import Coordinator, Silo, Study, driving, every
+from fedpower.protocol.driving import in_turn
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
@@ -171,14 +173,8 @@ def coordinator_of(case: str, **options: Any) -> Coordinator:
 
 def deliver(coordinator: Coordinator, parties: Mapping[str, Party], *, rounds: int = 10**6) -> None:
     """Deliver every message once and in order, for so many rounds at most."""
-    for _ in range(rounds):
-        if coordinator.done:
-            return
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
-            if coordinator.done or coordinator.history[-1].number != number:
-                break  # the first K were enough
-            coordinator.receive(parties[question.silo].answer(question))
+    for _ in islice(driving.rounds(coordinator, in_turn(parties)), rounds):
+        pass
 
 
 def outcome_of(case: str, coordinator: Coordinator) -> Outcome:

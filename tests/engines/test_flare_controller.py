@@ -42,7 +42,7 @@ class Failing(Opens):
         super().__init__(coordinator)
         self.error = error
 
-    def _round(self, *_: object) -> NoReturn:
+    def _ask(self, *_: object) -> NoReturn:
         raise self.error
 
 

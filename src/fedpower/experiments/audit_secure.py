@@ -22,6 +22,7 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import pack
 from fedpower.privacy.shares import shared_noise
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import MaskedMoment
 from fedpower.protocol.releases import Moment
 from fedpower.protocol.roll import Identity
@@ -121,9 +122,7 @@ class SecureGame:
             study=self._study,
             run=RUN,
         )
-        while not coordinator.done:
-            for question in coordinator.next():
-                coordinator.receive(silos[question.silo].answer(question))
+        drive(coordinator, in_turn(silos))
         uploads: dict[str, MaskedMoment] = coordinator.history[-1].answers
         return uploads
 

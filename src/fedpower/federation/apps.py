@@ -17,7 +17,6 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 
 from fedpower.engines.flare import HEADER_BYTES, CoordinatorController, SiloExecutor
-from fedpower.engines.inprocess import Answers
 from fedpower.engines.pacing import Pace
 from fedpower.errors import InputError
 from fedpower.federation import environment
@@ -26,6 +25,7 @@ from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import Answers
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import KeyGone
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import sin_theta
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import (
     Answer,
     AskMasked,
@@ -106,10 +107,7 @@ def rehearse(
         floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
         settings = replace(settings, shift=lambda sizes, steps: edge, floor=lambda sizes: floor)
     coordinator = Coordinator(start(settings, rng), [SILO], study=study, run="rehearsal")
-    silo = Silo(SILO, study, releases)
-    while not coordinator.done:
-        for question in coordinator.next():
-            coordinator.receive(silo.answer(question))
+    drive(coordinator, in_turn({SILO: Silo(SILO, study, releases)}))
     rounds = [each for each in coordinator.history if each.kind != "enrol"]
     rank = coordinator.outcome.rank
     return Rehearsed(
