@@ -136,7 +136,8 @@ class HeldController(StudyController):
 
     def _replay(self, number, fl_ctx):
         """Ask an old round's questions again; keep digests of what comes back."""
-        asked = [super()._ask(question, fl_ctx) for question in self._asked[number].values()]
+        ask = super()._ask
+        asked = [ask(question, fl_ctx) for question in self._asked[number].values()]
         digests = {}
         for _ in filter(None, asked):
             name, result = self._arrived.get(timeout=WAIT_S)

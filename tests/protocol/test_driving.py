@@ -1,4 +1,4 @@
-"""The one loop that drives a run: what is malformed is asked again, and a round ends when nothing comes."""
+"""One loop drives a run: what is malformed is asked again; a round ends when nothing comes."""
 
 from collections import Counter
 from itertools import islice

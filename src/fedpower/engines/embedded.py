@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_study import REHEARSED, budget_of
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.silo import Silo, open_releases
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
 
@@ -42,6 +43,10 @@ OnRows = Callable[[str, int, int | None], None]
 """Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
 
 
+USUAL_STEPS = 20
+"""How often rows are taken to be multiplied where a run ends when it has converged."""
+
+
 def read_silos(
     sources: Mapping[str, RowSource],
     treatment: RowTreatment,
@@ -49,7 +54,7 @@ def read_silos(
     rank: int,
     steps: int,
     n_jobs: int | None = None,
-    public_facts_only: bool = False,
+    private: bool = False,
     device: str | None = None,
     on_rows: OnRows | None = None,
     fingerprinted: bool = False,
@@ -57,8 +62,8 @@ def read_silos(
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
-    Data that cannot be used are refused here, before a study exists or a budget is touched. With
-    ``public_facts_only`` the kernel and its reason, which go into results, are chosen without a look at
+    Data that cannot be used are refused here, before a study exists or a budget is touched. If
+    ``private`` the kernel and its reason, which go into results, are chosen without a look at
     how sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
     ``on_rows`` is told of every block, now and in later passes. With ``fingerprinted`` the fingerprints
@@ -66,7 +71,7 @@ def read_silos(
     numbers, as a noised moment supposes. Where one silo's data are refused, or on Ctrl-C, the reading of
     the others ends too.
     """
-    place = None if device is None else open_device(device, single=not public_facts_only)
+    place = None if device is None else open_device(device, single=not private)
     at_once, threads = share_cores(len(sources), n_jobs)
     n_features = max(source.n_features for source in sources.values())
     by_blocks = shares_blocks(n_features)
@@ -76,7 +81,7 @@ def read_silos(
             treatment,
             rank=rank,
             steps=steps,
-            density=1.0 if public_facts_only else source.density,
+            density=1.0 if private else source.density,
             device=place,
             watch=_watch(name, source, on_rows),
             workers=threads if by_blocks else 1,
@@ -95,6 +100,29 @@ def read_silos(
             _stop(moments)
             raise
     return moments
+
+
+def read_for(
+    study: Study,
+    sources: Mapping[str, RowSource],
+    treatment: RowTreatment,
+    *,
+    steps: int | None = None,
+    **how: Any,
+) -> dict[str, LocalMoment]:
+    """Return each silo's rows read as the study's terms ask for; ``how`` is as for `read_silos`.
+
+    ``steps`` says how often the rows will be multiplied, where more than the study is known.
+    """
+    return read_silos(
+        sources,
+        treatment,
+        rank=study.iteration_rank,
+        steps=steps or study.n_steps or USUAL_STEPS,
+        private=study.is_private,
+        on_lattice=study.noise == "moment",
+        **how,
+    )
 
 
 def check_ledgers(
@@ -161,8 +189,8 @@ def federate(
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), data_version) if opened and ledgers else {}
-        releases = {
-            name: open_releases(
+        silos = {
+            name: assemble(
                 name,
                 moment,
                 study,
@@ -182,14 +210,10 @@ def federate(
             for name, moment in moments.items()
         }
         # A study that one silo cannot afford must not cost the others.
-        for each in releases.values():
-            each.check_affordable()
+        for silo in silos.values():
+            silo.releases.check_affordable()
         kept = set(moments) <= set(ledgers or {})
         settings = with_noise(settings, study, run=run, kept=kept)
-        silos = {
-            name: Silo(name, study, each, data_version=versions.get(name, ""))
-            for name, each in releases.items()
-        }
         coordinator = Coordinator(
             start(settings, rng),
             list(silos),

@@ -107,7 +107,7 @@ def treatment_of(
 def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
     """Warn of a δ at which a mechanism may keep its promise and still give a whole row away."""
     least = min(sizes)
-    if study.noise != "none" and study.delta * least > 1:
+    if study.is_private and study.delta * least > 1:
         warnings.warn(
             f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
             "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
@@ -154,7 +154,7 @@ def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment]) -> None:
 
     Where nothing is private the moments themselves show it, in a federation too (`solvers.upload`).
     """
-    if study.noise == "none":
+    if not study.is_private:
         return
     first: dict[tuple[int, float, bytes], str] = {}
     for name, each in moments.items():
@@ -191,7 +191,7 @@ def rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: 
         got = Sentence(
             "{epsilon:inf}: there is no noise to stand above; give a number or a fraction of variance"
         )
-        if noise != "none":
+        if parameters.is_private:
             got = Sentence(
                 "{noise:{mode}}, whose releases do not show the whole spectrum; give a number",
                 mode=noise,
@@ -262,7 +262,7 @@ def build_study(
         treatment=treatment.digest(),
         noise=noise,
         epsilon=float(parameters.epsilon),
-        delta=_delta(parameters, n_rows) if noise != "none" else 0.0,
+        delta=_delta(parameters, n_rows) if parameters.is_private else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
         weights=parameters.weights,
@@ -365,7 +365,7 @@ def settings_of(
     if choice.solver == "krylov":
         opens_locally = parameters.one_shot_start
         if opens_locally is None:
-            opens_locally = study.noise == "none"
+            opens_locally = not study.is_private
         return KrylovSettings(
             warm=bool(opens_locally),
             lookahead=bool(opens_locally),

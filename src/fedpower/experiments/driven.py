@@ -27,7 +27,7 @@ from fedpower.protocol.driving import Answers, Asking, drive, in_turn
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.messages import AskSteps, Message, encode
 from fedpower.protocol.releases import Moment
-from fedpower.protocol.silo import Silo, open_releases
+from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -64,19 +64,14 @@ def silos_of(
     noise
         From a silo's name to where its noise comes from; only asked in a private study.
     """
-    private = study.noise != "none"
+    # No version: these ledgers live no longer than these rows.
     return {
-        name: Silo(
+        name: assemble(
             name,
+            moment,
             study,
-            # No version: these ledgers live no longer than these rows.
-            open_releases(
-                name,
-                moment,
-                study,
-                ledger=ledgers[name] if private else None,
-                source=noise(name) if private else None,
-            ),
+            ledger=ledgers[name] if study.is_private else None,
+            source=noise(name) if study.is_private else None,
         )
         for name, moment in moments.items()
     }

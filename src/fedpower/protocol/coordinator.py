@@ -78,26 +78,9 @@ class Coordinator:
         on_closed: Callable[[Round], None] | None = None,
         recorded: Sequence[Round] = (),
     ) -> None:
-        if len(set(silos)) != len(silos) or not silos:
-            raise ProtocolError(
-                f"silos must have different names and there must be one at least, got {list(silos)};"
-                " rename them"
-            )
-        for name in silos:
-            if not is_showable(name):
-                raise ProtocolError(
-                    f"a silo's name must hold no control characters, got {name!a}; rename it"
-                )
+        check_silos(silos, min_silos)
         self.silos = tuple(silos)
         self.min_silos = len(self.silos) if min_silos is None else min_silos
-        if not 1 <= self.min_silos <= len(self.silos):
-            raise ProtocolError.about(
-                "min_silos",
-                must="lie between 1 and the {silos} silos",
-                got=str(self.min_silos),
-                advice="choose a number in between",
-                silos=len(self.silos),
-            )
         self.history: list[Round] = []
         self.outcome: Any = None
         self.done = False
@@ -298,6 +281,28 @@ class Coordinator:
             run=self.run,
             n_rows=getattr(enrolled, "n_rows", None),
             keys=[each.key for each in others if isinstance(each, Present)],
+        )
+
+
+def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
+    """Refuse silos that no run can have."""
+    if len(set(silos)) != len(silos) or not silos:
+        raise ProtocolError(
+            f"silos must have different names and there must be one at least, got {list(silos)};"
+            " rename them"
+        )
+    for name in silos:
+        if not is_showable(name):
+            raise ProtocolError(
+                f"a silo's name must hold no control characters, got {name!a}; rename it"
+            )
+    if min_silos is not None and not 1 <= min_silos <= len(silos):
+        raise ProtocolError.about(
+            "min_silos",
+            must="lie between 1 and the {silos} silos",
+            got=str(min_silos),
+            advice="choose a number in between",
+            silos=len(silos),
         )
 
 

@@ -190,22 +190,19 @@ class _Pooled:
             square = rng.standard_normal((spectrum.size, spectrum.size)) * noise_std
             self._noise = (square + square.T) / 2  # diagonal std τ, off the diagonal τ/√2
 
-    def begin(self, run: str) -> None:
-        """Do nothing: a rehearsal is one run."""
-
     def check_affordable(self) -> None:
         """Do nothing: a rehearsal spends nothing."""
 
-    def mean(self) -> MeanRow:
+    def mean(self, *, run: str) -> MeanRow:
         """Return the mean row: zero, for the spectrum is that of the centred moment."""
         return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))
 
-    def steps(self, ask: AskSteps) -> LocalSteps:
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return local steps on the noised diagonal moment."""
         outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
         return replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
 
-    def moment(self) -> PackedMoment:
+    def moment(self, *, run: str) -> PackedMoment:
         """Return the noised diagonal moment."""
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None

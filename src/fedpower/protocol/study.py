@@ -90,7 +90,7 @@ class Study:
             raise InputError(
                 f"noise must be one of {', '.join(NOISE_MODES)}, got {self.noise!r}; choose one"
             )
-        if (self.noise == "none") != math.isinf(self.epsilon):
+        if self.is_private == math.isinf(self.epsilon):
             raise InputError(
                 f"noise mode {self.noise!r} and epsilon={self.epsilon} contradict each other; "
                 "epsilon=inf goes with noise='none' and only with it"
@@ -147,6 +147,11 @@ class Study:
             )
         if self.attempts < 1:
             raise InputError(f"attempts must be at least 1, got {self.attempts}; give 1 or more")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is promised about the rows: then, and only then, what leaves is noised."""
+        return self.noise != "none"
 
     @property
     def digest(self) -> str:

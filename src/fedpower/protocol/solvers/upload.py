@@ -296,7 +296,7 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     attempts = free = 0
     for number in itertools.count():
         called = yield Ask(body=CallRoll(attempt=number), silos=there, step=0)
-        roll = _roll(called.answers, study, run=settings.run, attempt=number)
+        roll = _roll(called, study, run=settings.run, attempt=number)
         if len(roll.places) < study.min_silos:
             break
         opened = yield Ask(body=AskMasked(roll=roll.to_bytes()), silos=tuple(roll.sizes), step=1)
@@ -346,17 +346,15 @@ def summed(uploads: dict[str, MaskedMoment], roll: Roll, study: Study) -> Array:
     )
 
 
-def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) -> Roll:
-    """Return the roll of those whose place is signed by the identity that the study lists for them."""
-    places = []
-    for name, public in study.identities:
-        if name not in answers or not 0 <= answers[name].charged < study.attempts:
-            continue
-        told = answers[name]
-        place = Place(silo=name, n_rows=told.n_rows, key=told.key, signature=told.signature)
-        if place.is_signed(public, study=study.digest, run=run, attempt=attempt):
-            places.append(place)
-    return Roll(study=study.digest, run=run, attempt=attempt, places=tuple(places))
+def _roll(called: Round, study: Study, *, run: str, attempt: int) -> Roll:
+    """Return the roll of those who can be charged once more; `receiving` has seen to the signatures."""
+    there: dict[str, Present] = called.answers
+    places = tuple(
+        Place(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
+        for name, each in ((name, there.get(name)) for name, _ in study.identities)
+        if each is not None and each.charged < study.attempts
+    )
+    return Roll(study=study.digest, run=run, attempt=attempt, places=places)
 
 
 def _may_be_charged(opened: Round) -> bool:
