@@ -39,7 +39,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedpower.errors import BudgetError, InputError, LedgerError, Sentence
-from fedpower.privacy.accounting import epsilon_of, mu_of
+from fedpower.privacy.accounting import check_delta, epsilon_of, mu_of
 from fedpower.privacy.data_version import DEFAULT_VERSION, BookedAs, DataVersion, check_label
 from fedpower.privacy.ledger_store import SCHEMA_VERSION, Store
 
@@ -161,9 +161,7 @@ def checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
             f"epsilon must be positive and finite, got {epsilon:g}; "
             "a ledger cannot account for releases without noise"
         )
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, got {delta:g}; 1e-6 is usual")
-    return epsilon, delta
+    return epsilon, check_delta(delta)
 
 
 def checked_charge(mu: float, slack_delta: float) -> tuple[float, float]:
