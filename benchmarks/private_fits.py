@@ -61,7 +61,7 @@ class Federation:
             self._treatment,
             rank=16,
             steps=20,
-            public_facts_only=True,
+            private=True,
             on_lattice=True,
         )
         self.reading_seconds = time.process_time() - began

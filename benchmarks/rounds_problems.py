@@ -7,8 +7,7 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
-from fedpower.experiments.driven import drive as drive_silos
-from fedpower.experiments.driven import silos_of
+from fedpower.experiments.driven import drive_silos, silos_of
 from fedpower.linalg import heterogeneity, sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments

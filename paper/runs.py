@@ -10,12 +10,12 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedpower.engines.inprocess import Answers, available_cores, blas_threads
+from fedpower.engines.inprocess import available_cores, blas_threads
 from fedpower.experiments.driven import (
     KeptMoment,
     Ledgers,
     RememberingSilo,
-    drive,
+    drive_silos,
     keep,
     ledgers_for,
     pooled_moment,
@@ -24,6 +24,7 @@ from fedpower.experiments.driven import (
 from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import Answers
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import KrylovSettings, SolverSettings, start
 from fedpower.protocol.study import Study
@@ -203,7 +204,7 @@ class _Repetition:
     ) -> tuple[Coordinator, list[Array]]:
         """Return one run from the start that all runs of this repetition share."""
         rng = np.random.default_rng(derived_seed(self.name, "start"))
-        return drive(start(settings, rng), silos, study=study)
+        return drive_silos(start(settings, rng), silos, study=study)
 
     def _truth(self, silos: dict[str, KeptMoment]) -> Array:
         """Return U_k: the leading eigenvectors of the pooled moment."""

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
-from fedpower.protocol import Coordinator, Silo, Study, every
+from fedpower.protocol import Coordinator, Study, driving, every
+from fedpower.protocol.driving import in_turn
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
-from fedpower.protocol.silo import open_releases
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import (
     KrylovSettings,
     PowerSettings,
@@ -95,13 +97,13 @@ class Party:
         self.asked: dict[int, Message] = {}
         self.n_asked = 0
         self.ledger: Ledger | None = None
-        if self.study.noise != "none" and self.folder is None:
+        if self.study.is_private and self.folder is None:
             self.ledger = Ledger.in_memory(*CAP, silo=self.name)
         self.restart()
 
     def restart(self) -> None:
         """Begin a new process: all that was in memory is gone."""
-        if self.study.noise != "none" and self.folder is not None:
+        if self.study.is_private and self.folder is not None:
             path = self.folder / f"{self.name}.ledger"
             if self.ledger is None:
                 Ledger.create(
@@ -109,7 +111,7 @@ class Party:
                 ).close()
             self.stop()
             self.ledger = Ledger.open(path)
-        releases = open_releases(
+        self.silo = assemble(
             self.name,
             ArrayMoment(self.rows),
             self.study,
@@ -119,7 +121,6 @@ class Party:
                 silo=self.name, version="1", columns="all columns", fingerprint=self.name
             ),
         )
-        self.silo = Silo(self.name, self.study, releases)
 
     def stop(self) -> None:
         if self.ledger is not None:
@@ -144,7 +145,7 @@ class Party:
             for each in self.asked.values()
             if isinstance(each.body, AskMean | AskSteps | AskMoment)
         }
-        if self.study.noise == "none":
+        if not self.study.is_private:
             return 0
         return len(charged) if self.study.noise != "moment" else min(1, len(charged))
 
@@ -171,14 +172,8 @@ def coordinator_of(case: str, **options: Any) -> Coordinator:
 
 def deliver(coordinator: Coordinator, parties: Mapping[str, Party], *, rounds: int = 10**6) -> None:
     """Deliver every message once and in order, for so many rounds at most."""
-    for _ in range(rounds):
-        if coordinator.done:
-            return
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
-            if coordinator.done or coordinator.history[-1].number != number:
-                break  # the first K were enough
-            coordinator.receive(parties[question.silo].answer(question))
+    for _ in islice(driving.rounds(coordinator, in_turn(parties)), rounds):
+        pass
 
 
 def outcome_of(case: str, coordinator: Coordinator) -> Outcome:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpower.protocol import Coordinator, Silo, Study
+from fedpower.protocol import Coordinator, Silo, Study, driving
+from fedpower.protocol.driving import Asking, in_turn
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.solvers import PowerSettings, Solution, fedpower
@@ -36,10 +37,12 @@ def make_coordinator(
 def drive(coordinator: Coordinator, silos: dict[str, Silo]) -> list[Message]:
     """Deliver every message once and in order; return all questions asked."""
     asked: list[Message] = []
-    while not coordinator.done:
-        for question in coordinator.next():
-            asked.append(question)
-            coordinator.receive(silos[question.silo].answer(question))
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        asked.extend(questions)
+        return in_turn(silos)(questions)
+
+    driving.drive(coordinator, ask)
     return asked
 
 

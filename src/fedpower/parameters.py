@@ -27,7 +27,7 @@ class Rule:
     Attributes
     ----------
     must, advice
-        The sentence of a refusal: "<name> must <must>, got <value>; <advice>".
+        The parts of a refusal, as `InputError.about` has them.
     holds
         Whether a value is allowed.
     kinds
@@ -45,7 +45,7 @@ class Rule:
     def check(self, name: str, value: object) -> None:
         """Refuse a value that is not allowed, in one sentence."""
         if not self.holds(value):
-            raise InputError(f"{name} must {self.must}, got {value!r}; {self.advice}")
+            raise InputError.about(name, must=self.must, got=repr(value), advice=self.advice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ _FLAG = Rule(
 )
 _EPSILON = Rule(
     must="be above 0",
-    advice="1 is usual, and float('inf') means no privacy",
+    advice="1 is usual, and {unbounded} means no privacy",
     holds=lambda value: _is_number(value) and value > 0,
     kinds=(int, float),
 )
@@ -136,7 +136,7 @@ _TOL = Rule(
 )
 _DEADLINE = Rule(
     must="be a positive number of seconds",
-    advice="None waits for every silo",
+    advice="{never}",
     holds=lambda value: value is None or (_is_number(value) and value > 0),
     kinds=(int, float),
 )

@@ -1,40 +1,92 @@
 """Sentences speak of options, and leave the user's own names alone."""
 
+import copy
+import pickle
+
 import pytest
 
 from fedpower.cli.words import in_options
-from fedpower.data.columns import without
+from fedpower.data.columns import not_a_number
+from fedpower.errors import InputError, Sentence
+from fedpower.parameters import SPECS
 
 
 @pytest.mark.parametrize(
-    ("sentence", "reported"),
+    ("template", "in_python", "on_the_command_line"),
     [
-        ("n_steps must be 1, got 0", "--n-steps must be 1, got 0"),
-        ("between n_components=3 and 9", "between -k=3 and 9"),
-        (f"drop it ({without('sex')}) or", "drop it (--drop 'sex') or"),
-        (
-            'leave them out with extra_columns="drop" (extra="drop" of open_source)',
-            "leave them out with --extra drop",
-        ),
-        ("name them with open_source(data, columns=[...])", "name them with --columns a,b,..."),
-        ("column 'n_steps' of x.csv", "column 'n_steps' of x.csv"),
-        ("/data/row_norm.csv must exist", "/data/row_norm.csv must exist"),
-        ("row_norm.csv must exist", "row_norm.csv must exist"),
-        ("pass center=False", "pass --no-center"),
-        ("to min(n_samples, n_features)=6 or", "to the smaller of rows and columns, 6, or"),
+        ("{n_steps} must be 1", "n_steps must be 1", "--n-steps must be 1"),
+        ("between {n_components:3} and 9", "between n_components=3 and 9", "between -k 3 and 9"),
+        ("with {noise:moment}", "with noise='moment'", "with --noise moment"),
+        ("or {epsilon:inf}", "or epsilon=inf", "or --epsilon inf"),
+        ("pass {center:False}", "pass center=False", "pass --no-center"),
+        ("got {normalize:True}", "got normalize=True", "got --normalize"),
+        ("set {one_shot_start}", "set one_shot_start", "set --one-shot-start"),
+        ("{without_extra}", 'extra_columns="drop" (extra="drop" of open_source)', "--extra drop"),
+        ("{smaller_side:6}", "min(n_samples, n_features)=6", "the smaller of rows and columns, 6"),
+        ("{steps}", "{2, 4, 5}", "2,4,5"),
     ],
-)
-def test_parameters_become_options(sentence: str, reported: str):
-    assert in_options(sentence) == reported
+)  # fmt: skip
+def test_a_parameter_is_called_as_python_or_the_command_line_does(
+    template: str, in_python: str, on_the_command_line: str
+):
+    assert Sentence(template) == in_python
+    assert in_options(Sentence(template)) == on_the_command_line
+
+
+@pytest.mark.parametrize("name", ["n_steps", "{n_steps}", "{", "{0}", "row_norm.csv"])
+def test_what_the_user_named_is_left_as_it_is(name: str):
+    said = Sentence("column {name!r} must go, with {row_norm}", name=name)
+    assert said == f"column {name!r} must go, with row_norm"
+    assert in_options(said) == f"column {name!r} must go, with --row-norm"
+    assert in_options(f"n_steps of {name}") == f"n_steps of {name}", "no sentence about parameters"
+
+
+def test_a_sentence_within_a_sentence_is_said_in_the_same_words():
+    within = Sentence("{tol}", tol_is="unused")
+    assert in_options(Sentence("raise {what}", what=within)) == "raise --tol"
+
+
+def test_copies_of_a_sentence_know_its_parameters():
+    said = Sentence("{n_steps} must be {least}", least="{odd}")
+    for other in (copy.deepcopy(said), pickle.loads(pickle.dumps(said))):  # noqa: S301
+        assert other == said
+        assert in_options(other) == "--n-steps must be {odd}"
+
+
+def test_an_error_about_a_parameter_has_its_parts():
+    error = InputError.about(
+        "iteration_rank",
+        must="lie between {n_components:{k}} and {most}",
+        got="{9}",
+        advice="choose one",
+        k=2,
+        most=5,
+    )
+    parts = (error.parameter, error.must, error.got, error.advice)
+    assert parts == ("iteration_rank", "lie between n_components=2 and 5", "{9}", "choose one")
+    assert str(error) == "{} must {}, got {}; {}".format(*parts)
+    assert in_options(error.args[0]) == (
+        "--iteration-rank must lie between -k 2 and 5, got {9}; choose one"
+    )
+
+
+def test_every_rule_of_a_parameter_refuses_in_its_option_s_name():
+    for name, spec in SPECS.items():
+        if spec.rule is not None and spec.option is not None:
+            with pytest.raises(InputError) as refused:
+                spec.rule.check(name, {})
+            assert refused.value.parameter == name
+            assert in_options(refused.value.args[0]).startswith(spec.option.split("/")[0])
 
 
 def test_a_command_is_told_of_no_option_that_it_lacks():
-    sentence = f"drop the column ({without('sex')}) or turn it into numbers"
-    assert in_options(sentence, "transform") == "drop the column or turn it into numbers"
-    reported = in_options(sentence, "silo")
-    assert (
-        reported
-        == "drop the column (drop = ['sex'] in [data] of the silo file) or turn it into numbers"
+    sentence = not_a_number("north.csv", "sex", "text", 0).args[0]
+    drop = "column 'sex' of north.csv must hold numbers, got text at row 1; drop the column"
+    assert in_options(sentence) == f"{drop} (--drop 'sex') or turn it into numbers"
+    assert in_options(sentence, "transform") == f"{drop} or turn it into numbers"
+    assert in_options(sentence, "silo") == (
+        f"{drop} (drop = ['sex'] in [data] of the silo file) or turn it into numbers"
     )
-    surplus = 'leave them out with extra_columns="drop" (extra="drop" of open_source)'
-    assert in_options(surplus, "silo").endswith('extra_columns = "drop" in [data] of the silo file')
+    surplus = Sentence("{without_extra}")
+    assert in_options(surplus, "silo") == 'extra_columns = "drop" in [data] of the silo file'
+    assert in_options(Sentence("lower {min_silos}"), "run") == "lower min_silos", "the study's key"

@@ -100,9 +100,9 @@ def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
     rows = sample().astype(np.float32)
     rule = RowTreatment(row_norm=4.0)
     tensor = open_source(torch.tensor(rows, device=DEVICE))
-    found = read_silos(
-        {"north": tensor}, rule, rank=3, steps=20, public_facts_only=True, device=DEVICE
-    )["north"]
+    found = read_silos({"north": tensor}, rule, rank=3, steps=20, private=True, device=DEVICE)[
+        "north"
+    ]
     assert "in float64" in found.choice.reason
     plain = local_moment(open_source(rows), rule, rank=3, steps=20)
     np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-14)

@@ -9,7 +9,7 @@ from nvflare.apis.signal import Signal
 from federations import coordinator_of, deliver, parties_of
 from fedpower.engines.flare import CoordinatorController
 from fedpower.engines.pacing import Pace
-from fedpower.errors import FedpowerError, InputError, ProtocolError
+from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.protocol import Coordinator
 
 Ended = tuple[Coordinator | None, str | None, bool]
@@ -28,8 +28,11 @@ class Opens(CoordinatorController):
             raise self.opened
         return self.opened, Pace(deadline=1.0)
 
-    def close(self, coordinator: Coordinator | None, reason: str | None, *, again: bool) -> None:
+    def close(
+        self, coordinator: Coordinator | None, reason: str | None, *, again: bool, refused: bool
+    ) -> None:
         self.ended.append((coordinator, reason, again))
+        self.refused = refused
 
 
 class Failing(Opens):
@@ -39,7 +42,7 @@ class Failing(Opens):
         super().__init__(coordinator)
         self.error = error
 
-    def _round(self, *_: object) -> NoReturn:
+    def _ask(self, *_: object) -> NoReturn:
         raise self.error
 
 
@@ -64,6 +67,13 @@ def test_too_few_answers_may_be_more_in_another_job() -> None:
     coordinator = coordinator_of("fedpower")
     failing = Failing(coordinator, ProtocolError("round 1 needs 3 answers"))
     assert run(failing) == (coordinator, "round 1 needs 3 answers", True)
+
+
+@pytest.mark.parametrize("kind", [ProtocolError, RefusedError])
+def test_that_silos_refused_is_said_beside_the_sentence(kind: type[ProtocolError]) -> None:
+    controller = Failing(coordinator_of("fedpower"), kind("silo 'refused: no' is silent"))
+    assert run(controller)[1:] == ("silo 'refused: no' is silent", True)
+    assert controller.refused is (kind is RefusedError)
 
 
 def test_what_a_solver_refuses_it_would_refuse_again() -> None:

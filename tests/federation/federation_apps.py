@@ -122,15 +122,12 @@ class HeldController(StudyController):
         self._asked = {}
         self._again = []
 
-    def _ask(self, questions, fl_ctx):
-        listed = list(questions)
-        for each in listed:
-            self._asked.setdefault(each.round, {})[each.silo] = each
-        return super()._ask(listed, fl_ctx)
+    def _ask(self, question, fl_ctx):
+        self._asked.setdefault(question.round, {})[question.silo] = question
+        return super()._ask(question, fl_ctx)
 
-    def _round(self, coordinator, pace, abort_signal, fl_ctx):
-        number = coordinator.history[-1].number
-        super()._round(coordinator, pace, abort_signal, fl_ctx)
+    def _closed(self, closed, fl_ctx):
+        number = closed.number
         hold(self._folder, f"between-{number}")
         if (self._folder / f"replay-{number - 1}").exists():
             self._replay(number - 1, fl_ctx)
@@ -139,9 +136,10 @@ class HeldController(StudyController):
 
     def _replay(self, number, fl_ctx):
         """Ask an old round's questions again; keep digests of what comes back."""
-        standing = super()._ask(self._asked[number].values(), fl_ctx)
+        ask = super()._ask
+        asked = [ask(question, fl_ctx) for question in self._asked[number].values()]
         digests = {}
-        for _ in standing:
+        for _ in filter(None, asked):
             name, result = self._arrived.get(timeout=WAIT_S)
             digests[name] = hashlib.sha256(result[KEY]).hexdigest()
         (self._folder / "replayed.json").write_text(json.dumps(digests))

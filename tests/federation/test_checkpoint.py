@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from fedpower.errors import ProtocolError
 from fedpower.federation.coordinator_node import Checkpoint, CoordinatorNode
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol import journal
+from fedpower.protocol import driving, journal
+from fedpower.protocol.driving import in_turn
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.silo import Silo
 
@@ -52,12 +54,12 @@ class Counted:
         return [0 if each is None else each.spent().n_releases for each in self.ledgers.values()]
 
     def finish(self, node: CoordinatorNode, rounds: int = 10**6) -> None:
-        for _ in range(rounds):
-            if node.coordinator.done:
-                return
-            for asked in node.coordinator.next():
-                self.n += 1
-                node.coordinator.receive(self.silos[asked.silo].answer(asked))
+        def ask(questions):
+            self.n += len(questions)
+            return in_turn(self.silos)(questions)
+
+        for _ in islice(driving.rounds(node.coordinator, ask), rounds):
+            pass
 
 
 def reported(node: CoordinatorNode) -> bytes:

@@ -1,15 +1,17 @@
 """The runner's decisions: which run to take up, and whether another job could fare better."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nvflare.fuel.hci.client import api
 from studies import write_study
 
 from fedpower.errors import ProtocolError
 from fedpower.federation import runner as running
-from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, Runner
+from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, Desk, Runner
 
 
 @pytest.fixture
@@ -61,12 +63,19 @@ def test_a_run_that_cannot_be_opened_is_not_tried_again(kit: Path) -> None:
 
 
 def test_a_refusal_is_told_with_what_to_do(kit: Path) -> None:
-    state = {"reason": "silo 'north' refused: no budget is left", "again": True}
+    state = {"reason": "silo 'north' refused: no budget is left", "again": True, "refused": True}
     with pytest.raises(ProtocolError, match=r"no budget is left; .* run again with --resume"):
         runner_with(kit, [])._consider(state)
 
 
-@pytest.mark.parametrize("state", [{}, {"reason": "round 1 needs 3 answers", "again": True}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"reason": "round 1 needs 3 answers", "again": True, "refused": False},
+        {"reason": "bring back silo 'refused: no'", "again": True, "refused": False},
+    ],
+)
 def test_what_may_be_better_another_time_is_taken_up_again(
     state: dict[str, Any], kit: Path
 ) -> None:
@@ -74,6 +83,35 @@ def test_what_may_be_better_another_time_is_taken_up_again(
     runner_with(kit, said)._consider(state)
     assert len(said) == 1
     assert said[0].startswith("taking the run up again: ")
+
+
+def test_only_flare_is_kept_from_speaking(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    level = logging.getLogger("nvflare").level
+    monkeypatch.setattr(api, "_print_hci_message", api._print_hci_message)  # put back afterwards
+    before = logging.getLogger().level
+    try:
+        running._quieten_flare()
+        assert logging.getLogger().level == before
+        assert not logging.getLogger("nvflare.fuel").isEnabledFor(logging.ERROR)
+        assert logging.getLogger("another").isEnabledFor(logging.ERROR)
+        print("a caller's own words")
+        api.AdminAPI._print_hci(None, "Connecting to FLARE ...")
+    finally:
+        logging.getLogger("nvflare").setLevel(level)
+    assert capsys.readouterr().out == "a caller's own words\n"
+
+
+def test_what_flare_raises_is_no_answer_and_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def do_app_command(self, *_: object) -> None:
+            raise AttributeError("a cell that is gone")
+
+    with caplog.at_level(logging.DEBUG):
+        assert Desk(Broken(), "heart").progress("job") is None
+    assert "a cell that is gone" in caplog.text
 
 
 class Told:

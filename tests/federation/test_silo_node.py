@@ -134,7 +134,7 @@ def test_a_look_at_a_silo_changes_no_file(tmp_path: Path) -> None:
     before = files_of(tmp_path)
     with open_silo(study, silo) as node:
         assert node.affordable
-        assert node.price > 0
+        assert node.budget is not None
         assert node.moment.n_rows == 60
     assert files_of(tmp_path) == before
 
@@ -167,7 +167,7 @@ def test_opening_charges_nothing_and_answering_charges_once(tmp_path: Path) -> N
 def test_an_exact_study_needs_no_ledger(tmp_path: Path) -> None:
     study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
     with open_silo(study, write_silo(tmp_path, cap=None)) as node:
-        assert (node.ledger, node.price, node.affordable) == (None, 0.0, True)
+        assert (node.ledger, node.budget, node.affordable) == (None, None, True)
         assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
 
 

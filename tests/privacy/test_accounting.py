@@ -130,8 +130,8 @@ def test_total_variation_costs_one_plus_e_to_the_epsilon():
     [
         (lambda: multiplier_of(0.0, 1e-6), "epsilon must be above 0"),
         (lambda: multiplier_of(math.nan, 1e-6), "epsilon must be above 0"),
-        (lambda: multiplier_of(1.0, 0.0), "delta must be between 0 and 1"),
-        (lambda: epsilon_of(1.0, 1.0), "delta must be between 0 and 1"),
+        (lambda: multiplier_of(1.0, 0.0), "delta must lie between 0 and 1"),
+        (lambda: epsilon_of(1.0, 1.0), "delta must lie between 0 and 1"),
         (lambda: epsilon_of(-1.0, 0.1), "mu must be a number of at least 0"),
     ],
 )

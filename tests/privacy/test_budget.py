@@ -82,7 +82,7 @@ def test_a_moment_of_one_study_can_be_shared_with_one_of_another_rank():
         ({"epsilon": math.inf}, "from 0.0001 to 60, or inf"),
         ({"epsilon": 0.0}, "got 0; a smaller one leaves nothing but noise"),
         ({"epsilon": 59.0, "delta": 1e-12}, "delta must exceed"),
-        ({"delta": 0.0}, "delta must be between"),
+        ({"delta": 0.0}, "delta must lie between"),
     ],
 )
 def test_a_promise_that_cannot_be_kept_is_refused(change, sentence):

@@ -88,8 +88,8 @@ def test_the_default_delta_is_well_below_one_over_n():
     ("change", "sentence"),
     [
         ({"epsilon": -1.0}, "epsilon must be above 0"),
-        ({"delta": 0.0}, "delta must be between 0 and 1"),
-        ({"delta": 1.0}, "delta must be between 0 and 1"),
+        ({"delta": 0.0}, "delta must lie between 0 and 1"),
+        ({"delta": 1.0}, "delta must lie between 0 and 1"),
         ({"n_rows": 0}, "n_rows must be"),
         ({"n_steps": 0}, "n_steps must be"),
         ({"n_steps": 2.5}, "n_steps must be"),

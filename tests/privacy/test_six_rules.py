@@ -26,7 +26,7 @@ from fedpower.estimator.terms import ClippingWarning
 from fedpower.privacy import noise
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fedpower.protocol import silo as open_releases
+from fedpower.protocol import silo as assembling
 
 MODES = pytest.mark.parametrize("mode", ["moment", "step", "paper"])
 
@@ -113,7 +113,7 @@ def test_a_federation_uses_the_system_s_noise_unless_an_experiment_says_otherwis
         def __init__(self):
             made.append(self)
 
-    monkeypatch.setattr(open_releases, "SystemNoise", Counted)
+    monkeypatch.setattr(assembling, "SystemNoise", Counted)
     fit("moment")
     assert made
     assert inspect.signature(embedded.federate).parameters["noise"].default is None

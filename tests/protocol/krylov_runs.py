@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedpower.linalg import orth
-from fedpower.protocol import Coordinator, Silo
+from fedpower.protocol import Coordinator, Silo, driving
+from fedpower.protocol.driving import Asking
+from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import KrylovSettings, Solution, start
 from problems import Array
 from runs import make_silos
@@ -70,18 +72,14 @@ def drive(
     )
     order = np.random.default_rng(seed + 1)
     dead_from = dead_from or {}
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        questions = list(coordinator.next())
-        if late:
-            questions = [questions[place] for place in order.permutation(len(questions))]
-        for question in questions:
-            if coordinator.done or coordinator.history[-1].number != number:
-                break
-            if number < dead_from.get(question.silo, 10_000):
-                coordinator.receive(silos[question.silo].answer(question))
-        if not coordinator.done and coordinator.history[-1].number == number:
-            coordinator.deadline()
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        places = order.permutation(len(questions)) if late else range(len(questions))
+        for question in (questions[place] for place in places):
+            if question.round < dead_from.get(question.silo, 10_000):
+                yield silos[question.silo].answer(question)
+
+    driving.drive(coordinator, ask)
     return coordinator.outcome, coordinator
 
 

@@ -16,12 +16,14 @@ from federations import (
     Party,
     closed_rounds,
     coordinator_of,
+    deliver,
     parties_of,
     result_bytes,
     study_of,
 )
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Receipt, journal
+from fedpower.protocol.driving import Asking, drive
 from fedpower.protocol.messages import Enrolment, Message, PackedMoment, Refusal
 from fedpower.protocol.roll import signed_content
 
@@ -99,20 +101,18 @@ def carried(
     spoil: Callable[[Message], list[Message]],
 ) -> None:
     """Drive a run in which one silo's answers to one round are replaced; deadlines close what is open."""
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
-            if coordinator.done or coordinator.history[-1].number != number:
-                break
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        for question in questions:
             answer = parties[question.silo].answer(question)
             if question.silo == BAD and question.round == bad_round:
                 for each in spoil(answer):
-                    receipt = coordinator.receive(each)
-                    assert receipt in (Receipt.MALFORMED, Receipt.LATE), (each, receipt)
+                    yield each
+                    assert BAD in coordinator.history[-1].set_aside, each
             else:
-                coordinator.receive(answer)
-        if not coordinator.done and coordinator.history[-1].number == number:
-            coordinator.deadline()
+                yield answer
+
+    drive(coordinator, ask)
 
 
 def ending(case: str, bad_round: int, spoil: Callable[[Message], list[Message]]) -> Any:
@@ -148,20 +148,21 @@ def without_it(case: str, bad_round: int) -> Any:
 def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case: str) -> None:
     """All of them at every round, one after another; then the honest answer, which is taken."""
     coordinator, parties = coordinator_of(case), parties_of(case)
-    while not coordinator.done:
-        for question in coordinator.next():
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        for question in questions:
             answer = parties[question.silo].answer(question)
-            if question.silo == BAD:
-                for _, body in mutations(answer.body):
-                    current = coordinator.history[-1]
-                    assert coordinator.receive(replace(answer, body=body)) is Receipt.MALFORMED
-                    assert " must " in current.set_aside[BAD]
-                    assert current.set_aside[BAD].isprintable()
-            assert coordinator.receive(answer) is Receipt.ACCEPTED
+            for _, body in mutations(answer.body) if question.silo == BAD else ():
+                current = coordinator.history[-1]
+                current.set_aside.clear()
+                yield replace(answer, body=body)
+                assert " must " in current.set_aside[BAD]
+                assert current.set_aside[BAD].isprintable()
+            yield answer
+
+    drive(coordinator, ask)
     whole = coordinator_of(case)
-    while not whole.done:
-        for question in whole.next():
-            whole.receive(parties[question.silo].answer(question))
+    deliver(whole, parties)
     assert result_bytes(case, coordinator) == result_bytes(case, whole)
     assert not any(each.set_aside for each in coordinator.history)
 
@@ -175,19 +176,18 @@ def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(
     parties = secure_silos.parties(study)
     names = [name for name, _ in study.identities]
     coordinator = secure_silos.coordinator_of(study)
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        for question in questions:
             answer = parties[question.silo].silo.answer(question)
             if question.silo == names[-1] and question.round == bad_round:
                 ways = mutations(answer.body)
-                answer = replace(answer, body=ways[place % len(ways)][1])
-                assert coordinator.receive(answer) is Receipt.MALFORMED
+                yield replace(answer, body=ways[place % len(ways)][1])
                 assert names[-1] in coordinator.history[-1].set_aside
             else:
-                coordinator.receive(answer)
-        if not coordinator.done and coordinator.history[-1].number == number:
-            coordinator.deadline()
+                yield answer
+
+    drive(coordinator, ask)
     assert list(coordinator.outcome.sizes) == names[:-1]
 
 
@@ -198,9 +198,9 @@ def test_a_key_that_gives_no_secret_or_is_another_s_is_set_aside() -> None:
     names = [name for name, _ in study.identities]
     coordinator = secure_silos.coordinator_of(study)
     keys: dict[str, bytes] = {}
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        for question in questions:
             answer = parties[question.silo].silo.answer(question)
             if question.round == 1 and question.silo == names[-1]:
                 for key in (bytes(32), keys[names[0]]):
@@ -214,14 +214,14 @@ def test_a_key_that_gives_no_secret_or_is_another_s_is_set_aside() -> None:
                     )
                     signature = secure_silos.KEYS[names[-1]].sign(content)
                     body = replace(answer.body, key=key, signature=signature)
-                    assert coordinator.receive(replace(answer, body=body)) is Receipt.MALFORMED
+                    yield replace(answer, body=body)
                     assert "a key on the roll" in coordinator.history[-1].set_aside[names[-1]]
                 continue
             if question.round == 1:
                 keys[question.silo] = answer.body.key
-            coordinator.receive(answer)
-        if not coordinator.done and coordinator.history[-1].number == number:
-            coordinator.deadline()
+            yield answer
+
+    drive(coordinator, ask)
     assert list(coordinator.outcome.sizes) == names[:-1]
 
 

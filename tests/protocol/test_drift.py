@@ -175,7 +175,7 @@ def test_where_products_are_noised_the_extra_one_is_refused_and_nothing_is_charg
         assert isinstance(answer, Refusal)
         assert "one more release" in answer.reason
         with pytest.raises(ProtocolError, match="one more release"):
-            silo._releases.steps(ask)
+            silo.releases.steps(ask, run="run")
         assert not ledger.entries()
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, Receipt, Silo, Study, decode, encode, every
+from fedpower.protocol import Coordinator, Receipt, Silo, Study, decode, driving, encode, every
+from fedpower.protocol.driving import Asking, in_turn
 from fedpower.protocol.messages import LocalSteps, Message, Refusal
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, fedpower, krylov
 from networks import Network
@@ -94,16 +95,19 @@ def test_a_straggler_past_the_deadline_is_left_out_of_the_round_and_asked_again_
 ):
     coordinator, silos = federation(min_silos=3)
     late: list[Message] = []
-    while not coordinator.done:
-        for question in coordinator.next():
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        if late:
+            assert coordinator.receive(late.pop()) is Receipt.LATE
+        for question in questions:
             answer = silos[question.silo].answer(question)
             if question.silo == "silo-2" and question.round == 2:
                 late.append(answer)
-                continue
-            coordinator.receive(answer)
-        if late and coordinator.history[-1].number == 2:
-            coordinator.deadline()
-            assert coordinator.receive(late[0]) is Receipt.LATE
+            else:
+                yield answer
+
+    driving.drive(coordinator, ask)
+    assert not late
     answered = [len(r.answers) for r in coordinator.history]
     assert answered == [4, 4, 3, 4, 4]
 
@@ -133,9 +137,9 @@ def test_a_refusal_counts_as_no_answer_and_its_reason_is_told() -> None:
 
 def test_non_finite_answers_are_malformed_and_the_silo_is_asked_again() -> None:
     coordinator, silos = federation()
-    while coordinator.history[-1].kind != "steps":
-        for each in coordinator.next():
-            coordinator.receive(silos[each.silo].answer(each))
+    for _ in driving.rounds(coordinator, in_turn(silos)):
+        if coordinator.history[-1].kind == "steps":
+            break
     question = coordinator.next()[0]
     answer = silos[question.silo].answer(question)
     assert isinstance(answer.body, LocalSteps)
@@ -171,13 +175,13 @@ def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(solver: object) 
         run="test",
         min_silos=3,
     )
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        for question in questions:
             if question.silo != "silo-3" or question.round != 1:
-                coordinator.receive(silos[question.silo].answer(question))
-        if not coordinator.done and coordinator.history[-1].number == number:
-            coordinator.deadline()
+                yield silos[question.silo].answer(question)
+
+    driving.drive(coordinator, ask)
     solution = coordinator.outcome
     assert list(solution.sizes) == ["silo-0", "silo-1", "silo-2"]
     rest = np.vstack(parts[:3])

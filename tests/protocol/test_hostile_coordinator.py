@@ -278,7 +278,7 @@ def test_what_a_study_has_no_price_for_is_refused(study, ledger):
         assert isinstance(ask(silo, steps(0, shift=1e9)), Refusal)
         assert isinstance(ask(silo, steps(0, pooled=GOOD)), Refusal)
         with pytest.raises(ProtocolError, match="drift-corrected"):  # the silo's check apart
-            silo._releases.steps(steps(0, pooled=GOOD))
+            silo.releases.steps(steps(0, pooled=GOOD), run="run")
     assert ledger.spent().n_releases == 0
 
 
@@ -294,7 +294,7 @@ def test_a_far_away_centre_is_paid_for_with_noise_or_refused(tmp_path, size):
             assert ledger.spent().n_releases == 0
         else:
             assert ledger.spent().n_releases == 1
-            exact = silo._releases._moment.product(GOOD, np.full(D, size))
+            exact = silo.releases._moment.product(GOOD, np.full(D, size))
             assert np.abs(answer.product - exact).max() > size**2 / 1e3
 
 

@@ -205,7 +205,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str
         parts = rotated(seed)
         silos = make_silos(parts, 4)
         for silo, part in zip(silos.values(), parts, strict=True):
-            silo._releases = Rounding(ArrayMoment(part))
+            silo.releases = Rounding(ArrayMoment(part))
         settings = KrylovSettings(
             n_features=D, rank=3, iteration_rank=4, tol=1e-12, max_rounds=40, **variant
         )
@@ -301,7 +301,7 @@ def test_the_algebraically_largest_lead_where_a_moment_is_indefinite() -> None:
         silos = make_silos([np.zeros((1, D))] * 2, 4)
         apart = 0.1 * np.diag(rng.standard_normal(D))
         for silo, side in zip(silos.values(), (1, -1), strict=True):
-            silo._releases = ExactReleases(Indefinite(matrix + side * apart))  # type: ignore[arg-type]
+            silo.releases = ExactReleases(Indefinite(matrix + side * apart))  # type: ignore[arg-type]
         settings = KrylovSettings(
             n_features=D, rank=3, iteration_rank=4, shift=lambda *_: 3.5, **variant
         )

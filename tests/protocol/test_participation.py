@@ -5,7 +5,8 @@ import pytest
 
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
-from fedpower.protocol import Silo, decaying, every
+from fedpower.protocol import decaying, driving, every
+from fedpower.protocol.driving import Asking, in_turn
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.solvers import PowerSettings
 from fedpower.protocol.solvers.shared import SiloSampler
@@ -71,39 +72,30 @@ def test_the_first_k_answers_close_a_round_and_later_ones_are_late() -> None:
         n_features=12, rank=3, iteration_rank=3, n_steps=4, n_participants=2, participation="first"
     )
     coordinator = make_coordinator(silos, settings, min_silos=2)
-    while not coordinator.done:
-        questions = coordinator.next()
+
+    def last_first(questions: tuple[Message, ...]) -> Asking:
         assert len(questions) == 4
-        for question in reversed(questions):
-            coordinator.receive(silos[question.silo].answer(question))
+        return in_turn(silos)(questions[::-1])
+
+    driving.drive(coordinator, last_first)
     assert [tuple(r.answers) for r in coordinator.history[1:]] == [("silo-2", "silo-3")] * 4
 
 
 def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
-    class Dropout:
-        """The first silo vanishes after the enrolment."""
-
-        def __init__(self, silo: Silo) -> None:
-            self.silo = silo
-
-        def answer(self, message: Message) -> Message | None:
-            return None if isinstance(message.body, AskSteps) else self.silo.answer(message)
-
     parts = split(spiked_rows(), [150] * 4)
     silos = make_silos(parts, 3)
     settings = PowerSettings(
         n_features=12, rank=3, iteration_rank=3, n_steps=40, schedule=decaying(4)
     )
     coordinator = make_coordinator(silos, settings, min_silos=3)
-    gone = Dropout(silos["silo-0"])
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
-            answer = (gone if question.silo == "silo-0" else silos[question.silo]).answer(question)
-            if answer is not None:
-                coordinator.receive(answer)
-        if not coordinator.done and coordinator.history[-1].number == number:
-            coordinator.deadline()
+
+    def without_the_first(questions: tuple[Message, ...]) -> Asking:
+        """Ask as if the first silo had vanished after the enrolment."""
+        for question in questions:
+            if question.silo != "silo-0" or not isinstance(question.body, AskSteps):
+                yield silos[question.silo].answer(question)
+
+    driving.drive(coordinator, without_the_first)
     rest = np.vstack(parts[1:])
     _, vectors = np.linalg.eigh(rest.T @ rest)
     assert sin_theta(coordinator.outcome.basis, vectors[:, ::-1][:, :3]) < 1e-10

@@ -149,7 +149,7 @@ def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
         silo = private_silo(replace(study, iteration_rank=D), ledger)
         answers = [ask(silo, WHOLE)] + ([ask(silo, AskMean())] if study.center else [])
         if study.noise == "moment":
-            moment, mean, trace = silo._releases._released()
+            moment, mean, trace = silo.releases._released()
             left = [np.concatenate([moment.ravel(), [trace], [] if mean is None else mean * SIDE])]
     if study.noise != "moment":
         left = [np.append(answers[0].product, answers[0].total_variance)]

@@ -13,6 +13,7 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.sensitivity import pack, summary_sensitivity
 from fedpower.protocol import Coordinator
+from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.private_study import (
     SMOOTHED,
@@ -190,9 +191,7 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
     )
     solver = fedpower(settings, np.random.default_rng(0))
     coordinator = Coordinator(solver, list(silos), study=study, run="run")
-    while not coordinator.done:
-        for question in coordinator.next():
-            coordinator.receive(silos[question.silo].answer(question))
+    drive(coordinator, in_turn(silos))
     sizes = dict.fromkeys(silos, 200)
     stated = state_privacy(study, budget, sizes, coordinator.history)
     for ledger in ledgers.values():

@@ -17,6 +17,7 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.privacy.sensitivity import pack, summary_size, unpack
 from fedpower.protocol import Coordinator
+from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import PackedMoment
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.private_study import budget_of, pooled_std
@@ -45,9 +46,7 @@ def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[
         study=study,
         run="a-run",
     )
-    while not coordinator.done:
-        for question in coordinator.next():
-            coordinator.receive(parties[question.silo].answer(question))
+    drive(coordinator, in_turn(parties))
     return coordinator, coordinator.history[-1].answers
 
 

@@ -257,7 +257,7 @@ def test_a_key_is_dead_after_its_upload(there):
     roll = called(STUDY, there)
     north = there["north"]
     words_of(north.upload(roll))
-    assert north.silo._releases._attempt.secret is None
+    assert north.silo.releases._attempt.secret is None
     assert refused(north.ask(CallRoll(attempt=0)), "must not be used twice")
 
 

@@ -27,7 +27,7 @@ from secure_silos import (
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.shares import shared_noise
-from fedpower.protocol import Receipt, Silo, Study
+from fedpower.protocol import Receipt, Silo, Study, driving
 from fedpower.protocol.messages import (
     AskMasked,
     AskMean,
@@ -52,18 +52,18 @@ centred = pytest.mark.parametrize("study", [STUDY, study_of(center=True)], ids=[
 
 def drive(coordinator, there, *, lost=frozenset(), spoil=None):
     """Deliver all but the (round, silo) that are lost, or spoilt; a round ends with its deadline."""
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
+
+    def ask(questions):
+        for question in questions:
             answer = there[question.silo].silo.answer
             if (question.round, question.silo) not in lost:
-                coordinator.receive(answer(question))
+                yield answer(question)
             elif spoil is not None:
-                reported = answer(question)
-                body = replace(reported.body, words=spoil(reported.body.words))
-                assert coordinator.receive(replace(reported, body=body)) is Receipt.MALFORMED
-        if not coordinator.done and coordinator.history[-1].number == number:
-            coordinator.deadline()
+                whole = answer(question)
+                yield replace(whole, body=replace(whole.body, words=spoil(whole.body.words)))
+                assert question.silo in coordinator.history[-1].set_aside
+
+    driving.drive(coordinator, ask)
     return coordinator.outcome
 
 
@@ -423,15 +423,15 @@ def test_a_place_whose_charges_cannot_be_is_left_off_the_roll(reported):
 def test_an_upload_whose_charges_cannot_be_is_as_if_it_had_not_come(reported):
     there = parties(STUDY)
     coordinator = coordinator_of(STUDY)
-    while not coordinator.done:
-        number = coordinator.history[-1].number
-        for question in coordinator.next():
+
+    def ask(questions):
+        for question in questions:
             answer = there[question.silo].silo.answer(question)
             if question.silo == "west" and question.round == 2:
                 answer = replace(answer, body=replace(answer.body, charged=reported))
-            coordinator.receive(answer)
-        if not coordinator.done and coordinator.history[-1].number == number == 2:
-            coordinator.deadline()
+            yield answer
+
+    driving.drive(coordinator, ask)
     assert list(coordinator.outcome.sizes) == ["north", "south", "east"]
 
 
@@ -439,9 +439,13 @@ def test_a_run_may_be_interrupted_at_no_cost_but_while_a_roll_is_open():
     there = parties(WHOLE)
     coordinator = coordinator_of(WHOLE)
     seen = []
-    while not coordinator.done:
+
+    def ask(questions):
         seen.append((coordinator.history[-1].kind, coordinator.interruptible))
-        answer_round(coordinator, there)
+        for question in questions:
+            yield there[question.silo].silo.answer(question)
+
+    driving.drive(coordinator, ask)
     assert seen == [("enrol", True), ("call-roll", True), ("masked-moment", False)]
 
 
@@ -560,10 +564,12 @@ def test_a_sum_over_bytes_on_a_wire_is_the_sum_over_objects():
             for place, name in enumerate(SIZES)
         }
         coordinator = coordinator_of(STUDY)
-        while not coordinator.done:
-            for question in coordinator.next():
-                answer = there[question.silo].silo.answer(carry(question))
-                assert coordinator.receive(carry(answer)) is Receipt.ACCEPTED
+
+        def ask(questions):
+            for question in questions:
+                yield carry(there[question.silo].silo.answer(carry(question)))
+
+        driving.drive(coordinator, ask)
         return coordinator.outcome
 
     direct = solved(lambda message: message)

@@ -11,6 +11,7 @@ from fedpower.cli.transform import scores_of
 from fedpower.errors import InputError
 from fedpower.report import Result
 from fedpower.report.atomic import new_file
+from fedpower.report.export import write_cells, write_csv, write_onnx, write_parquet, write_plink
 from fedpower.report.folder import read_whole
 
 FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
@@ -77,18 +78,12 @@ def export(
 def _write(result: Result, kind: str, place: Path, rows: Path | None) -> str:
     """Write one file and return what is in it."""
     if kind == "anndata":
-        from fedpower.report.export import write_cells  # noqa: PLC0415
-
         assert rows is not None
         count = write_cells(result, rows, place)
         return f"{count} cells with {result.n_components} scores each, components and variances"
     if kind == "onnx":
-        from fedpower.report.export import write_onnx  # noqa: PLC0415
-
         write_onnx(result, place)
         return f"a graph from rows of {result.n_features} columns to {result.n_components} scores"
-    from fedpower.report.export import write_csv, write_parquet  # noqa: PLC0415
-
     (write_csv if kind == "csv" else write_parquet)(result, place)
     return f"{result.n_features} features by {result.n_components} components"
 
@@ -97,8 +92,6 @@ def _plink(
     result: Result, rows: Path, id_column: str | None, output: Path, *, force: bool
 ) -> dict[Path, str]:
     """Write both files and return what is in each."""
-    from fedpower.report.export import write_plink  # noqa: PLC0415
-
     targets = [output.with_name(f"{output.name}{ending}") for ending in (".eigenvec", ".eigenval")]
     with ExitStack() as stack:
         eigenvec, eigenval = (

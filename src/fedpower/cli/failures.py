@@ -67,7 +67,7 @@ def told(error: Exception, command: str = "") -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), REFUSED
     if isinstance(error, FedpowerError):
-        return in_options(str(error), command), REFUSED
+        return in_options(error.args[0] if error.args else "", command), REFUSED
     if isinstance(error, OSError):
         where = "a file" if error.filename is None else f"{error.filename}"
         what = error.strerror or str(error) or type(error).__name__
@@ -94,7 +94,8 @@ def _plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
 
         def show(message: Warning | str, *_: Any, **__: Any) -> None:
-            click.echo(f"Warning: {in_options(' '.join(str(message).split()))}", err=True)
+            (said,) = message.args if isinstance(message, Warning) else (message,)
+            click.echo(f"Warning: {' '.join(in_options(said).split())}", err=True)
 
         warnings.showwarning = show
         yield

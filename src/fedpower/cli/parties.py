@@ -125,11 +125,11 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         ),
     }
     one = epsilon_of(study_mu(budget, node.moment.n_rows), delta)
-    if isinstance(node.releases, SecureReleases):
+    if isinstance(node.silo.releases, SecureReleases):
         facts |= {
             "epsilon_of_one_attempt": f"{one:.4g}",
             "attempts_at_most": terms.attempts,
-            "attempts_charged_so_far": node.releases.attempts_charged,
+            "attempts_charged_so_far": node.silo.releases.attempts_charged,
         }
     facts |= {
         "epsilon_of_this_study": f"{worst_epsilon(terms) if secure else one:.4g}",

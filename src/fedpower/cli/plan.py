@@ -213,7 +213,8 @@ def _print(
     out.print(shown)
     out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
     for remark in made.remarks:
-        out.print(f"{in_options(remark[0].upper() + remark[1:])}.", soft_wrap=True)
+        said = in_options(remark)
+        out.print(f"{said[0].upper()}{said[1:]}.", soft_wrap=True)
     found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
     if found and not isinstance(asked, int):
         out.print(f"It would find {found[0]} components for -k {asked}.", soft_wrap=True)

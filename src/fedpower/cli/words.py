@@ -1,73 +1,71 @@
-"""Sentences of the library in the words of the command line: `n_steps` is called --n-steps there."""
+"""What the command line calls parameters: `n_steps` is --n-steps there."""
 
-import re
+from collections.abc import Callable
 
-DROPPING = r" \(table\.drop\(columns='(.*?)'\), or open_source\(path, drop=\['\1'\]\) for a file\)"
-SURPLUS = r"extra_columns=[\"']drop[\"'] \(extra=[\"']drop[\"'] of open_source\)"
-ELSEWHERE = r"name another place"
-OF_FILES = ((DROPPING, r" (--drop '\1')"), (SURPLUS, "--extra drop"))
-OF_COMMANDS = {
-    "fit": OF_FILES,
-    "plan": OF_FILES,
-    "silo": (
-        (DROPPING, r" (drop = ['\1'] in [data] of the silo file)"),
-        (SURPLUS, 'extra_columns = "drop" in [data] of the silo file'),
-    ),
-    "study": (
-        (DROPPING, " by listing the others with --columns"),
-        (ELSEWHERE, "give another PATH"),
-    ),
-    "report": ((ELSEWHERE, "ask its owner for leave to write there"),),
+from fedpower.errors import Sentence, in_python
+
+_OF_FILES = {"without_column": " (--drop '{0}')", "without_extra": "--extra drop"}
+_OF_COMMANDS = {
+    "fit": _OF_FILES,
+    "plan": _OF_FILES,
+    "silo": {
+        "without_column": " (drop = ['{0}'] in [data] of the silo file)",
+        "without_extra": 'extra_columns = "drop" in [data] of the silo file',
+    },
+    "study": {
+        "without_column": " by listing the others with --columns",
+        "elsewhere": "give another PATH",
+    },
+    "report": {"elsewhere": "ask its owner for leave to write there"},
 }
-"""What some commands call otherwise than `PHRASES` does: how columns are left out, and where to write.
+"""What is done otherwise, by command: columns are left out, results are written elsewhere."""
 
-Commands that are not here take the columns that a result or a study names.
-"""
-
-PHRASES = (
-    (r"open_source\(data, columns=\[\.\.\.\]\)", "--columns a,b,..."),
-    (r"open_source\(path, n_features=\.\.\.\)", "--n-features"),
-    (r"(solver|noise|aggregation|weights)='(\w+)'", r"--\1 \2"),
-    (r"n_components='noise'", "-k noise"),
-    (r"center=False", "--no-center"),
-    (r"normalize=True", "--normalize"),
-    (r"epsilon=float\('inf'\)|float\('inf'\)", "inf"),
-    (r"min\(n_samples, n_features\)=(\d+),?", r"the smaller of rows and columns, \1,"),
-    (r"None waits for every silo", "leave it out to wait for every silo"),
-    (r"\{2, 4, 5\}", "2,4,5"),
-    (r"row_norm and normalize must", "row_norm and --normalize must"),
-    (r"; correct drop$", "; correct --drop"),
-    (ELSEWHERE, "name another with -o"),
-    (r"pass force=True", "pass --force"),
-    (r"pass a mapping from names to data", "write NAME=PATH to name them yourself"),
-)
-OPTIONS = {
-    "n_components": "-k",
-    "n_participants": "--participants",
-    "random_state": "--seed",
-    "n_jobs": "--jobs",
-    "row_norm": "--row-norm",
-    "iteration_rank": "--iteration-rank",
-    "local_steps": "--local-steps",
-    "n_steps": "--n-steps",
-    "max_rounds": "--max-rounds",
-    "min_silos": "--min-silos",
+_PHRASES = {
+    "without_column": "",  # elsewhere a result or a study names the columns
+    "with_columns": "--columns a,b,...",
+    "with_n_features": "--n-features",
+    "smaller_side": "the smaller of rows and columns, {0}",
+    "steps": "2,4,5",
+    "unbounded": "inf",
+    "never": "leave it out to wait for every silo",
+    "elsewhere": "name another with -o",
+    "silo_names": "write NAME=PATH to name them yourself",
+}
+_OPTIONS = {
     "n_features": "--n-features",
-    "tol": "--tol",
     "data_version": "--data-version",
     "data_set": "--data-set",
+    "drop": "--drop",
 }
-"""Parameters whose names cannot be taken for plain words, with the options that set them."""
+"""Options that are no parameters of a fit."""
 
-_ALONE = r"(?<![\w'\"/.=-])(%s)(?![\w'\"/.-])"
-_PARAMETER = re.compile(_ALONE % "|".join(OPTIONS))
+_FLAGS = {("center", "False"): "--no-center", ("force", "True"): "--force"}
+_STUDIED = ("run", "coordinator", "federation", "status")
+"""Commands that read parameters from a study file, whose keys are Python's names."""
 
 
 def in_options(sentence: str, command: str = "fit") -> str:
-    """Return a sentence of the library with parameters called as the options of a command.
+    """Return a sentence with its parameters called as the options of a command; others as they are."""
+    return sentence.said(_names(command)) if isinstance(sentence, Sentence) else sentence
 
-    Names in quotes and parts of paths are left as they are: they are the user's own.
-    """
-    for phrase, option in (*OF_COMMANDS.get(command, ((DROPPING, ""),)), *PHRASES):
-        sentence = re.sub(phrase, option, sentence)
-    return _PARAMETER.sub(lambda found: OPTIONS[found[1]], sentence)
+
+def _names(command: str) -> Callable[[str, str], str]:
+    # Only here: `fedpower --help` must not wait for NumPy.
+    from fedpower.parameters import SPECS  # noqa: PLC0415
+
+    phrases = {**_PHRASES, **_OF_COMMANDS.get(command, {})}
+    options = {name: spec.option for name, spec in SPECS.items() if spec.option} | _OPTIONS
+
+    def name(parameter: str, value: str) -> str:
+        if parameter in phrases:
+            return phrases[parameter].format(value)
+        if (parameter, value) in _FLAGS:
+            return _FLAGS[parameter, value]
+        if command in _STUDIED or parameter not in options:
+            return in_python(parameter, value)
+        option = options[parameter].split("/")[0]
+        if value == "True":
+            return option
+        return f"{option} {value}".rstrip()
+
+    return name

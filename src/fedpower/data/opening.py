@@ -33,7 +33,7 @@ from fedpower.data.tables import (
     table_reader,
     table_source,
 )
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 
 Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
 
@@ -94,8 +94,13 @@ def open_source(
         source = source.select(tuple(columns), extra=extra)
     if n_features is not None and source.n_features != n_features:
         raise InputError(
-            f"{source.name} must have n_features={n_features} columns, got {source.n_features}; "
-            "correct n_features or the data"
+            Sentence(
+                "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or "
+                "the data",
+                source=source.name,
+                wanted=n_features,
+                width=source.n_features,
+            )
         )
     return source
 
@@ -191,14 +196,21 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     if source.columns is None:
         raise InputError(
-            f"{source.name} must have column names to drop {shown(unwanted)}, got none; "
-            "name them with open_source(data, columns=[...])"
+            Sentence(
+                "{source} must have column names to drop {unwanted}, got none; name them with "
+                "{with_columns}",
+                source=source.name,
+                unwanted=shown(unwanted),
+            )
         )
     unknown = [column for column in unwanted if column not in source.columns]
     if unknown:
         raise InputError(
-            f"{source.name} must have the columns to drop, got none named {shown(unknown)}; "
-            "correct drop"
+            Sentence(
+                "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+                source=source.name,
+                unknown=shown(unknown),
+            )
         )
     kept = tuple(column for column in source.columns if column not in unwanted)
     if not kept:
@@ -252,8 +264,11 @@ def split_by_group(
     unknown = [name for name in unwanted if name not in reader.columns]
     if unknown:
         raise InputError(
-            f"{reader.name} must have the columns to drop, got none named {shown(unknown)}; "
-            "correct drop"
+            Sentence(
+                "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+                source=reader.name,
+                unknown=shown(unknown),
+            )
         )
     sources = {}
     for label, (value, count) in sorted(_count(reader, column).items()):

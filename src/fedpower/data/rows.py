@@ -11,7 +11,7 @@ import numpy as np
 from fedpower.data.columns import LARGEST, public_vector
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, RowSource, SparseBlock, Vector, is_sparse
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 
 TINY = 1e-140
 """Below this a norm's square loses digits to underflow."""
@@ -139,9 +139,11 @@ class RowTreatment:
             object.__setattr__(self, "row_norm", _row_norm(self.row_norm))
         if self.normalize and self.row_norm is not None:
             raise InputError(
-                "row_norm and normalize must not be given together, got "
-                f"row_norm={self.row_norm} and "
-                "normalize=True; choose one"
+                Sentence(
+                    "{row_norm} and {normalize} must not be given together, got {row_norm:{bound}} and "
+                    "{normalize:True}; choose one",
+                    bound=self.row_norm,
+                )
             )
         if (
             self.center is not None
@@ -249,13 +251,18 @@ def _row_norm(value: object) -> float:
     real = isinstance(value, Real) and not isinstance(value, bool)
     number = float(value) if real else np.nan  # type: ignore[arg-type]
     if not (np.isfinite(number) and number > 0):
-        raise InputError(
-            f"row_norm must be a positive finite number, got {value!r}; give a public bound"
+        raise InputError.about(
+            "row_norm",
+            must="be a positive finite number",
+            got=repr(value),
+            advice="give a public bound",
         )
     if not 1 / LARGEST <= number <= LARGEST:
-        raise InputError(
-            f"row_norm must lie between {1 / LARGEST:g} and {LARGEST:g}, got {number:g}; give a public "
-            "bound near the rows' length, or the columns in other units"
+        raise InputError.about(
+            "row_norm",
+            must=f"lie between {1 / LARGEST:g} and {LARGEST:g}",
+            got=f"{number:g}",
+            advice="give a public bound near the rows' length, or the columns in other units",
         )
     return number
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from fedpower.data import (
 )
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger
@@ -31,7 +32,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_study import REHEARSED, budget_of
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.silo import Silo, open_releases
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
 
@@ -45,6 +46,10 @@ OnRows = Callable[[str, int, int | None], None]
 """Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
 
 
+USUAL_STEPS = 20
+"""How often rows are taken to be multiplied where a run ends when it has converged."""
+
+
 def read_silos(
     sources: Mapping[str, RowSource],
     treatment: RowTreatment,
@@ -52,7 +57,7 @@ def read_silos(
     rank: int,
     steps: int,
     n_jobs: int | None = None,
-    public_facts_only: bool = False,
+    private: bool = False,
     device: str | None = None,
     on_rows: OnRows | None = None,
     fingerprinted: bool = False,
@@ -60,8 +65,8 @@ def read_silos(
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
-    Data that cannot be used are refused here, before a study exists or a budget is touched. With
-    ``public_facts_only`` the kernel and its reason, which go into results, are chosen without a look at
+    Data that cannot be used are refused here, before a study exists or a budget is touched. If
+    ``private`` the kernel and its reason, which go into results, are chosen without a look at
     how sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
     ``on_rows`` is told of every block, now and in later passes. With ``fingerprinted`` the fingerprints
@@ -69,7 +74,7 @@ def read_silos(
     numbers, as a noised moment supposes. Where one silo's data are refused, or on Ctrl-C, the reading of
     the others ends too.
     """
-    place = None if device is None else open_device(device, single=not public_facts_only)
+    place = None if device is None else open_device(device, single=not private)
     at_once, threads = share_cores(len(sources), n_jobs)
     n_features = max(source.n_features for source in sources.values())
     by_blocks = shares_blocks(n_features)
@@ -79,7 +84,7 @@ def read_silos(
             treatment,
             rank=rank,
             steps=steps,
-            density=1.0 if public_facts_only else source.density,
+            density=1.0 if private else source.density,
             device=place,
             watch=_watch(name, source, on_rows),
             workers=threads if by_blocks else 1,
@@ -100,6 +105,29 @@ def read_silos(
     return moments
 
 
+def read_for(
+    study: Study,
+    sources: Mapping[str, RowSource],
+    treatment: RowTreatment,
+    *,
+    steps: int | None = None,
+    **how: Any,
+) -> dict[str, LocalMoment]:
+    """Return each silo's rows read as the study's terms ask for; ``how`` is as for `read_silos`.
+
+    ``steps`` says how often the rows will be multiplied, where more than the study is known.
+    """
+    return read_silos(
+        sources,
+        treatment,
+        rank=study.iteration_rank,
+        steps=steps or study.n_steps or USUAL_STEPS,
+        private=study.is_private,
+        on_lattice=study.noise == "moment",
+        **how,
+    )
+
+
 def check_ledgers(
     silos: list[str],
     budget: Budget,
@@ -111,7 +139,7 @@ def check_ledgers(
     """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
     _versions(silos, data_version)
     if data_set is not None:
-        check_label("data_set", data_set)
+        check_label(Sentence("{data_set}"), data_set)
     with ExitStack() as stack:
         _open_ledgers(silos, budget, ledgers, stack, data_set)
 
@@ -166,8 +194,8 @@ def federate(
                 noise = BatchedNoise(len(moments))
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), data_version) if opened and ledgers else {}
-        releases = {
-            name: open_releases(
+        silos = {
+            name: assemble(
                 name,
                 moment,
                 study,
@@ -187,14 +215,10 @@ def federate(
             for name, moment in moments.items()
         }
         # A study that one silo cannot afford must not cost the others.
-        for each in releases.values():
-            each.check_affordable()
+        for silo in silos.values():
+            silo.releases.check_affordable()
         kept = set(moments) <= set(ledgers or {})
         settings = with_noise(settings, study, run=run, kept=kept)
-        silos = {
-            name: Silo(name, study, each, data_version=versions.get(name, ""))
-            for name, each in releases.items()
-        }
         coordinator = Coordinator(
             start(settings, rng),
             list(silos),
@@ -230,14 +254,17 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
     given = declared if isinstance(declared, Mapping) else {}
     unknown = [name for name in given if name not in silos]
     if unknown:
-        raise InputError(
-            f"data_version must be of silos of this fit, got one for {unknown[0]!r}; "
-            f"the silos are {', '.join(silos)}"
+        raise InputError.about(
+            "data_version",
+            must="be of silos of this fit",
+            got=f"one for {unknown[0]!r}",
+            advice="the silos are {silos}",
+            silos=", ".join(silos),
         )
     one = DEFAULT_VERSION if declared is None or isinstance(declared, Mapping) else declared
     versions = {name: given.get(name, one) for name in silos}
     for version in versions.values():
-        check_label("data_version", version)
+        check_label(Sentence("{data_version}"), version)
     return versions
 
 
@@ -284,8 +311,11 @@ def _check_bounded(moments: Mapping[str, LocalMoment], study: Study) -> None:
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
-                f"the rows of silo {name!r} must be treated as the private study says and bounded, got "
-                "another treatment; give row_norm or normalize, the same for all"
+                Sentence(
+                    "the rows of silo {silo!r} must be treated as the private study says and bounded, "
+                    "got another treatment; give {row_norm} or {normalize}, the same for all",
+                    silo=name,
+                )
             )
         if moment.device is not None and moment.device.single:
             raise InputError(

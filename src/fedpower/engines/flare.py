@@ -1,11 +1,11 @@
 """NVIDIA FLARE carries the messages: separate processes, mutual TLS. Nothing of the algorithm is here."""
 
 import logging
+import math
 import queue
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 
 from nvflare.apis.client import Client
@@ -18,10 +18,11 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedpower.engines.inprocess import MOST_ATTEMPTS, Answers
-from fedpower.engines.pacing import Pace
-from fedpower.errors import FedpowerError, ProtocolError
-from fedpower.protocol.coordinator import Coordinator, Receipt
+from fedpower.engines.pacing import Pace, paced
+from fedpower.errors import FedpowerError, ProtocolError, RefusedError
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import Answers, Arrived, Unreadable, rounds
+from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import Message, Refusal, decode, encode
 from fedpower.protocol.silo import NOT_YOURS
 
@@ -85,7 +86,9 @@ class CoordinatorController(Controller):
         """Return what to run and how long its rounds may take."""
 
     @abstractmethod
-    def close(self, coordinator: Coordinator | None, reason: str | None, *, again: bool) -> None:
+    def close(
+        self, coordinator: Coordinator | None, reason: str | None, *, again: bool, refused: bool
+    ) -> None:
         """Take the outcome.
 
         Parameters
@@ -94,6 +97,8 @@ class CoordinatorController(Controller):
             None where it could not be opened.
         reason, again
             Why there is no outcome yet, None if there is; and whether another job may bring it.
+        refused
+            Whether that is because silos refused: then something must be settled before another job.
         """
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -105,23 +110,26 @@ class CoordinatorController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the coordinator to its end, or until it cannot go on."""
         coordinator: Coordinator | None = None
-        reason, again = None, True
+        reason, again, refused = None, True, False
         try:
             coordinator, pace = self.open(fl_ctx)
-            while not coordinator.done:
-                number, started = coordinator.history[-1].number, time.monotonic()
-                self._round(coordinator, pace, abort_signal, fl_ctx)
-                self.seconds[number] = time.monotonic() - started
+            tasks = _Tasks(self, coordinator, abort_signal, fl_ctx)
+            started = time.monotonic()
+            for closed in rounds(coordinator, paced(tasks, coordinator, pace)):
+                self.seconds[closed.number] = time.monotonic() - started
+                self._closed(closed, fl_ctx)
                 if self._stop_after_round and coordinator.interruptible and not coordinator.done:
                     reason = "asked to take in silos that came back"
                     break
+                started = time.monotonic()
         except FedpowerError as error:
             # Too few answers may be more another time; what is wrong before any round stays so.
             reason, again = str(error), isinstance(error, ProtocolError) and coordinator is not None
+            refused = isinstance(error, RefusedError)
             self.log_error(fl_ctx, reason)
         except EndedOutsideError:
             reason = "the job was ended from outside"
-        self.close(coordinator, reason, again=again)
+        self.close(coordinator, reason, again=again, refused=refused)
 
     def stop_after_round(self) -> None:
         """End the job once the present round is closed; what is known stays known."""
@@ -138,76 +146,98 @@ class CoordinatorController(Controller):
         """Take note of an answer to a round that is closed; it counts for nothing."""
         self.log_info(fl_ctx, f"a late answer of {client.name} to a closed round was left aside")
 
-    def _round(
-        self, coordinator: Coordinator, pace: Pace, abort_signal: Signal, fl_ctx: FLContext
-    ) -> None:
-        number, started = coordinator.history[-1].number, time.monotonic()
-        enough: float | None = None
-        attempts: dict[str, int] = {}
-        standing = self._ask(coordinator.next(), fl_ctx)
-        try:
-            while True:
-                current = coordinator.history[-1]
-                self.waiting_for = tuple(set(current.asked) - set(current.answers))
-                now = time.monotonic()
-                if enough is None and len(current.answers) >= pace.enough:
-                    enough = now
-                left = pace.left(now - started, None if enough is None else now - enough)
-                self.gone = tuple(
-                    name for name in coordinator.silos if self.get_client_disconnect_time(name)
-                )
-                if left == 0 or not self._may_answer(standing):
-                    coordinator.deadline()
-                    return
-                if abort_signal.triggered:
-                    raise EndedOutsideError
-                try:
-                    name, result = self._arrived.get(timeout=min(LOOK_S, left or LOOK_S))
-                except queue.Empty:
-                    continue
-                if self._take(coordinator, name, result) is Receipt.MALFORMED:
-                    attempts[name] = attempts.get(name, 0) + 1
-                    again = [each for each in coordinator.next() if each.silo == name]
-                    if attempts[name] < MOST_ATTEMPTS:
-                        standing |= self._ask(again, fl_ctx)
-                    else:
-                        standing.pop(name, None)
-                if coordinator.done or coordinator.history[-1].number != number:
-                    return
-        finally:
-            for task in standing.values():
-                self.cancel_task(task, fl_ctx=fl_ctx)
+    def _closed(self, closed: Round, fl_ctx: FLContext) -> None:
+        """Take note of a round that is closed."""
 
-    def _may_answer(self, standing: dict[str, Task]) -> bool:
-        """Return whether an answer may still come: only a silo that is in the job can give one."""
-        return any(name in standing and name not in self.gone for name in self.waiting_for)
-
-    def _ask(self, questions: Iterable[Message], fl_ctx: FLContext) -> dict[str, Task]:
-        present = {client.name for client in self._engine.get_clients()}
-        standing = {}
-        for question in questions:
-            if question.silo not in present:
-                self.log_info(fl_ctx, f"{question.silo} is not in this job and is not asked")
-                continue
-            task = Task(name=TASK, data=wrapped(question), result_received_cb=self._received)
-            self.send(task, fl_ctx, targets=[question.silo], send_order=SendOrder.ANY)
-            standing[question.silo] = task
-        return standing
+    def _ask(self, question: Message, fl_ctx: FLContext) -> Task | None:
+        """Return the task that asks a silo; None where it is not in this job."""
+        if question.silo not in {client.name for client in self._engine.get_clients()}:
+            self.log_info(fl_ctx, f"{question.silo} is not in this job and is not asked")
+            return None
+        task = Task(name=TASK, data=wrapped(question), result_received_cb=self._received)
+        self.send(task, fl_ctx, targets=[question.silo], send_order=SendOrder.ANY)
+        return task
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Hand a result to the loop; FLARE calls this in a thread of its own."""
         self._arrived.put((client_task.client.name, client_task.result))
 
-    def _take(self, coordinator: Coordinator, name: str, result: Shareable) -> Receipt:
+
+class _Tasks:
+    """Carries a run's questions as tasks of FLARE.
+
+    Parameters
+    ----------
+    controller, coordinator
+        Who sends them, and whose they are.
+    abort_signal, fl_ctx
+        FLARE's own.
+    """
+
+    def __init__(
+        self,
+        controller: CoordinatorController,
+        coordinator: Coordinator,
+        abort_signal: Signal,
+        fl_ctx: FLContext,
+    ) -> None:
+        self._controller, self._coordinator = controller, coordinator
+        self._abort_signal, self._fl_ctx = abort_signal, fl_ctx
+        self._standing: dict[str, Task] = {}
+
+    def send(self, question: Message) -> None:
+        """Ask a silo, if it is in the job."""
+        task = self._controller._ask(question, self._fl_ctx)
+        if task is not None:
+            self._standing[question.silo] = task
+
+    def wait(self, seconds: float | None) -> Arrived | None:
+        """Return what comes next; None when that time is over, or nobody is left who could answer."""
+        over = math.inf if seconds is None else time.monotonic() + seconds
+        while True:
+            answers_may_come = self._look()
+            if self._abort_signal.triggered:
+                raise EndedOutsideError
+            left = over - time.monotonic() if answers_may_come else 0.0
+            try:
+                name, result = self._controller._arrived.get(timeout=max(0.0, min(LOOK_S, left)))
+            except queue.Empty:
+                if left <= 0:
+                    return None
+            else:
+                return self._read(name, result)
+
+    def leave(self) -> None:
+        """Have FLARE forget what is unanswered."""
+        for task in self._standing.values():
+            self._controller.cancel_task(task, fl_ctx=self._fl_ctx)
+        self._standing.clear()
+
+    def _look(self) -> bool:
+        """Note who is waited for and who has gone; return whether one who was asked may still answer."""
+        current, controller = self._coordinator.history[-1], self._controller
+        controller.waiting_for = tuple(set(current.asked) - set(current.answers))
+        controller.gone = tuple(
+            name for name in self._coordinator.silos if controller.get_client_disconnect_time(name)
+        )
+        return any(name not in controller.gone for name in self._standing)
+
+    def _read(self, name: str, result: Shareable) -> Arrived:
         if result.get_return_code() != ReturnCode.OK or KEY not in result:
-            return coordinator.set_aside(name, "an answer must hold a message, got none")
+            return self._unreadable(name, "an answer must hold a message, got none")
         try:
             answer = unwrapped(result, most_bytes=MOST_ANSWER_BYTES)
         except ProtocolError as error:
-            return coordinator.set_aside(name, str(error))
+            return self._unreadable(name, str(error))
         if answer.silo != name:  # the certificate says who it is
-            return coordinator.set_aside(name, "an answer must be its silo's own, got another's")
-        return coordinator.receive(answer)
+            return self._unreadable(name, "an answer must be its silo's own, got another's")
+        if answer.round == self._coordinator.history[-1].number:
+            self._standing.pop(name, None)
+        return answer
+
+    def _unreadable(self, name: str, problem: str) -> Unreadable:
+        self._standing.pop(name, None)
+        return Unreadable(silo=name, problem=problem)
 
 
 logger = logging.getLogger(__name__)

@@ -2,28 +2,17 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 import threadpoolctl
 
-from fedpower.engines.pacing import Pace
-from fedpower.protocol.coordinator import Coordinator, Receipt
+from fedpower.engines.pacing import Pace, paced
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import Answers, drive
 from fedpower.protocol.messages import Message
-
-MOST_ATTEMPTS = 3
-"""How often a question whose answer was malformed is asked again within a round."""
-
-
-class Answers(Protocol):
-    """Anything that answers like a silo."""
-
-    def answer(self, message: Message) -> Message:
-        """Return the answer to ``message``."""
 
 
 def run_in_process(
@@ -62,8 +51,7 @@ def run_in_process(
             # A thread for each silo and no more: one that sleeps through rounds must not take others'.
             pools = {name: _pool(1) for name in silos}
         try:
-            while not coordinator.done:
-                _run_round(coordinator, silos, pools, pace)
+            drive(coordinator, paced(_Threads(silos, pools), coordinator, pace))
         except KeyboardInterrupt:
             if stop is not None:
                 stop()
@@ -124,74 +112,46 @@ class _SharedLimit:
 blas_threads = _SharedLimit()
 
 
-Pools = Mapping[str, ThreadPoolExecutor]
-"""By silo: where it works."""
-
-
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=workers, thread_name_prefix="silo")
 
 
-def _run_round(
-    coordinator: Coordinator, silos: Mapping[str, Answers], pools: Pools, pace: Pace
-) -> None:
-    pending = {
-        pools[question.silo].submit(silos[question.silo].answer, question)
-        for question in coordinator.next()
-    }
-    try:
-        _collect(coordinator, silos, pools, pace, pending)
-    finally:
-        for future in pending:
-            future.cancel()  # a silo that slept must not begin with what is over
+class _Threads:
+    """Carries questions to silos in threads.
 
+    Parameters
+    ----------
+    silos, pools
+        By name: who answers, and where.
+    """
 
-def _collect(
-    coordinator: Coordinator,
-    silos: Mapping[str, Answers],
-    pools: Pools,
-    pace: Pace,
-    pending: set[Future[Message]],
-) -> None:
-    """Take answers until the round is closed; ``pending`` are those to come, and left behind."""
-    started, this_round = time.monotonic(), coordinator.history[-1].number
-    enough: float | None = None
-    attempts: dict[str, int] = {}
-    arrived: SimpleQueue[Future[Message]] = SimpleQueue()
-    for future in pending:
-        future.add_done_callback(arrived.put)
-    while pending:
-        now = time.monotonic()
-        left = pace.left(now - started, None if enough is None else now - enough)
+    def __init__(
+        self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor]
+    ) -> None:
+        self._silos, self._pools = silos, pools
+        self._pending: set[Future[Message]] = set()
+        self._arrived: SimpleQueue[Future[Message]] = SimpleQueue()
+
+    def send(self, question: Message) -> None:
+        """Have the silo work on a question."""
+        silo = self._silos[question.silo]
+        future = self._pools[question.silo].submit(silo.answer, question)
+        self._pending.add(future)
+        future.add_done_callback(self._arrived.put)
+
+    def wait(self, seconds: float | None) -> Message | None:
+        """Return the next answer; None when that time is over, or all have answered."""
+        if not self._pending:
+            return None
         try:
-            future = arrived.get(timeout=left)
+            future = self._arrived.get(timeout=seconds)
         except Empty:
-            break
-        pending.discard(future)
-        answer = future.result()
-        if coordinator.receive(answer) is Receipt.MALFORMED:
-            attempts[answer.silo] = attempts.get(answer.silo, 0) + 1
-            for again in _ask_again(coordinator, silos, pools, answer.silo, attempts[answer.silo]):
-                pending.add(again)
-                again.add_done_callback(arrived.put)
-        if coordinator.done or coordinator.history[-1].number != this_round:
-            return
-        if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
-            enough = time.monotonic()
-    coordinator.deadline()
+            return None
+        self._pending.discard(future)
+        return future.result()
 
-
-def _ask_again(
-    coordinator: Coordinator,
-    silos: Mapping[str, Answers],
-    pools: Pools,
-    silo: str,
-    attempt: int,
-) -> set[Future[Message]]:
-    if attempt >= MOST_ATTEMPTS:
-        return set()
-    return {
-        pools[silo].submit(silos[silo].answer, question)
-        for question in coordinator.next()
-        if question.silo == silo
-    }
+    def leave(self) -> None:
+        """Forget what is unanswered: a silo that slept must not begin with what is over."""
+        for future in self._pending:
+            future.cancel()
+        self._pending, self._arrived = set(), SimpleQueue()

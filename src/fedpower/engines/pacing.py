@@ -1,6 +1,12 @@
-"""When a round is over: the one rule for every engine that has a clock."""
+"""When a round is over: the one rule, and the one clock, for every engine that has one."""
 
+import time
 from dataclasses import dataclass
+from typing import Protocol
+
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import Arrived, Ask, Asking
+from fedpower.protocol.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +43,40 @@ class Pace:
         if self.grace is not None and since_enough is not None:
             ends.append(self.grace - since_enough)
         return max(0.0, min(ends)) if ends else None
+
+
+class Carrier(Protocol):
+    """Carries questions to silos, all at once, and what comes back."""
+
+    def send(self, question: Message) -> None:
+        """Send a question on its way, and return at once."""
+
+    def wait(self, seconds: float | None) -> Arrived | None:
+        """Return what comes next; None when that time is over, or nothing can come any more."""
+
+    def leave(self) -> None:
+        """Wait for none of what was sent: the round is over."""
+
+
+def paced(carrier: Carrier, coordinator: Coordinator, pace: Pace) -> Ask:
+    """Return what asks silos through a carrier, for as long as ``pace`` gives a round."""
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        started, enough = time.monotonic(), None
+        try:
+            for question in questions:
+                carrier.send(question)
+            while True:
+                now = time.monotonic()
+                if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
+                    enough = now
+                left = pace.left(now - started, None if enough is None else now - enough)
+                arrived = carrier.wait(left)
+                if arrived is None:
+                    return
+                for question in (yield arrived) or ():
+                    carrier.send(question)
+        finally:
+            carrier.leave()
+
+    return ask

@@ -19,15 +19,14 @@ from fedpower.data import (
     open_source,
 )
 from fedpower.data.columns import is_wide, require_exact
-from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_silos
-from fedpower.errors import InputError
+from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_for
+from fedpower.errors import InputError, Sentence
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
     IdentityPaths,
     build_study,
     identities_of,
-    noise_of,
     public_rng,
     treatment_of,
     warn_of_clipping,
@@ -490,7 +489,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         on_clipped: Callable[[dict[str, tuple[int, int]]], None] | None = None,
     ) -> Self:
         identities = identities_of(parameters, sources, identity_files)
-        preflight(
+        expected = preflight(
             parameters,
             sources,
             columns=columns,
@@ -500,17 +499,15 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             data_set=data_set,
         )
         treatment, leak = treatment_of(parameters, columns, sources.values())
-        moments = read_silos(
+        moments = read_for(
+            expected,
             sources,
             treatment,
-            rank=self.iteration_rank or 16,
-            steps=self.n_steps or 20,
+            steps=self.n_steps,
             n_jobs=self.n_jobs,
-            public_facts_only=parameters.is_private,
             device=self.device,
             on_rows=on_rows,
             fingerprinted=bool(ledgers),
-            on_lattice=noise_of(parameters, self.n_features_in_) == "moment",
         )
         if treatment.row_norm is not None:
             tell = warn_of_clipping if on_clipped is None else on_clipped
@@ -542,8 +539,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         )
         if len(outcome.rounds) >= self.max_rounds and not outcome.solution.converged:
             warnings.warn(
-                f"the subspace still moved by sin θ = {outcome.solution.change:.2g} in the last of "
-                f"{self.max_rounds} rounds; raise max_rounds, tol or iteration_rank",
+                Sentence(
+                    "the subspace still moved by sin θ = {change:.2g} in the last of {rounds} rounds; "
+                    "raise {max_rounds}, {tol} or {iteration_rank}",
+                    change=outcome.solution.change,
+                    rounds=self.max_rounds,
+                ),
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
 from fedpower.data import RowTreatment
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.estimator.terms import build_study, identities_of
 from fedpower.parameters import Parameters
 from fedpower.protocol.choice import SolverChoice
@@ -338,9 +338,14 @@ def _better_way(ways: Sequence[Way]) -> list[str]:
     if error >= CLEARLY * taken.error:
         return []
     return [
-        f"solver='{best.solver}' with noise='{best.noise}' is predicted to be more accurate than what is "
-        f"taken by itself: sin θ = {error:.2g} instead of {taken.error:.2g}; ask for it where what it "
-        "holds and sends is affordable"
+        Sentence(
+            "{solver:{best.solver}} with {noise:{best.noise}} is predicted to be more accurate than what "
+            "is taken by itself: sin θ = {error:.2g} instead of {taken.error:.2g}; ask for it where what "
+            "it holds and sends is affordable",
+            best=best,
+            error=error,
+            taken=taken,
+        )
     ]
 
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from fedpower.data import RowSource
 from fedpower.engines.embedded import LedgerPaths, Versions, check_ledgers
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.estimator.terms import build_study, public_rng, public_treatment
 from fedpower.parameters import Parameters
-from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.solvers import start
 from fedpower.protocol.solvers.shared import SiloSampler
+from fedpower.protocol.study import Study
 
 
 def preflight(
@@ -23,8 +23,8 @@ def preflight(
     ledgers: LedgerPaths | None,
     data_version: Versions | None = None,
     data_set: str | None = None,
-) -> None:
-    """Refuse terms that cannot be, and ledgers that are not the silos', before a pass over rows.
+) -> Study:
+    """Return the study as far as public facts give it before a pass over rows; refuse what it rules out.
 
     Where only a pass can tell how many rows there are, they are taken to be enough; what that leaves
     open is refused after the pass. Nothing is charged.
@@ -46,7 +46,7 @@ def preflight(
     known = [count for count in counts if count is not None]
     treatment = public_treatment(parameters, columns)
     treatment.check_width(width)
-    study, settings, _ = build_study(
+    study, _, _ = build_study(
         parameters,
         n_rows=sum(known) if len(known) == len(counts) else max(2, width, sum(known)),
         n_features=width,
@@ -54,18 +54,16 @@ def preflight(
         identities={name: each.public for name, each in identities.items()},
     )
     budget = budget_of(study)
-    rng = public_rng(parameters, study)
     SiloSampler(
         sizes=dict.fromkeys(sources, 1),
-        rng=rng,
+        rng=public_rng(parameters, study),
         n_participants=parameters.n_participants,
         participation=parameters.participation,
     )
-    Coordinator(
-        start(settings, rng), list(sources), study=study, run="", min_silos=parameters.min_silos
-    )
+    check_silos(list(sources), parameters.min_silos)
     if budget is not None and ledgers:
         check_ledgers(list(sources), budget, ledgers, data_version=data_version, data_set=data_set)
+    return study
 
 
 def _check_booked(parameters: Parameters, ledgers: LedgerPaths | None, *, declared: bool) -> None:
@@ -73,18 +71,24 @@ def _check_booked(parameters: Parameters, ledgers: LedgerPaths | None, *, declar
     if not ledgers:
         if declared:
             raise InputError(
-                "data_version and data_set must go with ledgers, which know rows by them, got one "
-                "without; give ledgers, or leave it out"
+                Sentence(
+                    "{data_version} and {data_set} must go with ledgers, which know rows by them, got "
+                    "one without; give ledgers, or leave it out"
+                )
             )
         return
     if not parameters.is_private:
         raise InputError(
-            "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
-            "give a finite one, or leave the ledgers out"
+            Sentence(
+                "a ledger must be charged a finite epsilon, got {epsilon:inf}, which releases exact "
+                "numbers; give a finite one, or leave the ledgers out"
+            )
         )
     if not public_treatment(parameters).bounded:
         raise InputError(
-            "a fit with ledgers must know a public bound on the norm of a row, got none, and one read "
-            "from the rows is not private, so that no ledger books it; give row_norm=B or "
-            "normalize=True, or leave the ledgers out"
+            Sentence(
+                "a fit with ledgers must know a public bound on the norm of a row, got none, and one "
+                "read from the rows is not private, so that no ledger books it; give {row_norm:B} or "
+                "{normalize:True}, or leave the ledgers out"
+            )
         )

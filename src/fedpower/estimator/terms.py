@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 
 from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, public_vector
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.parameters import Parameters
 from fedpower.privacy.accounting import default_delta
 from fedpower.protocol.choice import SolverChoice, choose_solver
@@ -91,8 +91,10 @@ def treatment_of(
         return treatment, None
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warnings.warn(
-        "row_norm was not given, so the largest norm was read from the rows themselves: that is "
-        "not private; give row_norm=B as a public bound, or normalize=True",
+        Sentence(
+            "{row_norm} was not given, so the largest norm was read from the rows themselves: that is "
+            "not private; give {row_norm:B} as a public bound, or {normalize:True}"
+        ),
         PrivacyLeakWarning,
         stacklevel=4,
     )
@@ -105,7 +107,7 @@ def treatment_of(
 def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
     """Warn of a δ at which a mechanism may keep its promise and still give a whole row away."""
     least = min(sizes)
-    if study.noise != "none" and study.delta * least > 1:
+    if study.is_private and study.delta * least > 1:
         warnings.warn(
             f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
             "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
@@ -128,8 +130,10 @@ def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
     """
     if all(count == rows for count, rows in counts.values()):
         warnings.warn(
-            "every row is longer than row_norm, so that their directions alone count; give public "
-            "centres and scales, or a larger bound",
+            Sentence(
+                "every row is longer than {row_norm}, so that their directions alone count; give public "
+                "centres and scales, or a larger bound"
+            ),
             ClippingWarning,
             stacklevel=4,
         )
@@ -150,7 +154,7 @@ def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment]) -> None:
 
     Where nothing is private the moments themselves show it, in a federation too (`solvers.upload`).
     """
-    if study.noise == "none":
+    if not study.is_private:
         return
     first: dict[tuple[int, float, bytes], str] = {}
     for name, each in moments.items():
@@ -173,22 +177,34 @@ def rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: 
         if noise in ("none", "moment"):
             return float(asked)
         raise InputError(
-            "n_components as a fraction of variance must go with noise='moment' or epsilon=inf, got "
-            f"{asked!r} with noise={noise!r}, whose releases do not show the whole spectrum; give a "
-            "number of components"
+            Sentence(
+                "{n_components} as a fraction of variance must go with {noise:moment} or {epsilon:inf}, "
+                "got {asked!r} with {noise:{mode}}, whose releases do not show the whole spectrum; give "
+                "a number of components",
+                asked=asked,
+                mode=noise,
+            )
         )
     if isinstance(asked, str) and asked == "noise":
         if noise == "moment":
             return "noise"
-        got = (
-            "epsilon=inf: there is no noise to stand above; give a number or a fraction of variance"
+        got = Sentence(
+            "{epsilon:inf}: there is no noise to stand above; give a number or a fraction of variance"
         )
-        if noise != "none":
-            got = f"noise={noise!r}, whose releases do not show the whole spectrum; give a number"
-        raise InputError(f"n_components='noise' must go with noise='moment', got {got}")
-    raise InputError(
-        f"n_components must be a whole number from 1 to min(n_samples, n_features)={most}, a "
-        f"fraction between 0 and 1 or 'noise', got {asked!r}; choose one of these"
+        if parameters.is_private:
+            got = Sentence(
+                "{noise:{mode}}, whose releases do not show the whole spectrum; give a number",
+                mode=noise,
+            )
+        raise InputError(
+            Sentence("{n_components:noise} must go with {noise:moment}, got {got}", got=got)
+        )
+    raise InputError.about(
+        "n_components",
+        must="be a whole number from 1 to {smaller_side:{most}}, a fraction between 0 and 1 or 'noise'",
+        got=repr(asked),
+        advice="choose one of these",
+        most=most,
     )
 
 
@@ -212,8 +228,11 @@ def build_study(
     center = parameters.centers
     if center and n_rows is not None and n_rows < 2:
         raise InputError(
-            f"centring must have 2 rows at least, got n_samples = {n_rows}; "
-            "bring more rows or pass center=False"
+            Sentence(
+                "centring must have 2 rows at least, got n_samples = {n_rows}; bring more rows or pass "
+                "{center:False}",
+                n_rows=n_rows,
+            )
         )
     noise = noise_of(parameters, n_features)
     rank = rank_of(parameters, n_rows, n_features, noise)
@@ -227,9 +246,13 @@ def build_study(
     else:
         width = parameters.iteration_rank
         if not rank <= width <= n_features:
-            raise InputError(
-                f"iteration_rank must lie between n_components={rank} and the number of columns "
-                f"{n_features}, got {width}; choose one in between"
+            raise InputError.about(
+                "iteration_rank",
+                must="lie between {n_components:{rank}} and the number of columns {most}",
+                got=str(width),
+                advice="choose one in between",
+                rank=rank,
+                most=n_features,
             )
     study = Study(
         columns=columns,
@@ -239,7 +262,7 @@ def build_study(
         treatment=treatment.digest(),
         noise=noise,
         epsilon=float(parameters.epsilon),
-        delta=_delta(parameters, n_rows) if noise != "none" else 0.0,
+        delta=_delta(parameters, n_rows) if parameters.is_private else 0.0,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
         weights=parameters.weights,
@@ -256,13 +279,18 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         given = tuple(name for name in given if name != "n_steps")
     if parameters.drift_correction and study.noise in ("step", "paper"):
         raise InputError(
-            f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, "
-            "where the product it needs would be one more release; leave it out"
+            Sentence(
+                "{drift_correction} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}, "
+                "where the product it needs would be one more release; leave it out",
+                mode=study.noise,
+            )
         )
     if study.aggregation == "secure":
         return SolverChoice(
             solver="moment",
-            reason="aggregation='secure' sums the silos' moments once, and all else follows from the sum",
+            reason=Sentence(
+                "{aggregation:secure} sums the silos' moments once, and all else follows from the sum"
+            ),
         )
     if study.noise == "moment" and not isinstance(rank, int):
         return _whole_spectrum(parameters, rank, given)
@@ -275,14 +303,20 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         )
     if parameters.solver == "moment" and study.noise in ("step", "paper"):
         raise InputError(
-            f"solver='moment' must go with noise='moment' or epsilon=inf, got noise={study.noise!r}; "
-            "choose another solver or noise"
+            Sentence(
+                "{solver:moment} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}; "
+                "choose another solver or noise",
+                mode=study.noise,
+            )
         )
     foreign = [name for name in given if (parameters.solver, name) != ("krylov", "n_participants")]
     if parameters.solver != "fedpower" and foreign:
-        raise InputError(
-            f"{foreign[0]} must be left alone with solver={parameters.solver!r}, got "
-            f"{getattr(parameters, foreign[0])!r}; it belongs to solver='fedpower'"
+        raise InputError.about(
+            foreign[0],
+            must="be left alone with {solver:{taken}}",
+            got=repr(getattr(parameters, foreign[0])),
+            advice="it belongs to {solver:fedpower}",
+            taken=parameters.solver,
         )
     return SolverChoice(solver=parameters.solver, reason="it was asked for")
 
@@ -292,13 +326,20 @@ def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) 
     if parameters.solver not in ("auto", "moment") or given:
         name = given[0] if parameters.solver in ("auto", "moment") else "solver"
         raise InputError(
-            f"{name} must be left alone with n_components={rank!r}, got "
-            f"{getattr(parameters, name)!r}: which components stand above the noise is read off the "
-            "whole spectrum, which solver='moment' gives"
+            Sentence(
+                f"{{{name}}} must be left alone with {{n_components:{{rank}}}}, got {{given!r}}: which "
+                "components stand above the noise is read off the whole spectrum, which "
+                "{solver:moment} gives",
+                rank=rank,
+                given=getattr(parameters, name),
+            )
         )
     return SolverChoice(
         solver="moment",
-        reason=f"n_components={rank!r} is read off the whole spectrum, which the moment's upload gives",
+        reason=Sentence(
+            "{n_components:{rank}} is read off the whole spectrum, which the moment's upload gives",
+            rank=rank,
+        ),
     )
 
 
@@ -324,7 +365,7 @@ def settings_of(
     if choice.solver == "krylov":
         opens_locally = parameters.one_shot_start
         if opens_locally is None:
-            opens_locally = study.noise == "none"
+            opens_locally = not study.is_private
         return KrylovSettings(
             warm=bool(opens_locally),
             lookahead=bool(opens_locally),
@@ -415,18 +456,24 @@ def secure_terms(
     """Return the terms that a study with a secure sum has beyond others; none for a plain one."""
     if parameters.aggregation == "plain":
         if parameters.colluders != 1:
-            raise InputError(
-                f"colluders must be left alone with aggregation='plain', got {parameters.colluders}; "
-                "they share the noise of a secure sum"
+            raise InputError.about(
+                "colluders",
+                must="be left alone with {aggregation:plain}",
+                got=str(parameters.colluders),
+                advice="they share the noise of a secure sum",
             )
         return {}
     check_compatible(parameters, noise)
     least = len(identities) if parameters.min_silos is None else int(parameters.min_silos)
     if not parameters.colluders < least <= len(identities):
         raise InputError(
-            f"a secure sum must have more silos than the {parameters.colluders} that may collude, got "
-            f"{least} as the fewest of {len(identities)}; bring more silos, declare fewer colluders or "
-            "change min_silos"
+            Sentence(
+                "a secure sum must have more silos than the {some} that may collude, got {least} as the "
+                "fewest of {all}; bring more silos, declare fewer colluders or change {min_silos}",
+                some=parameters.colluders,
+                least=least,
+                all=len(identities),
+            )
         )
     return {
         "aggregation": "secure",
@@ -441,26 +488,36 @@ def check_compatible(parameters: Parameters, noise: str) -> None:
     """Refuse what a secure sum cannot go with, each with the reason."""
     if not parameters.is_private:
         raise InputError(
-            "aggregation='secure' must go with a finite epsilon, got inf: the sum itself would be exact, "
-            "and could be told apart from another sum; choose epsilon, or aggregation='plain'"
+            Sentence(
+                "{aggregation:secure} must go with a finite epsilon, got inf: the sum itself would be "
+                "exact, and could be told apart from another sum; choose epsilon, or {aggregation:plain}"
+            )
         )
     if noise != "moment":
         raise InputError(
-            f"aggregation='secure' must go with noise='moment', got {noise!r}, of which each step is one "
-            "more sum that could be told apart from the others; leave noise alone, or set it to 'moment' "
-            "for wide rows"
+            Sentence(
+                "{aggregation:secure} must go with {noise:moment}, got {mode!r}, of which each step is "
+                "one more sum that could be told apart from the others; leave noise alone, or set it to "
+                "'moment' for wide rows",
+                mode=noise,
+            )
         )
     if parameters.solver not in ("auto", "moment"):
         raise InputError(
-            f"aggregation='secure' must go with solver='moment', got {parameters.solver!r}: silos take "
-            "part in one sum, and every later round would be another; leave solver alone"
+            Sentence(
+                "{aggregation:secure} must go with {solver:moment}, got {taken!r}: silos take part in "
+                "one sum, and every later round would be another; leave solver alone",
+                taken=parameters.solver,
+            )
         )
     given = [*parameters.paper_settings, *(["one_shot_start"] if parameters.one_shot_start else [])]
     if given:
         raise InputError(
-            f"{given[0]} must be left alone with aggregation='secure', got "
-            f"{getattr(parameters, given[0])!r}: what silos do by themselves, or some of them, is no sum "
-            "over all"
+            Sentence(
+                f"{{{given[0]}}} must be left alone with {{aggregation:secure}}, got {{value!r}}: what "
+                "silos do by themselves, or some of them, is no sum over all",
+                value=getattr(parameters, given[0]),
+            )
         )
 
 
@@ -472,7 +529,9 @@ def identities_of(
     if parameters.aggregation == "plain":
         if paths:
             raise InputError(
-                "identities must go with aggregation='secure', got some without; leave them out"
+                Sentence(
+                    "identities must go with {aggregation:secure}, got some without; leave them out"
+                )
             )
         return {}
     if not paths:

@@ -16,7 +16,8 @@ from fedpower.experiments.driven import ledgers_for, silos_of
 from fedpower.experiments.look import NOISE_STYLES, drawing, saved
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.messages import AskSteps, LocalSteps
+from fedpower.protocol.driving import Asking, drive
+from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers import PowerSettings, start
@@ -78,10 +79,10 @@ def overhear(
         silos = silos_of(moments, study, ledgers=ledgers, noise=lambda name: source)
         solver = start(settings, np.random.default_rng(seed))
         coordinator = Coordinator(solver, list(silos), study=study, run=RUN)
-        while not coordinator.done:
-            for question in coordinator.next():
+
+        def listening(questions: tuple[Message, ...]) -> Asking:
+            for question in questions:
                 answer = silos[question.silo].answer(question)
-                coordinator.receive(answer)
                 asked, answered = question.body, answer.body
                 if (
                     question.silo == TARGET
@@ -90,6 +91,9 @@ def overhear(
                 ):
                     bases.append(asked.basis)
                     products.append(answered.product - asked.shift * asked.basis)
+                yield answer
+
+        drive(coordinator, listening)
     return bases, products
 
 

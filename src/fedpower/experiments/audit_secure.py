@@ -22,11 +22,12 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import pack
 from fedpower.privacy.shares import shared_noise
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import MaskedMoment
 from fedpower.protocol.releases import Moment
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.secure_releases import SecureReleases, share_of_sum, total
-from fedpower.protocol.silo import Silo
+from fedpower.protocol.secure_releases import share_of_sum, total
+from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.solvers.upload import SecureSettings, secure
 from fedpower.protocol.study import Study
 
@@ -121,9 +122,7 @@ class SecureGame:
             study=self._study,
             run=RUN,
         )
-        while not coordinator.done:
-            for question in coordinator.next():
-                coordinator.receive(silos[question.silo].answer(question))
+        drive(coordinator, in_turn(silos))
         uploads: dict[str, MaskedMoment] = coordinator.history[-1].answers
         return uploads
 
@@ -131,17 +130,14 @@ class SecureGame:
         budget = self._budget
         ledger = Ledger.in_memory(budget.epsilon, budget.delta, silo=name)
         source = SeededNoiseForExperiments(known) if name == COLLUDER else self._source
-        releases = SecureReleases(
+        return assemble(
             name,
             rows,
             self._study,
-            budget,
-            identity=self._keys[name],
             ledger=stack.enter_context(ledger),
+            identity=self._keys[name],
             source=source,
-            data=None,
         )
-        return Silo(name, self._study, releases)
 
     def _packed(self, rows: Moment) -> Array:
         mean = rows.mean() if self._study.center else None

@@ -18,15 +18,16 @@ from fedpower.data import (
     open_source,
 )
 from fedpower.data.exact_moment import ExactMoments, exact_moment
-from fedpower.engines.inprocess import Answers, available_cores, blas_threads
+from fedpower.engines.inprocess import available_cores, blas_threads
 from fedpower.experiments.models import Model
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import Answers, Asking, drive, in_turn
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.messages import AskSteps, Message, encode
 from fedpower.protocol.releases import Moment
-from fedpower.protocol.silo import Silo, open_releases
+from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -63,19 +64,14 @@ def silos_of(
     noise
         From a silo's name to where its noise comes from; only asked in a private study.
     """
-    private = study.noise != "none"
+    # No version: these ledgers live no longer than these rows.
     return {
-        name: Silo(
+        name: assemble(
             name,
+            moment,
             study,
-            # No version: these ledgers live no longer than these rows.
-            open_releases(
-                name,
-                moment,
-                study,
-                ledger=ledgers[name] if private else None,
-                source=noise(name) if private else None,
-            ),
+            ledger=ledgers[name] if study.is_private else None,
+            source=noise(name) if study.is_private else None,
         )
         for name, moment in moments.items()
     }
@@ -99,7 +95,7 @@ class RememberingSilo:
         return replace(self._answers[question], run=message.run, round=message.round)
 
 
-def drive(
+def drive_silos(
     solver: Exchange,
     silos: Mapping[str, Answers],
     *,
@@ -121,15 +117,15 @@ def drive(
     """
     coordinator = Coordinator(solver, list(silos), study=study, run="experiment")
     bases: list[Array] = []
-    while not coordinator.done:
-        questions = list(coordinator.next())
-        body, number = questions[0].body, questions[0].round
+    ask = in_turn(silos)
+
+    def noting(questions: tuple[Message, ...]) -> Asking:
+        body = questions[0].body
         if isinstance(body, AskSteps):
             bases.append(body.basis)
-        for question in questions if reorder is None else reorder(questions):
-            if coordinator.done or coordinator.history[-1].number != number:
-                break
-            coordinator.receive(silos[question.silo].answer(question))
+        return ask(questions if reorder is None else tuple(reorder(list(questions))))
+
+    drive(coordinator, noting)
     return coordinator, bases
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 
 from fedpower.engines.flare import HEADER_BYTES, CoordinatorController, SiloExecutor
-from fedpower.engines.inprocess import Answers
 from fedpower.engines.pacing import Pace
 from fedpower.errors import InputError
 from fedpower.federation import environment
@@ -26,6 +25,7 @@ from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import Answers
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import KeyGone
 
@@ -75,7 +75,9 @@ class StudyController(CoordinatorController):
         pace = Pace(deadline=study.deadline, grace=study.grace, enough=study.min_silos)
         return self._node.coordinator, pace
 
-    def close(self, coordinator: Coordinator | None, reason: str | None, *, again: bool) -> None:
+    def close(
+        self, coordinator: Coordinator | None, reason: str | None, *, again: bool, refused: bool
+    ) -> None:
         """Write the result folder here and where it is fetched from, or why there is none yet."""
         self._delivery.mkdir(parents=True, exist_ok=True)
         done = coordinator is not None and coordinator.done
@@ -83,7 +85,8 @@ class StudyController(CoordinatorController):
             delivered = self._delivery / environment.RESULT
             self._node.write_result(delivered)
             shutil.copytree(delivered, self._place / environment.RESULT, dirs_exist_ok=True)
-        state = {"done": done, "reason": reason, "again": again, **self._progress()}
+        why = {"reason": reason, "again": again, "refused": refused}
+        state = {"done": done, **why, **self._progress()}
         (self._delivery / environment.STATE).write_text(json.dumps(state))
 
     def _note(self, closed: Round) -> None:

@@ -1,7 +1,6 @@
 """The runner's session with the coordinator's FLARE server, and a run from its start to its result."""
 
 import contextlib
-import io
 import json
 import logging
 import secrets
@@ -10,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from fedpower.federation.kits import check_certificate, kit_study
 from fedpower.federation.policy import write_job
 from fedpower.federation.private_files import write_private
 from fedpower.federation.study_file import StudyFile
+
+logger = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 
@@ -45,8 +47,28 @@ def _answered() -> Iterator[None]:
         yield
     except (AuthorizationError, InvalidJobDefinition):
         raise
-    except Exception as error:
+    except Exception as error:  # FLARE raises what it likes while a connection breaks
         raise CoordinatorLostError from error
+
+
+def _tried(call: Callable[[], Any]) -> Any:
+    """Return what FLARE answers; None where it does not, of which the log has the particulars."""
+    try:
+        return call()
+    except Exception:
+        logger.debug("FLARE gave no answer", exc_info=True)
+        return None
+
+
+def _quieten_flare() -> None:
+    """Keep FLARE's client from speaking of every attempt to connect, here and in its threads.
+
+    Only FLARE: other loggers, and what others print, are the program's that calls this.
+    """
+    from nvflare.fuel.hci.client import api  # noqa: PLC0415
+
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    api._print_hci_message = lambda text: logger.debug("FLARE: %s", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +121,7 @@ class CoordinatorSession:
             earlier = self._session.list_jobs()
         for job in earlier:
             if not str(job.get("status", "")).startswith("FINISHED"):
-                with contextlib.suppress(Exception):
-                    self._session.abort_job(job["job_id"])
+                _tried(partial(self._session.abort_job, job["job_id"]))
         with tempfile.TemporaryDirectory() as scratch, _answered():
             folder = Path(scratch) / self._name
             write_job(folder, run, self._name)
@@ -113,24 +134,17 @@ class CoordinatorSession:
 
     def progress(self, job: str) -> dict[str, Any] | None:
         """Return how far a job is; None where it cannot tell at the moment."""
-        try:
-            progress = self._session.do_app_command(job, PROGRESS, {})
-        except Exception:  # not started yet, or over: the next look will tell
-            return None
+        progress = _tried(lambda: self._session.do_app_command(job, PROGRESS, {}))
         return progress if isinstance(progress, dict) else None
 
     def ask_to_rejoin(self, job: str) -> None:
         """Ask a job to end after its round, so that silos that came back can be in the next."""
-        with contextlib.suppress(Exception):
-            self._session.do_app_command(job, REJOIN, {})
+        _tried(lambda: self._session.do_app_command(job, REJOIN, {}))
 
     def fetch(self, job: str, destination: Path) -> Ended:
         """Return what a job that ended left, fetched into ``destination``."""
-        try:
-            place = Path(self._session.download_job_result(job, str(destination)))
-        except Exception:
-            return Ended(state=None, result=None)
-        states = list(place.rglob(STATE))
+        place = _tried(lambda: self._session.download_job_result(job, str(destination)))
+        states = [] if place is None else list(Path(place).rglob(STATE))
         if not states:
             return Ended(state=None, result=None)
         folder = states[0].parent / RESULT
@@ -155,12 +169,11 @@ def open_session(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Coordina
     kit = kit.absolute()
     study = kit_study(kit, RUNNER)
     check_certificate(kit)
-    logging.getLogger().setLevel(logging.CRITICAL)  # FLARE's client speaks of every attempt
+    _quieten_flare()
     ends = time.monotonic() + patience
     while True:
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # it counts the seconds in dots
-                session = new_secure_session(USER, str(kit), timeout=CONNECT_S)
+            session = new_secure_session(USER, str(kit), timeout=CONNECT_S)
             break
         except Exception as error:
             if time.monotonic() >= ends:
@@ -172,8 +185,7 @@ def open_session(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Coordina
     try:
         yield CoordinatorSession(session, study.name)
     finally:
-        with contextlib.suppress(Exception):
-            session.close()
+        _tried(session.close)
 
 
 LOOK_S = 0.5
@@ -327,7 +339,7 @@ class Runner:
         reason = state.get("reason")
         if reason and not state.get("again", True):
             raise ProtocolError(reason)
-        if reason and "refused:" in reason:
+        if reason and state.get("refused", False):
             raise ProtocolError(
                 f"{reason}; what was released stays known: once that is settled run again with --resume"
             )

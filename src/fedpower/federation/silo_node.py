@@ -1,21 +1,19 @@
 """A silo as its organisation runs it: its own file and the study's, put together and checked."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedpower.data import LocalMoment, fingerprint
-from fedpower.engines.embedded import read_silos
+from fedpower.engines.embedded import read_for
 from fedpower.errors import BudgetError, InputError
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.private_study import budget_of, study_mu
-from fedpower.protocol.secure_releases import SecureReleases
-from fedpower.protocol.silo import Releases, Silo, open_releases
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
 
 
@@ -40,7 +38,6 @@ class SiloNode:
     """
 
     silo: Silo
-    releases: Releases | SecureReleases
     study: Study
     budget: Budget | None
     moment: LocalMoment
@@ -49,17 +46,10 @@ class SiloNode:
     data_version: str | None = None
 
     @property
-    def price(self) -> float:
-        """What the whole study can cost in the Gaussian-DP sense; 0 where nothing is charged."""
-        if self.budget is None:
-            return 0.0
-        return study_mu(self.budget, self.moment.n_rows) * math.sqrt(self.study.attempts)
-
-    @property
     def affordable(self) -> bool:
         """Whether the ledger can pay for the whole study, or for one more attempt at a secure sum."""
         try:
-            self.releases.check_affordable()
+            self.silo.releases.check_affordable()
         except BudgetError:
             return False
         return True
@@ -86,16 +76,10 @@ def open_silo(
     """
     silo_file.check_agreed(study_file)
     study, _, _ = study_file.terms()
-    private = study.noise != "none"
+    private = study.is_private
     name = silo_file.name
-    moments = read_silos(
-        {name: silo_file.source(study_file)},
-        study_file.treatment,
-        rank=study.iteration_rank,
-        steps=study.n_steps or 20,
-        public_facts_only=private,
-        fingerprinted=private,
-        on_lattice=study.noise == "moment",
+    moments = read_for(
+        study, {name: silo_file.source(study_file)}, study_file.treatment, fingerprinted=private
     )
     moment = moments[name]
     found = fingerprint(moment.source) if private else ""
@@ -107,7 +91,7 @@ def open_silo(
     ledger = silo_file.open_ledger() if private else None
     try:
         data = silo_file.data_version(study_file, found) if private else None
-        releases = open_releases(
+        silo = assemble(
             name,
             moment,
             study,
@@ -117,8 +101,7 @@ def open_silo(
             data=data,
         )
         yield SiloNode(
-            silo=Silo(name, study, releases, data_version="" if data is None else data.version),
-            releases=releases,
+            silo=silo,
             study=study,
             budget=budget_of(study),
             moment=moment,

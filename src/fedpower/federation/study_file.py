@@ -343,10 +343,16 @@ def _check(study: StudyFile) -> None:
     parameters = study.parameters
     seed, drawn = parameters.random_state, parameters.n_participants or 1
     if not 0 <= seed < 2**32:
-        raise InputError(f"random_state must be from 0 to 2**32 - 1, got {seed}; choose another")
+        raise InputError.about(
+            "random_state", must="be from 0 to 2**32 - 1", got=str(seed), advice="choose another"
+        )
     if drawn > len(study.silos):
-        raise InputError(
-            f"n_participants must be at most the {len(study.silos)} silos, got {drawn}; lower it"
+        raise InputError.about(
+            "n_participants",
+            must="be at most the {silos} silos",
+            got=str(drawn),
+            advice="lower it",
+            silos=len(study.silos),
         )
     parameters.check()
     if parameters.is_private and not study.treatment.bounded:
@@ -356,9 +362,12 @@ def _check(study: StudyFile) -> None:
         )
     study.treatment.check_width(len(study.columns))
     if study.min_silos > len(study.silos):
-        raise InputError(
-            f"min_silos must be at most the {len(study.silos)} silos, got {study.min_silos}; "
-            "lower it"
+        raise InputError.about(
+            "min_silos",
+            must="be at most the {silos} silos",
+            got=str(study.min_silos),
+            advice="lower it",
+            silos=len(study.silos),
         )
     if study.grace is not None and not 0 <= study.grace <= study.deadline:
         raise InputError(

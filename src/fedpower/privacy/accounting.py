@@ -67,7 +67,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     Never too small, and too large by 10⁻¹² and a relative 10⁻¹² at most for ε from 10⁻⁴ to 10³ and δ
     from 10⁻³⁰ to ½: the ε of a δ that is smaller by a relative 4·10⁻¹³.
     """
-    mu, delta = _mu(mu), _delta(delta)
+    mu, delta = _mu(mu), check_delta(delta)
     if mu == math.inf:
         return math.inf
     allowed = _allowed(delta)
@@ -84,7 +84,7 @@ def multiplier_of(epsilon: float, delta: float) -> float:
     The analytic calibration of [BW18], rounded up: never too small, and too large by a relative
     1.001·10⁻⁹ at most for ε from 10⁻⁴ to 10³ and δ from 10⁻³⁰ to ½. 0 for ε = ∞.
     """
-    epsilon, delta = _epsilon(epsilon), _delta(delta)
+    epsilon, delta = _epsilon(epsilon), check_delta(delta)
     if epsilon == math.inf:
         return 0.0
     return (1 + _MULTIPLIER_MARGIN) / _largest_mu(epsilon, delta)
@@ -166,7 +166,7 @@ def delta_with_distance(delta: float, epsilon: float, tv: float) -> float:
 def check_promise(epsilon: float, delta: float) -> None:
     """Refuse an (ε, δ) that cannot be promised."""
     _epsilon(epsilon)
-    _delta(delta)
+    check_delta(delta)
 
 
 def _mu(mu: float) -> float:
@@ -183,9 +183,12 @@ def _epsilon(epsilon: float) -> float:
     return float(epsilon)
 
 
-def _delta(delta: float) -> float:
+def check_delta(delta: float) -> float:
+    """Return δ as a float, or refuse it."""
     if not 0 < delta < 1:
-        raise InputError(f"delta must be between 0 and 1, got {delta!r}; use for example 1e-06")
+        raise InputError.about(
+            "delta", must="lie between 0 and 1", got=f"{delta:g}", advice="1e-6 is usual"
+        )
     return float(delta)
 
 

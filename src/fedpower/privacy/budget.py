@@ -96,16 +96,22 @@ class Budget:
             what = "larger one promises nothing"
             if self.epsilon < SMALLEST_EPSILON:
                 what = "smaller one leaves nothing but noise"
-            raise InputError(
-                f"epsilon must be from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, or inf for no "
-                f"privacy, got {self.epsilon:g}; a {what}"
+            raise InputError.about(
+                "epsilon",
+                must=f"be from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, or inf for no privacy",
+                got=f"{self.epsilon:g}",
+                advice=f"a {what}",
             )
         slack = delta_with_distance(0.0, self.epsilon, self.distance)
         left = self.delta - self.n_releases * slack
         if self.delta > 0 >= left:
-            raise InputError(
-                f"delta must exceed {self.n_releases * slack:.1g} to release so many numbers at "
-                f"epsilon={self.epsilon:g}, got {self.delta:g}; ask for a smaller epsilon"
+            raise InputError.about(
+                "delta",
+                must="exceed {least:.1g} to release so many numbers at {epsilon:{spent:g}}",
+                got=f"{self.delta:g}",
+                advice="ask for a smaller epsilon",
+                least=self.n_releases * slack,
+                spent=self.epsilon,
             )
         terms = {"epsilon": self.epsilon, "delta": self.delta, "n_steps": self.n_steps}
         printed = noise_multiplier("paper", **terms) if self.mode == "paper" else math.nan  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 
 DEFAULT_VERSION = "1"
 """What rows are called whose operator declared nothing."""
@@ -44,7 +44,7 @@ class DataVersion:
     columns: str
     fingerprint: str = field(repr=False)
     data_set: str | None = None
-    declared_by: str = "data_version"
+    declared_by: str = Sentence("{data_version}")
 
     def __post_init__(self) -> None:
         check_label("a version of data", self.version)
@@ -73,8 +73,12 @@ def check_label(what: str, text: object) -> None:
     """Refuse a name that could not be shown to others as it is."""
     if not isinstance(text, str) or not is_label(text):
         raise InputError(
-            f"{what} must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a digit, "
-            f"got {text!a}; call it 1, 2026-03 or the like"
+            Sentence(
+                "{what} must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a "
+                "digit, got {text!a}; call it 1, 2026-03 or the like",
+                what=what,
+                text=text,
+            )
         )
 
 

@@ -38,8 +38,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedpower.errors import BudgetError, InputError, LedgerError
-from fedpower.privacy.accounting import epsilon_of, mu_of
+from fedpower.errors import BudgetError, InputError, LedgerError, Sentence
+from fedpower.privacy.accounting import check_delta, epsilon_of, mu_of
 from fedpower.privacy.data_version import DEFAULT_VERSION, BookedAs, DataVersion, check_label
 from fedpower.privacy.ledger_store import SCHEMA_VERSION, MemoryStore, Store
 
@@ -161,9 +161,7 @@ def checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
             f"epsilon must be positive and finite, got {epsilon:g}; "
             "a ledger cannot account for releases without noise"
         )
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, got {delta:g}; 1e-6 is usual")
-    return epsilon, delta
+    return epsilon, check_delta(delta)
 
 
 def checked_charge(mu: float, slack_delta: float) -> tuple[float, float]:
@@ -533,9 +531,14 @@ class Ledger:
         known = self._store.fingerprint_of(data.version, data.columns)
         if known not in (None, data.fingerprint):
             raise LedgerError(
-                f"the rows of silo {data.silo!r} must be those that its ledger knows as version "
-                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is "
-                "public and a new charge, or put the old rows back (nothing left the silo)"
+                Sentence(
+                    "the rows of silo {silo!r} must be those that its ledger knows as version "
+                    "{version!r}, got others; declare a new version with {declared_by}, which is public "
+                    "and a new charge, or put the old rows back (nothing left the silo)",
+                    silo=data.silo,
+                    version=data.version,
+                    declared_by=data.declared_by,
+                )
             )
         # What was booked by rows is version 1, and only that: were it found under other versions too,
         # the answer would tell whether the rows are still the same.
@@ -544,10 +547,15 @@ class Ledger:
             return BookedAs(key=data.fingerprint, name=data.fingerprint[:16])
         if booked:
             raise LedgerError(
-                f"version {DEFAULT_VERSION!r} of the rows of silo {data.silo!r} must be rows and columns "
-                "that its ledger booked before data had versions, got others; declare a new version with "
-                f"{data.declared_by}, which is public and a new charge, or put the old ones back "
-                "(nothing left the silo)"
+                Sentence(
+                    "version {version!r} of the rows of silo {silo!r} must be rows and columns that its "
+                    "ledger booked before data had versions, got others; declare a new version with "
+                    "{declared_by}, which is public and a new charge, or put the old ones back (nothing "
+                    "left the silo)",
+                    version=DEFAULT_VERSION,
+                    silo=data.silo,
+                    declared_by=data.declared_by,
+                )
             )
         name = f"version {data.version}"
         return BookedAs(key=name, name=name)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
+from fedpower.errors import Sentence
 from fedpower.protocol.study import NoiseMode
 
 Solver = Literal["fedpower", "krylov", "moment"]
@@ -45,22 +46,31 @@ def choose_solver(
     if paper_settings:
         return SolverChoice(
             solver="fedpower",
-            reason=f"{', '.join(paper_settings)} was given, which only the paper's method has",
+            reason=Sentence(
+                ", ".join(f"{{{name}}}" for name in paper_settings)
+                + " was given, which only the paper's method has"
+            ),
         )
     if noise == "paper":
         return SolverChoice(
-            solver="fedpower", reason="noise='paper' asks for the paper's method as it is printed"
+            solver="fedpower",
+            reason=Sentence("{noise:paper} asks for the paper's method as it is printed"),
         )
     if noise == "step":
         wide = ""
         if n_features > MOST_SQUARE_FEATURES:
-            wide = (
-                f" (a moment of {n_features} columns takes {_size(8 * n_features**2)}; where all can "
-                "hold that, noise='moment' is more accurate)"
+            wide = Sentence(
+                " (a moment of {d} columns takes {size}; where all can hold that, {noise:moment} is more "
+                "accurate)",
+                d=n_features,
+                size=_size(8 * n_features**2),
             )
         return SolverChoice(
             solver="krylov",
-            reason=f"every product is noised and paid for, and krylov uses all of them together{wide}",
+            reason=Sentence(
+                "every product is noised and paid for, and krylov uses all of them together{wide}",
+                wide=wide,
+            ),
         )
     triangle = 8 * n_features * (n_features + 1) // 2
     blocks = KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank

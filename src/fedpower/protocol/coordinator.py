@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import Any
 
-from fedpower.errors import ProtocolError, is_showable
+from fedpower.errors import ProtocolError, RefusedError, Sentence, is_showable
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskMasked,
@@ -79,23 +79,9 @@ class Coordinator:
         on_closed: Callable[[Round], None] | None = None,
         recorded: Sequence[Round] = (),
     ) -> None:
-        if len(set(silos)) != len(silos) or not silos:
-            raise ProtocolError(
-                f"silos must have different names and there must be one at least, got {list(silos)};"
-                " rename them"
-            )
-        for name in silos:
-            if not is_showable(name):
-                raise ProtocolError(
-                    f"a silo's name must hold no control characters, got {name!a}; rename it"
-                )
+        check_silos(silos, min_silos)
         self.silos = tuple(silos)
         self.min_silos = len(self.silos) if min_silos is None else min_silos
-        if not 1 <= self.min_silos <= len(self.silos):
-            raise ProtocolError(
-                f"min_silos must lie between 1 and the {len(self.silos)} silos, "
-                f"got {self.min_silos}; choose a number in between"
-            )
         self.history: list[Round] = []
         self.outcome: Any = None
         self.done = False
@@ -183,23 +169,30 @@ class Coordinator:
         if self._ask is not None and self._ask.enough is not None:
             needed = min(needed, self._ask.enough)
         if len(current.answers) < needed:
-            raise ProtocolError(self._too_few(current, needed))
+            raise self._too_few(current, needed)
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
         if self._on_closed is not None:
             self._on_closed(current)
         self._advance(current)
 
-    def _too_few(self, current: Round, needed: int) -> str:
+    def _too_few(self, current: Round, needed: int) -> ProtocolError:
         for name, reason in current.refused.items():
-            return f"silo {name!r} refused: {reason}"
-        silent = [name for name in current.asked if name not in current.answers]
-        sentence = (
-            f"round {current.number} needs {needed} answers and got {len(current.answers)}; "
-            f"bring back {', '.join(silent)} or lower min_silos"
+            return RefusedError(f"silo {name!r} refused: {reason}")
+        more = [
+            f"; what {name} sent was set aside: {problem}"
+            for name, problem in current.set_aside.items()
+        ]
+        return ProtocolError(
+            Sentence(
+                "round {number} needs {needed} answers and got {answers}; bring back {silent} or lower "
+                "{min_silos}{more}",
+                number=current.number,
+                needed=needed,
+                answers=len(current.answers),
+                silent=", ".join(name for name in current.asked if name not in current.answers),
+                more="".join(more[:1]),
+            )
         )
-        for name, problem in current.set_aside.items():
-            return f"{sentence}; what {name} sent was set aside: {problem}"
-        return sentence
 
     def _advance(self, closed: Round | None) -> None:
         """Hand the closed round to the solver and open the next, as often as that one is on record."""
@@ -292,6 +285,28 @@ class Coordinator:
             run=self.run,
             n_rows=getattr(enrolled, "n_rows", None),
             keys=keys,
+        )
+
+
+def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
+    """Refuse silos that no run can have."""
+    if len(set(silos)) != len(silos) or not silos:
+        raise ProtocolError(
+            f"silos must have different names and there must be one at least, got {list(silos)};"
+            " rename them"
+        )
+    for name in silos:
+        if not is_showable(name):
+            raise ProtocolError(
+                f"a silo's name must hold no control characters, got {name!a}; rename it"
+            )
+    if min_silos is not None and not 1 <= min_silos <= len(silos):
+        raise ProtocolError.about(
+            "min_silos",
+            must="lie between 1 and the {silos} silos",
+            got=str(min_silos),
+            advice="choose a number in between",
+            silos=len(silos),
         )
 
 

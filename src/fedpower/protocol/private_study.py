@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.publication import smoothing
@@ -19,12 +19,15 @@ from fedpower.protocol.weights import Weights, masses, pooled
 @functools.lru_cache(maxsize=64)  # root finders take milliseconds
 def budget_of(study: Study) -> Budget | None:
     """Return the price list of a private study; None where nothing is private."""
-    if study.noise == "none":
+    if study.noise == "none":  # not `is_private`, so that types know the mode below
         return None
     if study.noise != "moment" and study.n_steps is None:
         raise InputError(
-            f"noise mode {study.noise!r} must know its number of steps to divide the budget, "
-            "got none; give n_steps"
+            Sentence(
+                "noise mode {mode!r} must know its number of steps to divide the budget, got none; give "
+                "{n_steps}",
+                mode=study.noise,
+            )
         )
     return Budget(
         mode=study.noise,
@@ -246,7 +249,7 @@ REHEARSED = (
 
 def public_facts(study: Study) -> tuple[str, ...]:
     """Return what everybody may know about a study."""
-    booked = f", booked in ledgers as {study.ledger_name[:12]}" if study.noise != "none" else ""
+    booked = f", booked in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
     return (
         f"the study's terms, hash {study.digest[:12]}{booked}",
         "the number of rows of each silo",

@@ -233,7 +233,7 @@ def _packed(body: PackedMoment, study: Study, peak: _Peak) -> str | None:
     elif body.mean is not None:
         found = _must("a moment", "no mean beside it in a study that does not centre", "one")
     diagonal = body.triangle[np.cumsum(np.arange(1, d + 1)) - 1]
-    least = -ROUNDING * float(np.abs(diagonal).sum()) if study.noise == "none" else -math.inf
+    least = -ROUNDING * float(np.abs(diagonal).sum()) if not study.is_private else -math.inf
     return (
         found
         or _scalar("a total variance", body.total_variance, least, peak.moment * d)

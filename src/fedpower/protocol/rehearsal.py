@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import sin_theta
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import (
     Answer,
     AskMasked,
@@ -106,10 +107,7 @@ def rehearse(
         floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
         settings = replace(settings, shift=lambda sizes, steps: edge, floor=lambda sizes: floor)
     coordinator = Coordinator(start(settings, rng), [SILO], study=study, run="rehearsal")
-    silo = Silo(SILO, study, releases)
-    while not coordinator.done:
-        for question in coordinator.next():
-            coordinator.receive(silo.answer(question))
+    drive(coordinator, in_turn({SILO: Silo(SILO, study, releases)}))
     rounds = [each for each in coordinator.history if each.kind != "enrol"]
     rank = coordinator.outcome.rank
     return Rehearsed(
@@ -192,22 +190,19 @@ class _Pooled:
             square = rng.standard_normal((spectrum.size, spectrum.size)) * noise_std
             self._noise = (square + square.T) / 2  # diagonal std τ, off the diagonal τ/√2
 
-    def begin(self, run: str) -> None:
-        """Do nothing: a rehearsal is one run."""
-
     def check_affordable(self) -> None:
         """Do nothing: a rehearsal spends nothing."""
 
-    def mean(self) -> MeanRow:
+    def mean(self, *, run: str) -> MeanRow:
         """Return the mean row: zero, for the spectrum is that of the centred moment."""
         return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))
 
-    def steps(self, ask: AskSteps) -> LocalSteps:
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return local steps on the noised diagonal moment."""
         outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
         return replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
 
-    def moment(self) -> PackedMoment:
+    def moment(self, *, run: str) -> PackedMoment:
         """Return the noised diagonal moment."""
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None

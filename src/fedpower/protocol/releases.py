@@ -121,17 +121,14 @@ class ExactReleases:
         """The number of rows."""
         return self._moment.n_rows
 
-    def begin(self, run: str) -> None:
-        """Do nothing: exact answers are the same in every run."""
-
     def check_affordable(self) -> None:
         """Do nothing: there is no charge."""
 
-    def mean(self) -> MeanRow:
+    def mean(self, *, run: str) -> MeanRow:
         """Return the exact mean row."""
         return MeanRow(mean=read_only(self._moment.mean()))
 
-    def steps(self, ask: AskSteps) -> LocalSteps:
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return exact local power steps: LocalPower."""
         return take_local_steps(
             lambda basis: self._moment.product(basis, ask.center),
@@ -139,7 +136,7 @@ class ExactReleases:
             total_variance=self._moment.trace(ask.center),
         )
 
-    def moment(self) -> PackedMoment:
+    def moment(self, *, run: str) -> PackedMoment:
         """Return the exact moment, about the silo's own mean where the study centres."""
         mean = self._moment.mean() if self._center else None
         return packed(self._moment.moment(mean), mean, self._moment.trace(mean))
@@ -216,16 +213,11 @@ class ChargedReleases:
         self._data = data
         self._booked = THIS_FIT if data is None else ledger.booked_as(data)
         self._digest = study.digest
-        self._run = ""
 
     @property
     def n_rows(self) -> int:
         """The public number of rows."""
         return self._moment.n_rows
-
-    def begin(self, run: str) -> None:
-        """Take note of the run whose question is answered next."""
-        self._run = run
 
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, a study that the ledger could not pay for to the end."""
@@ -255,15 +247,15 @@ class MomentReleases(ChargedReleases):
     _made_for = ""
     """The run for which the release was made: others that are given it analyse it once more."""
 
-    def mean(self) -> MeanRow:
+    def mean(self, *, run: str) -> MeanRow:
         """Return the mean row of the one noised release."""
-        _, mean, _ = self._released()
+        _, mean, _ = self._released(run)
         assert mean is not None, "a study that centres releases the mean"
         return MeanRow(mean=read_only(mean))
 
-    def steps(self, ask: AskSteps) -> LocalSteps:
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return local power steps on the noised moment: free."""
-        moment, mean, trace = self._released()
+        moment, mean, trace = self._released(run)
         center = ask.center
         if center is None:
             return self._rounded(
@@ -283,10 +275,10 @@ class MomentReleases(ChargedReleases):
         total = trace - 2 * float(center @ mean) + float(center @ center)
         return self._rounded(take_local_steps(multiply, ask, total_variance=total))
 
-    def moment(self) -> PackedMoment:
+    def moment(self, *, run: str) -> PackedMoment:
         """Return the noised moment itself, about the silo's own noised mean where the study centres."""
         # With every digit: what hides a silo's own in the sum is added there, for all of them together.
-        moment, mean, trace = self._released()
+        moment, mean, trace = self._released(run)
         if mean is None:
             sent = packed(moment, None, trace)
         else:
@@ -302,12 +294,12 @@ class MomentReleases(ChargedReleases):
         product = read_only(rounded(outcome.product, self._entry_std))
         return replace(outcome, product=product, made_for=self._made_for)
 
-    def _released(self) -> tuple[Array, Array | None, float]:
+    def _released(self, run: str) -> tuple[Array, Array | None, float]:
         if self._summary is None:
-            self._summary = self._release()
+            self._summary = self._release(run)
         return self._summary
 
-    def _release(self) -> tuple[Array, Array | None, float]:
+    def _release(self, run: str) -> tuple[Array, Array | None, float]:
         budget, with_mean = self._budget, self._study.center
         noise, n_rows = budget.integers, self.n_rows
         exact = integers_of(self._moment, noise, n_rows=n_rows, with_mean=with_mean)
@@ -315,8 +307,8 @@ class MomentReleases(ChargedReleases):
         def payload() -> bytes:
             noised = perturb_integers(*exact, noise=noise, source=self._source)
             vector = packed_integers(*noised, n_rows=n_rows, noise=noise)
-            run = self._run.encode()
-            return len(run).to_bytes(2, "little") + run + vector.astype("<f8").tobytes()
+            name = run.encode()
+            return len(name).to_bytes(2, "little") + name + vector.astype("<f8").tobytes()
 
         raw = self._ledger.release(
             key=self._key("moment", self._study.moment_terms.encode()),
@@ -339,7 +331,7 @@ Body = TypeVar("Body", MeanRow, LocalSteps)
 class StepReleases(ChargedReleases):
     """Modes ``step`` and ``paper``: every step's product is noised [FP Alg. 2, line 6]."""
 
-    def mean(self) -> MeanRow:
+    def mean(self, *, run: str) -> MeanRow:
         """Return the noised mean row: one release of the study's T + 1."""
         budget, n_rows = self._budget, self._moment.n_rows
 
@@ -354,7 +346,7 @@ class StepReleases(ChargedReleases):
 
         return _recall(self._release("mean", payload, 1, self._digest.encode()), MeanRow)
 
-    def steps(self, ask: AskSteps) -> LocalSteps:
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return noised local steps; costs as many releases as there are steps."""
         if ask.shift != 0:
             raise ProtocolError(
@@ -395,7 +387,7 @@ class StepReleases(ChargedReleases):
         )
         return _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
 
-    def moment(self) -> PackedMoment:
+    def moment(self, *, run: str) -> PackedMoment:
         """Refuse: only ``moment`` mode has a price for the moment itself."""
         raise ProtocolError(
             f"the moment itself must be asked for in a study with noise='moment', got one with "

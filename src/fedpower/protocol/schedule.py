@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import Literal
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 
 Decay = Literal["constant", "linear", "halving"]
 
@@ -33,13 +33,18 @@ class Schedule:
             steps = self.explicit
             if not steps or min(steps) < 1 or list(steps) != sorted(set(steps)):
                 raise InputError(
-                    "an explicit schedule must be increasing steps of at least 1, "
-                    f"got {list(steps)}; give e.g. {{2, 4, 5}}"
+                    Sentence(
+                        "an explicit schedule must be increasing steps of at least 1, got {got}; give "
+                        "e.g. {steps}",
+                        got=list(steps),
+                    )
                 )
         elif self.local_steps < 1:
-            raise InputError(
-                f"local_steps must be at least 1, got {self.local_steps}; "
-                "1 means a round at every step"
+            raise InputError.about(
+                "local_steps",
+                must="be at least 1",
+                got=str(self.local_steps),
+                advice="1 means a round at every step",
             )
         elif self.decay not in ("constant", "linear", "halving"):
             raise InputError(

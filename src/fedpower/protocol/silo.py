@@ -51,25 +51,25 @@ NOT_YOURS = "the silo could not answer; its operator's log says why"
 
 
 class Releases(Protocol):
-    """What a silo lets out, computed from its rows and, where the study is private, noised."""
+    """What a silo lets out, computed from its rows and, where the study is private, noised.
+
+    ``run`` is the run that asks: a noised moment says for which one it was made.
+    """
 
     @property
     def n_rows(self) -> int:
         """The public number of rows."""
 
-    def begin(self, run: str) -> None:
-        """Take note of the run whose question is answered next."""
-
     def check_affordable(self) -> None:
         """Refuse a study that the ledger could not pay for to the end."""
 
-    def mean(self) -> MeanRow:
+    def mean(self, *, run: str) -> MeanRow:
         """Return the mean row."""
 
-    def steps(self, ask: AskSteps) -> LocalSteps:
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return the outcome of local power steps."""
 
-    def moment(self) -> PackedMoment:
+    def moment(self, *, run: str) -> PackedMoment:
         """Return the moment itself."""
 
 
@@ -103,7 +103,7 @@ class Silo:
             )
         self.name = name
         self.study = study
-        self._releases = releases
+        self.releases = releases
         self._data_version = data_version
         self._digest = study.digest
 
@@ -135,7 +135,7 @@ class Silo:
                 reason=f"a question to silo {self.name!r} must name it, got one that names "
                 "another silo; send it there"
             )
-        releases = self._releases
+        releases = self.releases
         if isinstance(message.body, Enrol):
             # A silo that cannot pay says so before any other is charged.
             releases.check_affordable()
@@ -146,7 +146,6 @@ class Silo:
             )
         if isinstance(releases, SecureReleases):
             return _summed(message, releases)
-        releases.begin(message.run)
         return self._computed(message, releases)
 
     def _computed(self, message: Message, releases: Releases) -> Answer:
@@ -156,12 +155,14 @@ class Silo:
                     return Refusal(
                         reason="this study does not centre on the pooled mean; ask for no mean"
                     )
-                return releases.mean()
+                return releases.mean(run=message.run)
             case AskSteps() as ask:
                 problem = self._problem_with(ask)
-                return Refusal(reason=problem) if problem else releases.steps(_cleaned(ask))
+                if problem:
+                    return Refusal(reason=problem)
+                return releases.steps(_cleaned(ask), run=message.run)
             case AskMoment():
-                return releases.moment()
+                return releases.moment(run=message.run)
             case CallRoll() | AskMasked() | AskSum():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "
@@ -253,7 +254,7 @@ def _cleaned(ask: AskSteps) -> AskSteps:
     return replace(ask, basis=read_only(orth(ask.basis)))
 
 
-def open_releases(
+def assemble(
     name: str,
     moment: Moment,
     study: Study,
@@ -263,8 +264,8 @@ def open_releases(
     source: NoiseSource | None = None,
     data: DataVersion | None = None,
     summands: Summands | None = None,
-) -> Releases | SecureReleases:
-    """Return what a silo lets out of ``study``: exact answers where nothing is private.
+) -> Silo:
+    """Return a silo of ``study``: the one way to put one together, for every engine.
 
     Parameters
     ----------
@@ -283,6 +284,31 @@ def open_releases(
     summands
         Computes what goes into the secure sums of a study that has several.
     """
+    releases = _releases(
+        name,
+        moment,
+        study,
+        ledger=ledger,
+        identity=identity,
+        source=source,
+        data=data,
+        summands=summands,
+    )
+    return Silo(name, study, releases, data_version="" if data is None else data.version)
+
+
+def _releases(
+    name: str,
+    moment: Moment,
+    study: Study,
+    *,
+    ledger: Ledger | None,
+    identity: Identity | None,
+    source: NoiseSource | None,
+    data: DataVersion | None,
+    summands: Summands | None,
+) -> Releases | SecureReleases:
+    """Return what a silo lets out of ``study``: exact answers where nothing is private."""
     budget = budget_of(study)
     if budget is None:
         return ExactReleases(moment, center=study.center)

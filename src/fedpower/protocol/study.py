@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
-from fedpower.errors import InputError, is_showable
+from fedpower.errors import InputError, Sentence, is_showable
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.weights import Weights
@@ -107,22 +107,28 @@ class Study:
     def __post_init__(self) -> None:
         if self.weights != "rows" and self.aggregation == "secure":
             raise InputError(
-                f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: silos of a "
-                "secure sum share the noise of one, so small ones add none; leave weights alone"
+                Sentence(
+                    "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
+                    "secure sum share the noise of one, so small ones add none; leave it alone",
+                    given=self.weights,
+                )
             )
         if self.noise not in NOISE_MODES:
             raise InputError(
                 f"noise must be one of {', '.join(NOISE_MODES)}, got {self.noise!r}; choose one"
             )
-        if (self.noise == "none") != math.isinf(self.epsilon):
+        if self.is_private == math.isinf(self.epsilon):
             raise InputError(
                 f"noise mode {self.noise!r} and epsilon={self.epsilon} contradict each other; "
                 "epsilon=inf goes with noise='none' and only with it"
             )
         if not 1 <= self.iteration_rank <= self.n_features:
-            raise InputError(
-                f"iteration_rank must lie between 1 and the number of columns {self.n_features}, "
-                f"got {self.iteration_rank}; choose a smaller one"
+            raise InputError.about(
+                "iteration_rank",
+                must="lie between 1 and the number of columns {most}",
+                got=str(self.iteration_rank),
+                advice="choose a smaller one",
+                most=self.n_features,
             )
         for name in (*(self.columns or ()), *(silo for silo, _ in self.identities)):
             if not is_showable(name):
@@ -202,6 +208,11 @@ class Study:
                     f"the secure sum of the moment must have its {wanted} numbers, got {size}; give "
                     "that many"
                 )
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is promised about the rows: then, and only then, what leaves is noised."""
+        return self.noise != "none"
 
     @property
     def digest(self) -> str:

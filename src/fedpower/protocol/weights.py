@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from fedpower.errors import Sentence
 from fedpower.privacy.budget import Budget
 
 Weights = Literal["rows", "noise"]
@@ -56,8 +57,10 @@ def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int
     """Return what to do about silos that cost more than they bring, in one sentence."""
     shown = ", ".join(f"{name} ({sizes[name]} rows)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
-    return (
-        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} the "
-        f"pooled noise would be {share:.2g} of what it is; leave them out, take weights='noise', or "
-        "share the noise with aggregation='secure'"
+    return Sentence(
+        "with plain sums each silo adds as much noise as any other, and without {silos} the pooled "
+        "noise would be {share:.2g} of what it is; leave them out, take {weights:noise}, or share the "
+        "noise with {aggregation:secure}",
+        silos=f"{shown}{more}",
+        share=share,
     )

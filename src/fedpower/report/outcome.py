@@ -86,7 +86,7 @@ def _without_noise(
 ) -> tuple[Array | None, Array | None]:
     """Return eigenvalues and their shares corrected for the noise; None where nothing is known."""
     solution, signal = outcome.solution, outcome.solution.signal
-    if outcome.study.noise == "none":
+    if not outcome.study.is_private:
         return values, ratios.copy()
     if signal is None:
         return None, None

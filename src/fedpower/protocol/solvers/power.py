@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.exchange import Ask, Exchange, Round
@@ -99,13 +99,19 @@ class PowerSettings:
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
             raise InputError(
-                "drift-corrected steps must hear every silo, got "
-                f"n_participants={self.n_participants}; leave it out or use solver='krylov'"
+                Sentence(
+                    "drift-corrected steps must hear every silo, got {n_participants:{drawn}}; leave it "
+                    "out or use {solver:krylov}",
+                    drawn=self.n_participants,
+                )
             )
         if self.corrected and isinstance(self.rank, float):
             raise InputError(
-                f"drift-corrected steps must know the number of components, got {self.rank}; give a "
-                "whole number or use solver='krylov'"
+                Sentence(
+                    "drift-corrected steps must know the number of components, got {rank}; give a whole "
+                    "number or use {solver:krylov}",
+                    rank=self.rank,
+                )
             )
 
 

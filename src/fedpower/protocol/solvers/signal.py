@@ -14,7 +14,7 @@ import scipy.linalg
 import scipy.stats
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.linalg.goe import goe_quantile
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
 from fedpower.protocol.study import NoiseLaw
@@ -230,7 +230,6 @@ def chosen_rank(asked: float | Literal["noise"], signal: Signal, *, kept: bool =
     ``kept``: the same releases can be had again for another k, as those of a secure sum, or of a fit
     without ledgers, cannot.
     """
-    what = f"n_components={asked!r}"
     again = (
         ", which the same releases allow at no further cost"
         if kept
@@ -239,17 +238,27 @@ def chosen_rank(asked: float | Literal["noise"], signal: Signal, *, kept: bool =
     remedy = f"bring more rows or a larger epsilon, or give a whole number{again}"
     if signal.n_above == 0:
         raise InputError(
-            f"{what} must find a component that stands above the noise, got none: the largest variance "
-            f"is {max(signal.prominence, 0.0):.2g} of what it must exceed; {remedy}"
+            Sentence(
+                "{n_components:{asked}} must find a component that stands above the noise, got none: the "
+                "largest variance is {share:.2g} of what it must exceed; {remedy}",
+                asked=asked,
+                share=max(signal.prominence, 0.0),
+                remedy=remedy,
+            )
         )
     if asked == "noise":
         return signal.n_above
     reached = int(np.searchsorted(signal.together, asked, side="right"))
     if reached == signal.n_above:
         raise InputError(
-            f"{what} must be reached by components that stand above the noise, got "
-            f"{signal.together[-1]:.3f} of the variance with all {signal.n_above} of them; ask for less, "
-            f"{remedy}"
+            Sentence(
+                "{n_components:{asked}} must be reached by components that stand above the noise, got "
+                "{share:.3f} of the variance with all {n_above} of them; ask for less, {remedy}",
+                asked=asked,
+                share=signal.together[-1],
+                n_above=signal.n_above,
+                remedy=remedy,
+            )
         )
     return reached + 1
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError
+from fedpower.errors import ProtocolError, Sentence
 from fedpower.linalg.words import Words
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.integer_release import packed_integers
@@ -206,9 +206,13 @@ def secure_sums(
         if len(there) < study.min_silos:
             there = everybody
     raise ProtocolError(
-        f"a secure sum must have {study.min_silos} silos that all upload within {study.attempts} "
-        "attempts, but too few were left; nothing was learned from the attempts made: bring the "
-        "others back, or agree on a study with a smaller min_silos"
+        Sentence(
+            "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
+            "few were left; nothing was learned from the attempts made: bring the others back, or agree "
+            "on a study with a smaller {min_silos}",
+            fewest=study.min_silos,
+            attempts=study.attempts,
+        )
     )
 
 
@@ -229,15 +233,12 @@ def summed(uploads: dict[str, Any], roll: Roll, study: Study) -> Array:
 
 
 def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) -> Roll:
-    """Return the roll of those whose place is signed by the identity that the study lists for them."""
-    places = []
-    for name, public in study.identities:
-        if name not in answers or not 0 <= answers[name].charged < study.attempts:
-            continue
-        told = answers[name]
-        place = Place(silo=name, n_rows=told.n_rows, key=told.key, signature=told.signature)
-        if place.is_signed(public, study=study.digest, run=run, attempt=attempt):
-            places.append(place)
+    """Return the roll of those who can be charged once more; `receiving` has seen to the signatures."""
+    places = [
+        Place(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
+        for name, each in ((name, answers.get(name)) for name, _ in study.identities)
+        if each is not None and each.charged < study.attempts
+    ]
     return Roll(
         study=study.digest,
         run=run,

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from fedpower.errors import Sentence
 from fedpower.linalg import lower_triangle
 from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import pack, unpack
@@ -124,8 +125,12 @@ def imprecise(moment: Array) -> list[str]:
         return []
     columns = "1 column varies" if lost == 1 else f"{lost} columns vary"
     return [
-        f"{columns} less than the rounding errors of the largest ({rounding:.1g}): variances below that "
-        "are not to be trusted; give scales for the columns, or take solver='krylov'"
+        Sentence(
+            "{columns} less than the rounding errors of the largest ({rounding:.1g}): variances below "
+            "that are not to be trusted; give scales for the columns, or take {solver:krylov}",
+            columns=columns,
+            rounding=rounding,
+        )
     ]
 
 
