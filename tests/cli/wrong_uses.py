@@ -112,7 +112,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "an array of words": Wrong(("fit", "words.npy", *EXACT, "-o", "new"), "words.npy must hold real numbers, got non-numeric dtype str32; convert it to float64"),
         "complex numbers": Wrong(("fit", "complex.npy", *EXACT, "-o", "new"), "complex.npy must hold real numbers, got complex dtype complex128; convert it to float64"),
         "Python objects": Wrong(("fit", "objects.npy", *EXACT, "-o", "new"), "objects.npy must hold real numbers, got object dtype object; convert it to float64"),
-        "integers beyond float64": Wrong(("fit", "large.npy", *EXACT, "-o", "new"), "column 2 of large.npy must hold integers that are exact in float64, below 2^53 in size, got a larger one at row 1; subtract a public number beforehand, or leave the column out"),
+        "integers beyond float64": Wrong(("fit", "large.npy", *EXACT, "-o", "new"), "column 2 of large.npy must hold integers that are exact in float64, below 2^53 in size, got a larger one at row 1; subtract a public number first, or leave the column out"),
         "one dimension": Wrong(("fit", "three.npy", *EXACT, "-o", "new"), "three.npy must be a 2-d array of rows by columns, got 1-d with shape (3,); reshape it so that each row is one record"),
         "three dimensions": Wrong(("fit", "cube.npy", *EXACT, "-o", "new"), "cube.npy must be a 2-d array of rows by columns, got 3-d with shape (2, 2, 2); reshape it so that each row is one record"),
     },

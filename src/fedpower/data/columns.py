@@ -157,7 +157,7 @@ def require_exact(
     number = rows + row if isinstance(rows, int) else int(rows[row])
     raise InputError(
         f"{column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
-        f"2^53 in size, got a larger one at row {number + 1}; subtract a public number beforehand, or "
+        f"2^53 in size, got a larger one at row {number + 1}; subtract a public number first, or "
         "leave the column out"
     )
 

@@ -38,7 +38,7 @@ class StudyController(CoordinatorController):
     Parameters
     ----------
     run
-        Which run to begin or, where its checkpoint is here, to take up again.
+        Which run to begin or, where its checkpoint is here, to resume.
     """
 
     def __init__(self, run: str) -> None:

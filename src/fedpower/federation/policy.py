@@ -108,7 +108,7 @@ def write_runner_settings(kit: Path) -> None:
 
 
 def job(run: str, study_name: str) -> dict[str, dict[str, Any]]:
-    """Return the files of a job that starts or takes up a run: two class names and the run."""
+    """Return the files of a job that starts or resumes a run: two class names and the run."""
     return {
         "meta.json": {
             "name": study_name,

@@ -116,7 +116,7 @@ class CoordinatorSession:
         }
 
     def submit(self, run: str) -> str:
-        """Return the job that starts or takes up a run; an earlier one of the study is ended first."""
+        """Return the job that starts or resumes a run; an earlier one of the study is ended first."""
         with _answered():
             earlier = self._session.list_jobs()
         for job in earlier:

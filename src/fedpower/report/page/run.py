@@ -169,7 +169,7 @@ def _silos(
     silent: dict[str, int],
     set_aside: dict[str, str],
 ) -> Markup:
-    """Return a line a silo; columns of which nothing is known are left out."""
+    """Return one row per silo; columns of which nothing is known are left out."""
     sizes = [known.get(silo, {}).get("rows") for silo in names]
     answered = [sum(row) for row in present]
     columns: dict[str, list[Any]] = {
