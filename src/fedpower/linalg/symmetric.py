@@ -88,7 +88,11 @@ def product_noise(basis: Array, product: Array) -> float:
     entries, of variance 2ν², whatever A is. Rounding of messages shows here, and noise. Zero for a
     single column, which tells nothing.
     """
-    inner = basis.T @ product
+    return product_noise_of(basis.T @ product)
+
+
+def product_noise_of(inner: Array) -> float:
+    """Return the same from VᵀAV as it was computed."""
     above = (inner - inner.T)[np.triu_indices(len(inner), 1)]
     peak = float(np.abs(above).max(initial=0.0))  # squares of large numbers overflow
     return peak * float(np.sqrt(np.mean((above / peak) ** 2) / 2)) if peak > 0 else 0.0
