@@ -18,6 +18,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
+    AskFactor,
     AskMasked,
     AskMean,
     AskMoment,
@@ -25,6 +26,7 @@ from fedpower.protocol.messages import (
     CallRoll,
     Enrol,
     Enrolment,
+    Factor,
     LocalSteps,
     MeanRow,
     Message,
@@ -70,6 +72,9 @@ class Releases(Protocol):
 
     def moment(self) -> PackedMoment:
         """Return the moment itself."""
+
+    def factor(self) -> Factor:
+        """Return the moment as a factor of few rows."""
 
 
 class Silo:
@@ -161,6 +166,8 @@ class Silo:
                 return Refusal(reason=problem) if problem else releases.steps(_cleaned(ask))
             case AskMoment():
                 return releases.moment()
+            case AskFactor():
+                return releases.factor()
             case CallRoll() | AskMasked():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "

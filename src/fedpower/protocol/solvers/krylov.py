@@ -1,5 +1,6 @@
 """Rayleigh–Ritz over a growing basis of asked-about blocks: the loop of krylov."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -7,18 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.linalg import orth, sin_theta
 from fedpower.linalg.symmetric import (
     DEPENDENT,
     complement,
     leading_pairs,
+    pairs_of_factors,
     product_noise,
     product_noise_of,
     rayleigh_ritz,
     rounding_level,
     subspace_error,
 )
-from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.exchange import Ask, Exchange
+from fedpower.protocol.messages import AskFactor, Factor, read_only
 from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Evidence, Product, Products
 from fedpower.protocol.solvers.shared import (
@@ -28,6 +32,8 @@ from fedpower.protocol.solvers.shared import (
     enrol,
     pooled_mean,
     rank_for,
+    shares,
+    weighted_sum,
 )
 from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
 from fedpower.protocol.weights import Weights, masses
@@ -470,6 +476,8 @@ class KrylovSettings:
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
     sizes = yield from enrol()
+    if _factors_fit(settings, sizes):
+        return (yield from _by_factors(settings, sizes))
     center = None
     if settings.center:
         center, told = yield from pooled_mean(masses(sizes, settings.weights))
@@ -519,6 +527,57 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         law = settings.noise({name: sizes[name] for name in heard}, norm)
         signal = judge(basis, product, law=law, center=center, total_variance=total)
     return Solution(**outcome, total_variance=total, center=center, sizes=sizes, signal=signal)
+
+
+def _factors_fit(settings: KrylovSettings, sizes: dict[str, int]) -> bool:
+    """Return whether all silos together have so few rows that their moments are sent, each by its factor.
+
+    Only where a silo's own moment may be asked for as it is (`lookahead` does), and of all silos.
+    """
+    d, total = settings.n_features, sum(sizes.values())
+    exact = settings.n_steps is None and settings.noise is None and settings.shift is None
+    wide = d > MOST_SQUARE_FEATURES and total <= d and 8 * d * total <= MOST_FACTOR_BYTES
+    return exact and wide and settings.lookahead and settings.n_participants is None
+
+
+def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
+    """Return the :class:`Solution` from all silos' moments, in one round, however small the gap.
+
+    A_i = F_iᵀF_i has the rank of its rows. Where these are few, F_i is smaller than the blocks that
+    Krylov would ask for, and no d×d array is made: about the pooled mean μ the pooled moment is
+    Σ w_i [F_iᵀF_i + (μ_i − μ)(μ_i − μ)ᵀ], a sum of as many squares as there are rows. Silos that did
+    not answer by the deadline are left out, weights and all.
+    """
+    closed = yield Ask(body=AskFactor(), silos=tuple(sizes), step=1)
+    answers: dict[str, Factor] = closed.answers
+    weights = shares(answers, masses(sizes, settings.weights))
+    factors = [math.sqrt(weights[name]) * each.factor for name, each in answers.items()]
+    total = sum(weights[name] * each.total_variance for name, each in answers.items())
+    center = None
+    if settings.center:
+        center = read_only(weighted_sum({n: each.mean for n, each in answers.items()}, weights))
+        apart = np.array(
+            [math.sqrt(weights[n]) * (each.mean - center) for n, each in answers.items()]
+        )
+        factors.append(apart)
+        total += float(np.vdot(apart, apart))
+    by_share = isinstance(settings.rank, float)
+    values, vectors = pairs_of_factors(factors, None if by_share else _block_width(settings))
+    rank = rank_for(settings.rank, values, total) if by_share else int(settings.rank)
+    closed.notes["change"] = 0.0
+    return Solution(
+        basis=vectors,
+        values=values,
+        vectors=vectors,
+        rank=rank,
+        total_variance=total,
+        center=center,
+        sizes=sizes,
+        n_steps=1,
+        change=0.0,
+        converged=True,
+        completeness=sum(sizes[name] for name in answers) / sum(sizes.values()),
+    )
 
 
 def _warm_start(
