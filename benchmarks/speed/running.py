@@ -28,6 +28,7 @@ TASKS = {
     "fit of files": "benchmarks.speed.end_to_end:fit_files",
     "fit of grown rows": "benchmarks.speed.growth:fit_grown",
     "steps over wide rows": "benchmarks.speed.wide:steps",
+    "exact fits of wide rows": "benchmarks.speed.wide:exact",
 }
 """By name: what a process may be asked to measure."""
 

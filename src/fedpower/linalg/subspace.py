@@ -18,6 +18,9 @@ TALL = 8192
 SAFE_GRAM = 1e-10
 """The least eigenvalue of YᵀY, its columns made unit ones, from which Cholesky's factor is trusted."""
 
+NEARLY_ORTHOGONAL = 0.1
+"""The same, from which one pass leaves columns orthonormal to 1e-14 or so."""
+
 
 def orth(product: Array) -> Array:
     """Return an orthonormal basis Z of the columns of ``product`` by QR [FP eq. 2.1].
@@ -39,14 +42,17 @@ def orth(product: Array) -> Array:
 def _cholesky_qr(product: Array) -> Array | None:
     """Return the same factor by Cholesky's of YᵀY, twice; None where columns nearly depend.
 
-    The first factor leaves columns orthonormal to about eps/`SAFE_GRAM`, the second to a few eps
-    [Yamamoto et al. 2015]. Both triangles have positive diagonals, so it is the factor of `orth`.
+    The first factor leaves columns orthonormal to about eps over the least eigenvalue of YᵀY, the second
+    to a few eps [Yamamoto et al. 2015]; where columns are nearly orthogonal the first
+    will do. Both triangles have positive diagonals, so it is the factor of `orth`.
     """
-    inverse = _inverse_triangle(product)
+    inverse, least = _inverse_triangle(product)
     if inverse is None:
         return None
     basis = product @ inverse
-    again = _inverse_triangle(basis)
+    if least > NEARLY_ORTHOGONAL:
+        return basis
+    again, _ = _inverse_triangle(basis)
     if again is None:
         return None
     for start in range(0, len(basis), TALL):  # in place: a basis of wide rows is large
@@ -55,18 +61,22 @@ def _cholesky_qr(product: Array) -> Array | None:
     return basis
 
 
-def _inverse_triangle(columns: Array) -> Array | None:
-    """Return R⁻¹ of the QR factors of ``columns`` from their Gram matrix; None where it is not safe."""
+def _inverse_triangle(columns: Array) -> tuple[Array | None, float]:
+    """Return R⁻¹ of the QR factors of ``columns`` from their Gram matrix, None where it is not safe.
+
+    And the least eigenvalue of that matrix, its diagonal made 1.
+    """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         gram = columns.T @ columns
         lengths = np.sqrt(np.diagonal(gram))
         unit = gram / np.outer(lengths, lengths)
     in_range = (lengths > 1e-140) & (lengths < 1e140)
-    if not in_range.all() or np.linalg.eigvalsh(unit)[0] < SAFE_GRAM:
-        return None
+    least = float(np.linalg.eigvalsh(unit)[0]) if in_range.all() else 0.0
+    if least < SAFE_GRAM:
+        return None, least
     upper = np.linalg.cholesky(unit).T
     inverse = scipy.linalg.solve_triangular(upper, np.eye(len(unit)))
-    return np.asarray(inverse / lengths[:, np.newaxis])
+    return np.asarray(inverse / lengths[:, np.newaxis]), least
 
 
 def spectral_norm(matrix: Array) -> float:
