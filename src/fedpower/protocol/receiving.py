@@ -242,8 +242,7 @@ def _factor(body: Factor, study: Study, peak: _Peak, n_rows: int) -> str | None:
     d = study.n_features
     if study.noise != "none":
         return _must("an answer in a private study", "noised", "a factor of the moment")
-    shape = getattr(body.factor, "shape", ())
-    count = shape[0] if len(shape) == 2 else 0
+    count = len(body.factor) if np.ndim(body.factor) == 2 else 0
     found = _numbers("a factor", body.factor, (count, d), math.sqrt(peak.moment))
     if found is None and count > min(n_rows, d):
         return _must("a factor", f"{min(n_rows, d)} rows at most", f"{count}")

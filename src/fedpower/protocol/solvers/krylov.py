@@ -557,10 +557,9 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
     total = sum(weights[name] * each.total_variance for name, each in answers.items())
     center = None
     if settings.center:
-        center = read_only(weighted_sum({n: each.mean for n, each in answers.items()}, weights))
-        apart = np.array(
-            [math.sqrt(weights[n]) * (each.mean - center) for n, each in answers.items()]
-        )
+        means = {n: each.mean for n, each in answers.items() if each.mean is not None}
+        center = read_only(weighted_sum(means, weights))
+        apart = np.array([math.sqrt(weights[n]) * (mean - center) for n, mean in means.items()])
         factors.append(apart)
         total += float(np.vdot(apart, apart))
     by_share = isinstance(settings.rank, float)
