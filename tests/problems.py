@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedpower.data import RowTreatment, open_source
 from fedpower.data.exact_moment import ExactMoments, exact_moment
+from fedpower.linalg.symmetric import moment_factor
 
 Array = NDArray[np.float64]
 
@@ -33,6 +34,9 @@ class ArrayMoment:
 
     def trace(self, center: Array | None = None) -> float:
         return float(np.trace(self.moment(center)))
+
+    def factor(self, center: Array | None = None) -> Array:
+        return moment_factor(self.rows if center is None else self.rows - center)
 
     def sums(self) -> ExactMoments:
         return exact_moment(open_source(self.rows), RowTreatment(row_norm=1.0))

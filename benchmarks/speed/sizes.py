@@ -10,6 +10,9 @@ EPSILON = 0.5
 ROW_NORM = 1.0
 """A private fit here is ``FedPCA(4, epsilon=0.5, row_norm=1.0)``, on rows of norm 1."""
 
+WIDE_RANK = 10
+"""k of the exact fits of wide rows."""
+
 PRIVATE_FIT = f"FedPCA({RANK}, epsilon={EPSILON}, row_norm={ROW_NORM})"
 
 
@@ -44,6 +47,8 @@ class Sizes:
         r, on an array of this shape, every step noised.
     wide_columns, wide_rows, wide_sparse_rows, wide_density, wide_repeats
         Data too wide for a moment; each fit has ten steps, so that fewer repeats do.
+    wide_exact, wide_exact_silos
+        Rows and columns of what is fitted exactly, and how many silos share them.
     starts
         How often each process is started.
     """
@@ -75,6 +80,8 @@ class Sizes:
     wide_sparse_rows: int
     wide_density: float
     wide_repeats: int
+    wide_exact: tuple[int, int]
+    wide_exact_silos: int
     starts: int
 
 
@@ -106,6 +113,8 @@ FULL = Sizes(
     wide_sparse_rows=20_000,
     wide_density=1e-4,
     wide_repeats=2,
+    wide_exact=(1_500, 14_000),
+    wide_exact_silos=3,
     starts=15,
 )
 
@@ -137,5 +146,7 @@ QUICK = Sizes(
     wide_sparse_rows=100,
     wide_density=1e-3,
     wide_repeats=1,
+    wide_exact=(40, 200),
+    wide_exact_silos=3,
     starts=1,
 )

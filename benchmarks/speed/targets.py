@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common import Tables
-from benchmarks.measuring import Measured, exponents, of_way, ratios
-from benchmarks.speed import cold, end_to_end, growth, kernel
+from benchmarks.measuring import Measured, exponents, of_way, ratios, values
+from benchmarks.speed import cold, end_to_end, growth, kernel, wide
 from benchmarks.speed.sizes import Sizes
 
 TITLE = "Targets"
@@ -113,6 +113,29 @@ def help_over_libraries(sizes: Sizes, measured: Sequence[Measured]) -> dict[str,
     return {f"`{cold.HELP}`": ratios(of_way(measured, way=cold.HELP), base)}
 
 
+def wide_over_pooled(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:
+    """Return the time of an exact fit of few wide rows over that of scikit-learn on the pooled rows."""
+    del sizes
+    here = of_way(measured, kind=wide.EXACT)
+    return {f"from {place}": values(here, f"{place}_over_pooled") for place in wide.PLACES}
+
+
+def wide_step_over_read(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:
+    """Return the time of a noised step over that of a read of the same dense file."""
+    return _of_dense(sizes, measured, "step_over_read")
+
+
+def wide_bases(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:
+    """Return the memory of a fit with noised steps over that of one basis."""
+    return _of_dense(sizes, measured, "bases")
+
+
+def _of_dense(sizes: Sizes, measured: Sequence[Measured], key: str) -> dict[str, list[float]]:
+    del sizes
+    kinds = dict.fromkeys(each["kind"] for each in measured if ".npy" in each["kind"])
+    return {kind: values(of_way(measured, kind=kind), key) for kind in kinds}
+
+
 def _over_ours(measured: Sequence[Measured], place: str, way: str) -> list[float]:
     here = of_way(measured, **{"from": place})
     return ratios(of_way(here, way=way), of_way(here, way=end_to_end.PRIVATE))
@@ -128,6 +151,9 @@ TARGETS = tuple(
         ("growth", "many silos / one silo, the same rows", 2.0, True, many_silos_over_one),
         ("cold", "import / the libraries", 1.3, True, imports_over_libraries),
         ("cold", "help / the libraries", 0.6, True, help_over_libraries),
+        ("wide", "exact fit / pooled arpack, few wide rows", 3.0, True, wide_over_pooled),
+        ("wide", "noised step / read of the file", 25.0, True, wide_step_over_read),
+        ("wide", "memory of noised steps, in bases", 6.0, True, wide_bases),
     )
 )
 

@@ -1,7 +1,7 @@
-"""Data too wide for a moment: the time of a step over files against a read of them."""
+"""Data too wide for a moment: a noised step against a read, an exact fit against a pooled one."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,20 @@ from benchmarks.measuring import Measured, in_turn, most, of_way, reported, time
 from benchmarks.processes import Runner, scratch
 from benchmarks.speed.methods import fed_pca
 from benchmarks.speed.rows import timed
-from benchmarks.speed.sizes import PRIVATE_FIT, SEED, Sizes
+from benchmarks.speed.sizes import PRIVATE_FIT, RANK, SEED, WIDE_RANK, Sizes
 
 TITLE = "Wide data"
 STRIPE = 64
 """Rows written and read at once."""
 
+OVERSAMPLING = 10
+"""Columns of a basis beside the components."""
+
+EXACT = "exact"
+
 
 def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
-    """Return time a step, time of a read and peak, for dense and sparse files."""
+    """Return time a step, time of a read and peak for each file, and times of exact fits."""
     found = []
     with scratch("wide") as folder:
         run.say(f"writing rows of {sizes.wide_columns:,} columns")
@@ -30,13 +35,21 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
             measured = run("benchmarks.speed.wide:steps", label=label, path=str(places[kind]))
             file_mb = places[kind].stat().st_size / 1e6
             found.append({"kind": kind, "repeat": repeat, "file_mb": file_mb} | measured)
+        run.say("writing genotypes")
+        silos = _genotypes(sizes, folder)
+        for repeat in range(sizes.wide_repeats):
+            label = f"exact fits, repeat {repeat + 1} of {sizes.wide_repeats}"
+            measured = run(
+                "benchmarks.speed.wide:exact", label=label, paths=[str(each) for each in silos]
+            )
+            found.append({"kind": EXACT, "repeat": repeat} | measured)
     return found
 
 
 def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
     """Return what was measured."""
     lines = []
-    for kind in sorted({each["kind"] for each in measured}):
+    for kind in sorted({each["kind"] for each in measured} - {EXACT}):
         here = of_way(measured, kind=kind)
         lines.append(
             [
@@ -48,6 +61,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                 reported(values(here, "step_over_read")),
                 most(here, "above_mb", ",.0f"),
                 most(here, "rise_mb", ",.0f"),
+                reported(values(here, "bases")),
             ]
         )
     return Tables(
@@ -66,16 +80,86 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             "step / read",
             "peak MB above the interpreter",
             "of which the fit's own",
+            "in bases",
         ],
         rows=lines,
+        more=[_exact_table(sizes, of_way(measured, kind=EXACT))],
         notes=[
             f"Median (range) of {sizes.wide_repeats} repeats, in turn, each in a process of its own. "
             "A step is a product of the file's rows with a basis, its noise and the coordinator's part; "
             "the time of a step is that from the first closed round to the last, shared among them. "
             "A read is the sum of all values of the same file, block by block, by NumPy and SciPy. "
+            f"A basis is d × {RANK + OVERSAMPLING} numbers of float64. "
             f"A d × d matrix would take {8e-9 * sizes.wide_columns**2:,.3g} GB.",
         ],
     )
+
+
+def _exact_table(sizes: Sizes, here: Sequence[Measured]) -> tuple[str, list[str], list[list[str]]]:
+    rows, columns = sizes.wide_exact
+    title = (
+        f"Exact fits of {rows:,} × {columns:,} genotypes, k = {WIDE_RANK}, {sizes.wide_exact_silos} "
+        "silos, beside scikit-learn's arpack on the pooled rows; all in one process a repeat"
+    )
+    lines = [
+        [
+            place,
+            reported(values(here, f"{place}_pooled_seconds")),
+            reported(values(here, f"{place}_seconds")),
+            reported(values(here, f"{place}_over_pooled")),
+            most(here, "rounds", "d"),
+            most(here, "up_mb", ",.0f"),
+            most(here, "apart", ".1e"),
+        ]
+        for place in PLACES
+    ]
+    heads = ["from", "pooled s", "fedpower s", "ratio", "rounds", "MB up", "sin θ between the two"]
+    return title, heads, lines
+
+
+PLACES = ("memory", "Parquet")
+
+
+def exact(*, paths: list[str]) -> dict[str, Any]:
+    """Return times of exact fits from memory and from Parquet, each beside that of the pooled rows."""
+    import pandas as pd
+    from sklearn.decomposition import PCA
+
+    from fedpower import FedPCA
+    from fedpower.linalg import sin_theta
+
+    parts = [pd.read_parquet(path).to_numpy() for path in paths]
+    rows = np.vstack(parts)
+
+    def pooled(data: Any) -> Any:
+        return PCA(WIDE_RANK, svd_solver="arpack", random_state=SEED).fit(data)
+
+    def federated(silos: list[Any]) -> Any:
+        return FedPCA(WIDE_RANK, epsilon=float("inf"), random_state=SEED).fit_silos(silos)
+
+    few = [part[: WIDE_RANK + 2, : WIDE_RANK + 2] for part in parts]
+    pooled(few[0])
+    federated(few)
+    theirs: dict[str, Callable[[], Any]] = {
+        "memory": lambda: pooled(rows),
+        "Parquet": lambda: pooled(pd.concat([pd.read_parquet(path) for path in paths]).to_numpy()),
+    }
+    ours: dict[str, Callable[[], Any]] = {
+        "memory": lambda: federated(parts),
+        "Parquet": lambda: federated(paths),
+    }
+    found: dict[str, Any] = {"apart": 0.0}
+    for place in PLACES:
+        beside, known = timed(theirs[place])
+        here, model = timed(ours[place])
+        found[f"{place}_pooled_seconds"] = beside["seconds"]
+        found[f"{place}_seconds"] = here["seconds"]
+        found[f"{place}_over_pooled"] = here["seconds"] / beside["seconds"]
+        apart = sin_theta(model.components_.T, known.components_.T)
+        found["apart"] = max(found["apart"], apart)
+        found["rounds"] = len(model.history_)
+        found["up_mb"] = sum(each["bytes_up"] for each in model.history_) / 1e6
+    return found
 
 
 def steps(*, path: str) -> dict[str, Any]:
@@ -93,6 +177,7 @@ def steps(*, path: str) -> dict[str, Any]:
         "steps": fitted.n_steps_,
         "step_seconds": step_seconds,
         "step_over_read": step_seconds / read_seconds,
+        "bases": found["rise_mb"] * 1e6 / (8 * fitted.n_features_in_ * (RANK + OVERSAMPLING)),
     }
 
 
@@ -133,3 +218,34 @@ def _written(sizes: Sizes, folder: Path) -> dict[str, Path]:
         f"float32 .npy, {sizes.wide_rows:,} × {width:,}": dense,
         f"sparse .npz, {shape[0]:,} × {width:,}, {sizes.wide_density:.2%} stored": thin,
     }
+
+
+def _genotypes(sizes: Sizes, folder: Path) -> list[Path]:
+    """Return Parquet files of people's counts of alleles: four peoples in each of five regions.
+
+    Regions have drifted apart far, peoples in a region little: four components stand alone, the next
+    fifteen are close to each other, and the tenth of them has a small gap.
+    """
+    import pandas as pd
+
+    rng = np.random.default_rng(SEED)
+    count, width = sizes.wide_exact
+    ancestral = rng.uniform(0.05, 0.95, width)
+    peoples = []
+    for _ in range(5):
+        region = _drifted(ancestral, 0.08, rng)
+        peoples += [_drifted(region, 0.015, rng) for _ in range(4)]
+    likely = np.array(peoples)
+    files = []
+    for place, part in enumerate(np.array_split(np.arange(count), sizes.wide_exact_silos)):
+        rows = rng.binomial(2, likely[rng.integers(len(likely), size=len(part))]).astype(np.float64)
+        files.append(folder / f"genotypes-{place}.parquet")
+        pd.DataFrame(rows, columns=[f"v{j}" for j in range(width)]).to_parquet(files[-1])
+    return files
+
+
+def _drifted(frequencies: Any, drift: float, rng: np.random.Generator) -> Any:
+    """Return allele frequencies after drift F_ST [Balding & Nichols 1995]."""
+    kept = np.clip(frequencies, 0.01, 0.99)
+    scale = (1 - drift) / drift
+    return rng.beta(kept * scale, (1 - kept) * scale)

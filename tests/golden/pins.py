@@ -89,6 +89,9 @@ def messages() -> dict[str, Any]:
         "moment, all": wire.PackedMoment(
             triangle=exact.ravel(), total_variance=1.5, mean=fine[:, 1], made_for="run-1"
         ),
+        "ask-factor": wire.AskFactor(),
+        "factor": wire.Factor(factor=exact.T, total_variance=1.5),
+        "factor, all": wire.Factor(factor=fine.T, total_variance=1.5, mean=exact[:, 0]),
         "call-roll": CallRoll(attempt=1),
         "present": Present(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
         "ask-masked-moment": AskMasked(roll=b"a roll"),

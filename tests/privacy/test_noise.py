@@ -241,3 +241,20 @@ def test_noise_drawn_in_one_go_has_the_law_of_the_sampler():
     n = uniform.size
     gap = np.abs(uniform - (np.arange(n) + 0.5) / n).max()
     assert gap < math.sqrt(math.log(2 / 1e-9) / (2 * n)) + 1 / n
+
+
+def test_integers_that_cores_draw_beside_each_other_have_the_same_law():
+    """Chi-square on 200 cells, and the shares differ; fails with probability 1e-7 where all is well."""
+    scale, n = 2**30, 4 * noise._SHARE + 17
+    K = gaussian_integers(SystemNoise(), n, scale=scale)
+    edges = np.unique(np.rint(scale * stats.norm.ppf(np.linspace(0.0025, 0.9975, 200))))
+    observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
+    assert stats.chisquare(observed, expected_counts(edges, scale, n)).pvalue > 1e-7
+    first, second = K[: noise._SHARE], K[noise._SHARE : 2 * noise._SHARE]
+    assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(noise._SHARE)
+
+
+def test_a_seeded_source_gives_the_same_integers_however_many_are_drawn():
+    n = 2 * noise._SHARE
+    one, same = (gaussian_integers(SeededNoiseForExperiments(3), n) for _ in range(2))
+    assert np.array_equal(one, same)

@@ -31,6 +31,7 @@ from fedpower.errors import LedgerError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
+    AskFactor,
     AskMean,
     AskMoment,
     AskSteps,
@@ -273,6 +274,7 @@ def test_what_a_study_has_no_price_for_is_refused(study, ledger):
     silo = private_silo(study, ledger)
     assert isinstance(ask(silo, AskMean()), Refusal)
     assert isinstance(ask(silo, steps(0, center=read_only(np.zeros(D)))), Refusal)
+    assert isinstance(ask(silo, AskFactor()), Refusal)
     if study is STEP:
         assert isinstance(ask(silo, AskMoment()), Refusal)
         assert isinstance(ask(silo, steps(0, shift=1e9)), Refusal)

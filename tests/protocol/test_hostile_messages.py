@@ -15,11 +15,13 @@ from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
     MAGIC,
+    AskFactor,
     AskMean,
     AskMoment,
     AskSteps,
     Enrol,
     Enrolment,
+    Factor,
     LocalSteps,
     MeanRow,
     Message,
@@ -88,10 +90,11 @@ def odd_body(rng):
     )
     return odd(
         [
-            steps, steps, steps, steps, steps, steps, Enrol(), AskMean(), AskMoment(),
+            steps, steps, steps, steps, steps, steps, Enrol(), AskMean(), AskMoment(), AskFactor(),
             Enrolment(n_rows=1, n_features=2), MeanRow(mean=odd_array(rng)),
             LocalSteps(product=odd_array(rng)), Refusal(reason="no"),
             PackedMoment(triangle=odd_array(rng), total_variance=1.0), odd(ODD_VALUES),
+            Factor(factor=odd_array(rng), total_variance=1.0),
         ]
     )  # fmt: skip
 

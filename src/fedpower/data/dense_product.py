@@ -52,19 +52,20 @@ def dense_product(
     """
     blocks, recheck = dense_blocks(source, max_rows, watch)
     rows = DenseRows(treatment, source.n_features, recheck)
-    total, result = 0, np.zeros(basis.shape)
+    total, result = 0, np.zeros(basis.shape[::-1])
     for block in blocks:
         treated, _ = rows.treat(block)
         if shift is not None:
             treated = rows.about(treated, rows.unit * shift)
         total += int(treated.shape[0])
         with np.errstate(over="ignore", invalid="ignore"):
-            result += treated.T @ (treated @ basis)
+            # (YᵀS)ᵀ and not YᵀS: where rows are wide BLAS is a third faster over Y as it lies.
+            result += (treated @ basis).T @ treated
         del block, treated  # or two blocks are held while the next one is read
     if not np.isfinite(result).all():
         recheck()
     result /= total * rows.unit * rows.unit
-    return result
+    return np.ascontiguousarray(result.T)
 
 
 def dense_summary(

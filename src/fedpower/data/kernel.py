@@ -17,6 +17,9 @@ MOST_SQUARE_FEATURES = 8192
 MEMORY_LIMIT = 4 * 8 * MOST_SQUARE_FEATURES**2
 """Bytes of d×d arrays a silo may hold: the four that sparse rows of that width take, 2 GiB."""
 
+MOST_FACTOR_BYTES = 2**28
+"""Of all silos' moments sent by their factors; a silo holds its own part of it twice."""
+
 SPARSE_LIMIT = 0.1
 """Share of stored entries above which dense arithmetic is faster than sparse."""
 

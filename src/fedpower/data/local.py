@@ -6,19 +6,28 @@ from typing import Protocol
 
 import numpy as np
 
+from fedpower.data.blocks import full_blocks
 from fedpower.data.dask_moment import DaskProduct
 from fedpower.data.dask_source import DaskSource
 from fedpower.data.device import Device
 from fedpower.data.device_moment import DeviceProduct
 from fedpower.data.exact_moment import ExactMoments, exact_moment
-from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, choose_kernel, moment_bytes
-from fedpower.data.moment import Moments, accumulate_moment
+from fedpower.data.kernel import (
+    MEMORY_LIMIT,
+    MOST_FACTOR_BYTES,
+    KernelChoice,
+    block_rows,
+    choose_kernel,
+    moment_bytes,
+)
+from fedpower.data.moment import Moments, accumulate_moment, require_center
 from fedpower.data.passes import EnrolledRows, enrolled
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
-from fedpower.data.source import Matrix, RowSource, Vector
+from fedpower.data.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError
+from fedpower.linalg.symmetric import moment_factor
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in whole numbers"
 """Why it is that kernel, in a result."""
@@ -149,6 +158,24 @@ class LocalMoment:
         if self.choice.kind == "product":
             self._require_room()
         return self._moment().about(center)
+
+    def factor(self, center: Vector | None = None) -> Matrix:
+        """Return F = Λ^½Uᵀ, q×d, of the moment about `center`: it is FᵀF; for fewer rows than columns."""
+        n_rows, width = self.n_rows, self.source.n_features
+        if n_rows > width or 8 * n_rows * width > MOST_FACTOR_BYTES:
+            raise InputError(
+                f"the moment of {self.source.name} must be of few rows to be sent as a factor, got "
+                f"{n_rows} rows of {width} columns; use products"
+            )
+        rows, done = np.empty((n_rows, width)), 0
+        for block in full_blocks(self.source, block_rows(width), self.watch):
+            treated, _ = self.treatment.apply(block)
+            count = int(treated.shape[0])
+            rows[done : done + count] = treated.toarray() if is_sparse(treated) else treated
+            done += count
+        if center is not None:
+            rows -= require_center(center, width)
+        return moment_factor(rows)
 
     def sums(self) -> ExactMoments:
         """Return the sums over the rows in whole numbers, exact: as secret as the rows."""

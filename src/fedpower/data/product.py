@@ -13,6 +13,12 @@ from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
+WIDE_BLOCK_BYTES = 24 * 2**20
+"""Of a block of wide rows: below what the C library takes from the system anew every time, 32 MiB."""
+
+FREE_ORDER_ROWS = 2**17
+"""So many rows may be added in any order, as `privacy.budget.longest_sum` counts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowSummary:
@@ -60,6 +66,9 @@ class RowProduct:
         stays = source.sparse and not self._treatment.densifies()
         density = source.density or 0.01 if stays else 1.0
         self._rows = block_rows(source.n_features, density=density)
+        if not stays and source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
+            # Few rows are summed in any order. Smaller blocks lie in memory that is used again.
+            self._rows = max(1, min(self._rows, WIDE_BLOCK_BYTES // (8 * source.n_features)))
         self._summary: RowSummary | None = None
 
     @property

@@ -187,6 +187,11 @@ class KeptMoment:
         """Return tr A_i."""
         return self._trace if center is None else self._moments.trace(center)
 
+    def factor(self, center: Array | None = None) -> Array:
+        """Return F with FᵀF = A_i."""
+        values, vectors = np.linalg.eigh(self.moment(center))
+        return np.asarray(np.sqrt(np.maximum(values, 0.0))[:, np.newaxis] * vectors.T)
+
     def sums(self) -> ExactMoments:
         """Return the sums over the rows in whole numbers, made on first use."""
         if self._sums is None:

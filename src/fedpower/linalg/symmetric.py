@@ -1,10 +1,13 @@
 """Symmetric matrices: the triangle that is sent, Ritz pairs, their error, and where to look next."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
+
+from fedpower.linalg.subspace import orth
 
 
 @functools.lru_cache(maxsize=1)
@@ -76,6 +79,50 @@ def rayleigh_ritz(basis: Array, product: Array) -> tuple[Array, Array]:
     return values[::-1], np.ascontiguousarray(coefficients[:, ::-1])
 
 
+def moment_factor(rows: Array) -> Array:
+    """Return F = Λ^½Uᵀ, q×d, with FᵀF = XᵀX/s for s rows X, from their Gram matrix.
+
+    It is told by XᵀX alone, up to signs: X itself is not, which any rotation of its rows would leave
+    the same. Eigenvalues that are rounding beside the largest are left out.
+    """
+    values, left = np.linalg.eigh(rows @ rows.T / len(rows))
+    kept = values > len(rows) * EPS * max(float(values[-1]), 0.0)
+    return np.ascontiguousarray((left[:, kept][:, ::-1].T @ rows) / np.sqrt(len(rows)))
+
+
+def pairs_of_factors(factors: Sequence[Array], n_pairs: int | None) -> tuple[Array, Array]:
+    """Return (values, vectors), largest first, of A = Σ F_iᵀF_i, from the inner products of all rows.
+
+    The N×N matrix of them has the eigenvalues of A that are not zero; a right vector is Fᵀu. One
+    Rayleigh–Ritz in the span of these takes out what the square has cost small ones.
+
+    Parameters
+    ----------
+    factors
+        F_i, q_i×d.
+    n_pairs
+        How many; as many as A has rank where None.
+    """
+    stacked = np.vstack(factors)
+    if not len(stacked):
+        return np.zeros(n_pairs or 1), orth(np.zeros((stacked.shape[1], n_pairs or 1)))
+    values, left = scipy.linalg.eigh(
+        stacked @ stacked.T,
+        subset_by_index=None
+        if n_pairs is None
+        else [max(len(stacked) - n_pairs, 0), len(stacked) - 1],
+    )
+    if n_pairs is None:
+        n_pairs = max(1, int(np.count_nonzero(values > len(values) * EPS * values[-1])))
+    basis = np.zeros((stacked.shape[1], n_pairs))
+    found = stacked.T @ left[:, ::-1][:, :n_pairs]
+    basis[:, : found.shape[1]] = found
+    basis = orth(basis)
+    scores = stacked @ basis
+    squares, turn = np.linalg.eigh(scores.T @ scores)
+    return np.maximum(squares[::-1], 0.0), np.ascontiguousarray(basis @ turn[:, ::-1])
+
+
 def rounding_level(values: Array, n_features: int) -> float:
     """Return d·eps·max|θ|: a residual this small says that nothing is left to find."""
     return n_features * EPS * float(np.abs(values).max(initial=0.0))
@@ -88,7 +135,11 @@ def product_noise(basis: Array, product: Array) -> float:
     entries, of variance 2ν², whatever A is. Rounding of messages shows here, and noise. Zero for a
     single column, which tells nothing.
     """
-    inner = basis.T @ product
+    return product_noise_of(basis.T @ product)
+
+
+def product_noise_of(inner: Array) -> float:
+    """Return the same from VᵀAV as it was computed."""
     above = (inner - inner.T)[np.triu_indices(len(inner), 1)]
     peak = float(np.abs(above).max(initial=0.0))  # squares of large numbers overflow
     return peak * float(np.sqrt(np.mean((above / peak) ** 2) / 2)) if peak > 0 else 0.0

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Protocol
@@ -29,6 +30,7 @@ TV_PER_INTEGER = 2.0**-120
 """Bound on the total variation distance of one of `gaussian_integers` from its ideal law."""
 
 _BATCH = 2**16  # candidates at a time: a few arrays of this many words stay in cache
+_SHARE = 2**18  # integers that a core draws at once where there are more
 _DOUBT = (
     2.0**-40
 )  # a float64 acceptance probability is trusted up to this; its error is below 2^-46
@@ -150,13 +152,24 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     if isinstance(source, BatchedNoise):
         return source.integers(n, scale)
     out = np.empty(n, dtype=np.int64)
-    filled = 0
+    if n <= _SHARE or not isinstance(source, SystemNoise):
+        _fill(out, source, scale)
+        return out
+    # The system's words have no order: cores draw shares of a large array beside each other.
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        shares = [out[start : start + _SHARE] for start in range(0, n, _SHARE)]
+        list(pool.map(lambda share: _fill(share, source, scale), shares))
+    return out
+
+
+def _fill(out: NDArray[np.int64], source: NoiseSource, scale: int) -> None:
+    """Draw every integer of ``out``."""
+    n, filled = out.size, 0
     while filled < n:
         wanted = n - filled
         magnitudes = _candidates(source, min(_BATCH, wanted + wanted // 2 + 16), scale)[:wanted]
         out[filled : filled + magnitudes.size] = _with_signs(source, magnitudes)
         filled += magnitudes.size
-    return out
 
 
 def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:

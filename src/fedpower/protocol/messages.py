@@ -271,6 +271,34 @@ class PackedMoment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskFactor:
+    """Asks for the moment of a silo with fewer rows than columns, as the factor that it is small in."""
+
+    kind: ClassVar[str] = "ask-factor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """A silo's exact moment A_i = FᵀF of few rows: as much as the moment itself tells, and no more.
+
+    Attributes
+    ----------
+    factor
+        F = Λ^½Uᵀ, q×d, of the eigenpairs of A_i that are not zero: about the silo's own mean where the
+        study centres on the pooled mean, about the origin elsewhere.
+    total_variance
+        The moment's trace.
+    mean
+        The silo's mean row where the study centres, else None.
+    """
+
+    kind: ClassVar[str] = "factor"
+    factor: Array
+    total_variance: float
+    mean: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A silo's answer to what it will not do, in one sentence without any content of its rows."""
 
@@ -278,12 +306,13 @@ class Refusal:
     reason: str
 
 
-Question = Enrol | AskMean | AskSteps | AskMoment | CallRoll | AskMasked | AskSum
+Question = Enrol | AskMean | AskSteps | AskMoment | AskFactor | CallRoll | AskMasked | AskSum
 Answer = (
     Enrolment
     | MeanRow
     | LocalSteps
     | PackedMoment
+    | Factor
     | Present
     | MaskedMoment
     | MaskedSum
@@ -301,6 +330,8 @@ BODIES: dict[str, type[Any]] = {
         LocalSteps,
         AskMoment,
         PackedMoment,
+        AskFactor,
+        Factor,
         CallRoll,
         Present,
         AskMasked,

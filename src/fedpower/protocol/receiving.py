@@ -19,6 +19,7 @@ from fedpower.privacy.data_version import is_label
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.privacy.shares import shared_noise
 from fedpower.protocol.messages import (
+    AskFactor,
     AskMasked,
     AskMean,
     AskMoment,
@@ -27,6 +28,7 @@ from fedpower.protocol.messages import (
     CallRoll,
     Enrol,
     Enrolment,
+    Factor,
     KeyGone,
     LocalSteps,
     MaskedMoment,
@@ -47,6 +49,7 @@ ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskMean: (MeanRow,),
     AskSteps: (LocalSteps,),
     AskMoment: (PackedMoment,),
+    AskFactor: (Factor,),
     CallRoll: (Present,),
     AskMasked: (MaskedMoment, KeyGone),
     AskSum: (MaskedSum, KeyGone),
@@ -119,6 +122,8 @@ def problem_with(
         return _numbers("a mean", body.mean, (study.n_features,), peak.mean)
     if isinstance(body, PackedMoment):
         return _packed(body, study, peak)
+    if isinstance(body, Factor):
+        return _factor(body, study, peak, n_rows or 1)
     assert isinstance(question, AskSteps)
     assert isinstance(body, LocalSteps)
     return _steps(body, question, study, peak)
@@ -239,6 +244,25 @@ def _packed(body: PackedMoment, study: Study, peak: _Peak) -> str | None:
         or _scalar("a total variance", body.total_variance, least, peak.moment * d)
         or _made_for(body.made_for, study)
     )
+
+
+def _factor(body: Factor, study: Study, peak: _Peak, n_rows: int) -> str | None:
+    d = study.n_features
+    if study.noise != "none":
+        return _must("an answer in a private study", "noised", "a factor of the moment")
+    count = len(body.factor) if np.ndim(body.factor) == 2 else 0
+    found = _numbers("a factor", body.factor, (count, d), math.sqrt(peak.moment))
+    if found is None and count > min(n_rows, d):
+        return _must("a factor", f"{min(n_rows, d)} rows at most", f"{count}")
+    if found is None and study.center:
+        found = _numbers("a mean", body.mean, (d,), peak.mean)
+    elif found is None and body.mean is not None:
+        found = _must("a factor", "no mean beside it in a study that does not centre", "one")
+    if found is not None:
+        return found
+    told = float(np.vdot(body.factor, body.factor))
+    slack = ROUNDING * (told + (0.0 if body.mean is None else float(body.mean @ body.mean)))
+    return _scalar("a total variance", body.total_variance, told - slack, told + slack)
 
 
 def _steps(body: LocalSteps, ask: AskSteps, study: Study, peak: _Peak) -> str | None:

@@ -20,6 +20,7 @@ from fedpower.protocol.messages import (
     AskMasked,
     AskSteps,
     CallRoll,
+    Factor,
     LocalSteps,
     MaskedMoment,
     MeanRow,
@@ -207,6 +208,13 @@ class _Pooled:
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None
         return packed(moment, mean, float(self._spectrum.sum()))
+
+    def factor(self) -> Factor:
+        """Return the moment by its factor; what is rehearsed has a narrow one."""
+        mean = np.zeros(self._spectrum.size) if self._study.center else None
+        root = np.diag(np.sqrt(np.maximum(self._spectrum, 0.0)))
+        total = float(self._spectrum.sum())
+        return Factor(factor=read_only(root), total_variance=total, mean=mean)
 
     def _multiply(self, basis: Array) -> Array:
         product = self._spectrum[:, np.newaxis] * basis

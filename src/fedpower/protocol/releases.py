@@ -25,6 +25,7 @@ from fedpower.privacy.noise import Noised, NoiseSource, perturb
 from fedpower.privacy.sensitivity import unpack
 from fedpower.protocol.messages import (
     AskSteps,
+    Factor,
     LocalSteps,
     MeanRow,
     Message,
@@ -97,6 +98,9 @@ class Moment(Protocol):
     def moment(self, center: Array | None = None) -> Array:
         """Return A_i itself, d×d."""
 
+    def factor(self, center: Array | None = None) -> Array:
+        """Return F, q×d, with FᵀF = A_i."""
+
     def sums(self) -> ExactMoments:
         """Return the sums over bounded rows in whole numbers: what a noised moment is made from."""
 
@@ -140,6 +144,15 @@ class ExactReleases:
         """Return the exact moment, about the silo's own mean where the study centres."""
         mean = self._moment.mean() if self._center else None
         return packed(self._moment.moment(mean), mean, self._moment.trace(mean))
+
+    def factor(self) -> Factor:
+        """Return the exact moment by its factor, about the silo's own mean where the study centres."""
+        mean = self._moment.mean() if self._center else None
+        return Factor(
+            factor=read_only(self._moment.factor(mean)),
+            total_variance=self._moment.trace(mean),
+            mean=None if mean is None else read_only(mean),
+        )
 
 
 def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
@@ -225,6 +238,13 @@ class ChargedReleases:
         mu = study_mu(budget, self.n_rows)
         slack = budget.slack_delta * budget.n_releases
         self._ledger.check_affordable(study=self._booked_as, mu=mu, slack_delta=slack)
+
+    def factor(self) -> Factor:
+        """Refuse: it has no price, and no noise is made for it."""
+        raise ProtocolError(
+            "a factor of the moment must be asked for in a study without privacy, got a private one; ask "
+            "for what it releases"
+        )
 
     @property
     def _booked_as(self) -> str:

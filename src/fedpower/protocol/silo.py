@@ -18,6 +18,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
+    AskFactor,
     AskMasked,
     AskMean,
     AskMoment,
@@ -26,6 +27,7 @@ from fedpower.protocol.messages import (
     CallRoll,
     Enrol,
     Enrolment,
+    Factor,
     LocalSteps,
     MeanRow,
     Message,
@@ -71,6 +73,9 @@ class Releases(Protocol):
 
     def moment(self, *, run: str) -> PackedMoment:
         """Return the moment itself."""
+
+    def factor(self) -> Factor:
+        """Return the moment as a factor of few rows."""
 
 
 class Silo:
@@ -163,6 +168,8 @@ class Silo:
                 return releases.steps(_cleaned(ask), run=message.run)
             case AskMoment():
                 return releases.moment(run=message.run)
+            case AskFactor():
+                return releases.factor()
             case CallRoll() | AskMasked() | AskSum():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "

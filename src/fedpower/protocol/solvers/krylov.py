@@ -1,20 +1,28 @@
 """Rayleigh–Ritz over a growing basis of asked-about blocks: the loop of krylov."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg import orth, ritz_pairs, sin_theta
+from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
+from fedpower.linalg import orth
 from fedpower.linalg.symmetric import (
+    DEPENDENT,
     complement,
     leading_pairs,
+    pairs_of_factors,
     product_noise,
+    product_noise_of,
     rayleigh_ritz,
     rounding_level,
     subspace_error,
 )
-from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.exchange import Ask, Exchange
+from fedpower.protocol.messages import AskFactor, Factor, read_only
 from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Evidence, Product, Products
 from fedpower.protocol.solvers.shared import (
@@ -24,6 +32,8 @@ from fedpower.protocol.solvers.shared import (
     enrol,
     pooled_mean,
     rank_for,
+    shares,
+    weighted_sum,
 )
 from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
 from fedpower.protocol.weights import Weights, masses
@@ -198,6 +208,15 @@ RIDGE = 10.0
 CLEAR = 6.0
 """See :func:`averaged_product`."""
 
+ROUNDED = 2.0**-12
+"""Of its noise's standard deviation, by how much an answer may be moved to be held in half the room."""
+
+SINGULAR_WEIGHTS = 1e-9
+"""Below this share of the largest, a direction of a combined answer is rounding."""
+
+STRIPE = 4096
+"""Rows of what is held that are multiplied together."""
+
 
 def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Exchange:
     """Return what a :class:`Solution` needs after exactly T noised products.
@@ -207,16 +226,15 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
     averages their noise: nearly √T less of it once the basis has settled. New orthogonal blocks, as
     without noise, would each bring noise of their own.
     """
-    basis, blocks, values_of = start, [], []
+    basis, answers = start, Answers(start)
     for _ in range(n_steps):
         before = basis
         found: Product = yield from products.multiply(basis)
-        blocks.append(basis)
-        values_of.append(found.value)
-        product = averaged_product(np.hstack(blocks), np.hstack(values_of), rank, basis.shape[1])
-        basis = orth(product)
-        _, vectors = ritz_pairs(basis, product)
-        change = sin_theta(before, vectors[:, :rank])
+        answers.add(basis, found.value)
+        basis, left = answers.next_basis(rank)
+        # sin θ_k by its cosines: to 1e-8, far below what noise leaves of it.
+        cosines = np.linalg.svd(before.T @ basis @ left[:, :rank], compute_uv=False)
+        change = math.sqrt(max(0.0, 1.0 - float(cosines[-1]) ** 2))
         found.closed.notes["change"] = change
         if products.exhausted:
             break
@@ -226,12 +244,98 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
         "told_by": (before, found.value, found.heard),
         "basis": basis,
         "values": eigenvalues(compressed(before, found.value)),
-        "vectors": vectors,
+        "vectors": basis @ left,
         "rank": rank,
         "n_steps": products.step,
         "change": change,
         "converged": False,
     }
+
+
+class Answers:
+    """All questions and their noised answers, of which the answers alone are held.
+
+    Every question but the first is a combination of the answers before it, W = [Z_1, Y_1, …]·C: what
+    is solved for is small and follows from C and the Gram matrix of what is held. An answer is held in
+    float32 where that moves it by less than `ROUNDED` of its noise, so that T answers and the first
+    question take the room of T/2 + 1 bases.
+
+    Parameters
+    ----------
+    start
+        The first question Z_1, d×r with orthonormal columns.
+    """
+
+    def __init__(self, start: Array) -> None:
+        self._width = start.shape[1]
+        self._held: list[NDArray[np.floating[Any]]] = [start]
+        self._gram = start.T @ start
+        self._questions = np.eye(self._width)  # C: a column for each one of W
+        self._answers: list[int] = []  # where in what is held each column of Y is
+
+    def add(self, question: Array, product: Array) -> None:
+        """Take the answer to the last question, which is what :meth:`next_basis` gave."""
+        narrow = product.astype(np.float32)
+        noise = product_noise(question, product)
+        moved = float(np.abs(narrow - product).max(initial=0.0))
+        self._hold(narrow if moved <= ROUNDED * noise else product)
+        self._answers.extend(range(len(self._gram) - self._width, len(self._gram)))
+
+    def next_basis(self, rank: int) -> tuple[Array, Array]:
+        """Return the basis to ask about next, and the rotation that makes Ritz vectors of it."""
+        asked = self._gram @ self._questions
+        gram, inner = self._questions.T @ asked, asked[self._answers].T
+        latest = self._gram[-self._width :, -self._width :]
+        weights = np.zeros((len(self._gram), self._width))
+        weights[self._answers] = combination(
+            gram, inner, latest, rank=rank, n_features=len(self._held[0])
+        )
+        product = self._columns(weights)
+        basis = orth(product)
+        inner = basis.T @ product
+        left = np.linalg.svd(inner)[0]
+        if np.linalg.cond(inner) < 1 / SINGULAR_WEIGHTS:
+            found = weights @ np.linalg.inv(inner)
+        else:  # orth has made columns up
+            self._hold(basis)
+            found = np.eye(len(self._gram))[:, -self._width :]
+        held = np.zeros((len(self._gram), self._questions.shape[1]))
+        held[: len(self._questions)] = self._questions
+        grown = np.zeros((len(self._gram), self._width))
+        grown[: len(found)] = found
+        self._questions = np.hstack([held, grown])
+        return basis, left
+
+    def _hold(self, block: NDArray[np.floating[Any]]) -> None:
+        """Keep a block, and its inner products with all others."""
+        self._held.append(block)
+        before, width = len(self._gram), self._width
+        new = np.zeros((before + width, width))
+        for rows in self._stripes():
+            new += rows.T @ rows[:, before:]
+        grown = np.empty((before + width, before + width))
+        grown[:before, :before] = self._gram
+        grown[:, before:], grown[before:, :before] = new, new[:before].T
+        self._gram = grown
+        padded = np.zeros((before + width, self._questions.shape[1]))
+        padded[:before] = self._questions
+        self._questions = padded
+
+    def _columns(self, weights: Array) -> Array:
+        """Return what is held times ``weights``."""
+        result = np.empty((len(self._held[0]), weights.shape[1]))
+        done = 0
+        for rows in self._stripes():
+            result[done : done + len(rows)] = rows @ weights
+            done += len(rows)
+        return result
+
+    def _stripes(self) -> Iterator[Array]:
+        """Yield all that is held side by side, in float64, some rows at a time."""
+        for start in range(0, len(self._held[0]), STRIPE):
+            yield np.hstack(
+                [block[start : start + STRIPE] for block in self._held], dtype=np.float64
+            )
 
 
 def averaged_product(blocks: Array, products: Array, rank: int, width: int) -> Array:
@@ -257,21 +361,49 @@ def averaged_product(blocks: Array, products: Array, rank: int, width: int) -> A
     rank, width
         k and r.
     """
-    noise = product_noise(blocks, products) ** 2
     latest = products[:, -width:]
-    signal = float(np.linalg.svd(latest, compute_uv=False)[rank - 1]) ** 2
-    reach = np.sqrt(noise) * (np.sqrt(len(blocks)) + np.sqrt(width))
+    weights = combination(
+        blocks.T @ blocks,
+        blocks.T @ products,
+        latest.T @ latest,
+        rank=rank,
+        n_features=len(blocks),
+    )
+    return np.asarray(products @ weights)
+
+
+def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_features: int) -> Array:
+    """Return the combination of answers that :func:`averaged_product` is: no array in it is d long.
+
+    Parameters
+    ----------
+    gram, inner
+        WᵀW and WᵀY.
+    latest
+        The Gram matrix of the last answer's columns.
+    rank, n_features
+        k and d.
+    """
+    width = len(latest)
+    noise = product_noise_of(inner) ** 2
+    squares, turn = np.linalg.eigh(latest)
+    signal = max(float(squares[::-1][rank - 1]), 0.0)
+    reach = np.sqrt(noise) * (np.sqrt(n_features) + np.sqrt(width))
     if signal < (CLEAR * reach) ** 2:
-        return np.asarray(products @ (blocks.T @ blocks[:, -width:]))
-    ridge = RIDGE * len(blocks) * noise / signal if signal > 0 else 0.0
-    target = orth(latest)
-    left, sizes, right_t = np.linalg.svd(blocks, full_matrices=False)
-    kept = sizes > 1e-7 * sizes[0]
-    gains = sizes[kept] / (sizes[kept] ** 2 + ridge)
-    combination = right_t[kept].T @ (gains[:, np.newaxis] * (left[:, kept].T @ target))
+        return gram[:, -width:]
+    ridge = RIDGE * n_features * noise / signal if signal > 0 else 0.0
+    # X = latest·T has orthonormal columns, as many as are no rounding beside the largest.
+    clear = squares > DEPENDENT**2 * squares[-1]
+    unit = turn[:, clear] / np.sqrt(squares[clear])
+    target = inner[:, -width:] @ unit  # WᵀX
+    asked, right = np.linalg.eigh(gram)
+    kept = asked > DEPENDENT**2 * asked[-1]
+    gains = 1.0 / (asked[kept] + ridge)
+    found = right[:, kept] @ (gains[:, np.newaxis] * (right[:, kept].T @ target))
     # The ridge shrinks: in the span of X the combination is scaled back to one.
-    shrunk = target.T @ (blocks @ combination)
-    return np.asarray(products @ combination @ np.linalg.pinv(shrunk, rcond=1e-3))
+    weights = np.zeros((len(gram), width))
+    weights[:, : unit.shape[1]] = found @ np.linalg.pinv(target.T @ found, rcond=1e-3)
+    return weights
 
 
 FRACTION_BLOCK = 16
@@ -346,6 +478,8 @@ class KrylovSettings:
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
     sizes = yield from enrol()
+    if _factors_fit(settings, sizes):
+        return (yield from _by_factors(settings, sizes))
     center = None
     if settings.center:
         center, answered = yield from pooled_mean(masses(sizes, settings.weights))
@@ -395,6 +529,56 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         law = settings.noise({name: sizes[name] for name in heard}, norm)
         signal = judge(basis, product, law=law, center=center, total_variance=total)
     return Solution(**outcome, total_variance=total, center=center, sizes=sizes, signal=signal)
+
+
+def _factors_fit(settings: KrylovSettings, sizes: dict[str, int]) -> bool:
+    """Return whether all silos together have so few rows that their moments are sent, each by its factor.
+
+    Only where a silo's own moment may be asked for as it is (`lookahead` does), and of all silos.
+    """
+    d, total = settings.n_features, sum(sizes.values())
+    exact = settings.n_steps is None and settings.noise is None and settings.shift is None
+    wide = d > MOST_SQUARE_FEATURES and total <= d and 8 * d * total <= MOST_FACTOR_BYTES
+    return exact and wide and settings.lookahead and settings.n_participants is None
+
+
+def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
+    """Return the :class:`Solution` from all silos' moments, in one round, however small the gap.
+
+    A_i = F_iᵀF_i has the rank of its rows. Where these are few, F_i is smaller than the blocks that
+    Krylov would ask for, and no d×d array is made: about the pooled mean μ the pooled moment is
+    Σ w_i [F_iᵀF_i + (μ_i − μ)(μ_i − μ)ᵀ], a sum of as many squares as there are rows. Silos that did
+    not answer by the deadline are left out, weights and all.
+    """
+    closed = yield Ask(body=AskFactor(), silos=tuple(sizes), step=1)
+    answers: dict[str, Factor] = closed.answers
+    weights = shares(answers, masses(sizes, settings.weights))
+    factors = [math.sqrt(weights[name]) * each.factor for name, each in answers.items()]
+    total = sum(weights[name] * each.total_variance for name, each in answers.items())
+    center = None
+    if settings.center:
+        means = {n: each.mean for n, each in answers.items() if each.mean is not None}
+        center = read_only(weighted_sum(means, weights))
+        apart = np.array([math.sqrt(weights[n]) * (mean - center) for n, mean in means.items()])
+        factors.append(apart)
+        total += float(np.vdot(apart, apart))
+    by_share = isinstance(settings.rank, float)
+    values, vectors = pairs_of_factors(factors, None if by_share else _block_width(settings))
+    rank = rank_for(settings.rank, values, total) if by_share else int(settings.rank)
+    closed.notes["change"] = 0.0
+    return Solution(
+        basis=vectors,
+        values=values,
+        vectors=vectors,
+        rank=rank,
+        total_variance=total,
+        center=center,
+        sizes=sizes,
+        n_steps=1,
+        change=0.0,
+        converged=True,
+        completeness=sum(sizes[name] for name in answers) / sum(sizes.values()),
+    )
 
 
 def _warm_start(

@@ -1,0 +1,225 @@
+"""Wide rows: moments of few rows by their factors, and noised steps whose history is small."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from krylov_runs import run
+from scipy import sparse
+
+from fedpower import FedPCA
+from fedpower.data import local_moment, open_source
+from fedpower.linalg import is_orthonormal, orth, sin_theta
+from fedpower.linalg.subspace import TALL, spectral_norm
+from fedpower.linalg.symmetric import moment_factor, pairs_of_factors
+from fedpower.protocol.messages import AskFactor, AskMoment, Factor, Message, Refusal
+from fedpower.protocol.receiving import problem_with
+from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.silo import Silo
+from fedpower.protocol.solvers.krylov import Answers, averaged_product
+from fedpower.protocol.study import Study
+from problems import Array
+from runs import make_silos
+
+WIDE = 9_000  # beyond what a d×d moment is made for
+SIZES = (7, 12, 9)
+
+
+def wide_rows(seed: int = 0) -> list[Array]:
+    """Return silos with few rows about a mean of their own each, in directions of falling strength."""
+    rng = np.random.default_rng(seed)
+    scales = np.geomspace(3.0, 0.1, 12)
+    axes = orth(rng.standard_normal((WIDE, len(scales))))
+    return [
+        rng.standard_normal((size, len(scales))) * scales @ axes.T
+        + 0.01 * rng.standard_normal((size, WIDE))
+        + place * axes[:, 3]
+        for place, size in enumerate(SIZES)
+    ]
+
+
+def pooled_pairs(parts: list[Array], center: bool) -> tuple[Array, Array]:
+    rows = np.vstack(parts)
+    rows = rows - rows.mean(axis=0) if center else rows
+    _, sizes, right = np.linalg.svd(rows, full_matrices=False)
+    return sizes**2 / len(rows), right.T
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_few_wide_rows_take_one_round_and_give_the_pooled_eigenpairs(center: bool) -> None:
+    parts = wide_rows()
+    values, vectors = pooled_pairs(parts, center)
+    solution, coordinator = run(parts, rank=3, width=6, center=center)
+    assert [each.kind for each in coordinator.history] == ["enrol", "factor"]
+    assert solution.converged
+    assert solution.completeness == 1.0
+    assert solution.values == pytest.approx(values[:6], rel=1e-10)
+    assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-10
+    assert is_orthonormal(solution.basis, 1e-12)
+    assert solution.total_variance == pytest.approx(values.sum(), rel=1e-10)
+
+
+def test_a_share_of_the_variance_is_read_off_all_of_the_spectrum() -> None:
+    parts = wide_rows()
+    values, _ = pooled_pairs(parts, False)
+    solution, _ = run(parts, rank=0.9)
+    wanted = int(np.searchsorted(np.cumsum(values) / values.sum(), 0.9, side="right")) + 1
+    assert solution.rank == wanted
+
+
+def test_a_wide_silo_that_is_gone_is_left_out() -> None:
+    parts = wide_rows()
+    _, vectors = pooled_pairs(parts[:2], True)
+    solution, _ = run(parts, rank=3, width=6, center=True, dead_from={"silo-2": 1}, min_silos=2)
+    assert solution.completeness == pytest.approx(19 / 28)
+    assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-10
+
+
+def test_silos_whose_sum_alone_may_count_are_asked_for_blocks() -> None:
+    parts = wide_rows()
+    _, vectors = pooled_pairs(parts, False)
+    solution, coordinator = run(parts, rank=3, width=6, warm=False, lookahead=False)
+    assert {each.kind for each in coordinator.history} == {"enrol", "steps"}
+    assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-8
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "float32"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_fit_of_few_wide_rows_is_the_pooled_one(kind: str, normalize: bool) -> None:
+    parts: list[Any] = [np.round(part, 2) for part in wide_rows(1)]
+    rows = np.vstack(parts)
+    if kind == "sparse":
+        parts = [sparse.csr_array(part) for part in parts]
+    if kind == "float32":
+        parts = [part.astype(np.float32) for part in parts]
+        rows = np.vstack(parts).astype(np.float64)
+    if normalize:
+        rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    model = FedPCA(3, epsilon=math.inf, normalize=normalize, random_state=0).fit_silos(parts)
+    about = rows - rows.mean(axis=0)
+    _, sizes, right = np.linalg.svd(about, full_matrices=False)
+    assert [each["kind"] for each in model.history_] == ["factor"]
+    assert sin_theta(model.components_.T, right[:3].T) < 1e-9
+    assert model.mean_ == pytest.approx(rows.mean(axis=0), abs=1e-12)
+    assert model.explained_variance_ratio_ == pytest.approx(
+        sizes[:3] ** 2 / np.sum(sizes**2), rel=1e-9
+    )
+
+
+def test_a_factor_is_of_the_moment_and_tells_the_rows_apart_no_further() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((5, 40))
+    turned = orth(rng.standard_normal((5, 5))) @ rows  # other rows of the same moment
+    one, other = moment_factor(rows), moment_factor(turned)
+    assert one.T @ one == pytest.approx(rows.T @ rows / 5, abs=1e-12)
+    assert np.abs(one) == pytest.approx(np.abs(other), abs=1e-10)
+    assert moment_factor(np.zeros((3, 4))).shape == (0, 4)
+
+
+def test_no_variance_at_all_has_pairs_of_zero() -> None:
+    values, vectors = pairs_of_factors([np.zeros((0, 5))], 2)
+    assert values.tolist() == [0.0, 0.0]
+    assert is_orthonormal(vectors)
+
+
+def test_what_is_no_factor_is_set_aside() -> None:
+    parts = wide_rows()
+    silo = make_silos(parts, 4, center=True)["silo-0"]
+    study, d = silo.study, WIDE
+    ask = Message(study=study.digest, run="", round=1, silo="silo-0", body=AskFactor())
+    good = silo.answer(ask).body
+    assert isinstance(good, Factor)
+
+    def problem(body: Any, terms: Study = study) -> str | None:
+        return problem_with(body, AskFactor(), terms, silo="silo-0", run="", n_rows=7)
+
+    assert problem(good) is None
+    bad = good.factor.copy()
+    bad[0, 0] = np.nan
+    for spoilt in (
+        replace(good, factor=bad),
+        replace(good, factor=good.factor[:, 1:]),
+        replace(good, factor=good.factor[0]),
+        replace(good, factor=np.vstack([good.factor, good.factor])),
+        replace(good, factor=good.factor.astype(np.float32)),
+        replace(good, total_variance=2 * good.total_variance),
+        replace(good, total_variance=float("nan")),
+        replace(good, mean=None),
+        replace(good, mean=np.zeros(d - 1)),
+        silo.answer(replace(ask, body=AskMoment())).body,
+    ):
+        assert problem(spoilt) is not None, spoilt
+
+
+def test_a_silo_of_many_rows_sends_no_factor() -> None:
+    rows = np.random.default_rng(0).standard_normal((30, 6))
+    study = Study(columns=None, n_features=6, iteration_rank=2)
+    releases = ExactReleases(local_moment(open_source(rows), rank=2, steps=4))
+    answered = Silo("north", study, releases).answer(
+        Message(study=study.digest, run="", round=1, silo="north", body=AskFactor())
+    )
+    assert isinstance(answered.body, Refusal)
+
+
+def test_a_tall_basis_is_the_one_that_householder_gives() -> None:
+    rng = np.random.default_rng(0)
+    tall = rng.standard_normal((TALL, 6)) * np.geomspace(1.0, 1e-4, 6)
+    tall[:, 5] += tall[:, 0]
+    basis, triangle = np.linalg.qr(tall)
+    expected = basis * np.sign(np.diagonal(triangle))
+    assert orth(tall) == pytest.approx(expected, abs=1e-9)
+    assert is_orthonormal(orth(tall), 1e-13)
+
+
+@pytest.mark.parametrize("spoil", ["zero", "equal", "nearly equal", "huge", "tiny"])
+def test_a_tall_basis_is_orthonormal_whatever_the_columns(spoil: str) -> None:
+    rng = np.random.default_rng(0)
+    tall = rng.standard_normal((TALL + 1, 4))
+    if spoil == "zero":
+        tall[:, 2] = 0.0
+    elif spoil == "equal":
+        tall[:, 2] = tall[:, 1]
+    elif spoil == "nearly equal":
+        tall[:, 2] = tall[:, 1] * (1 + 1e-12 * tall[:, 0])
+    else:
+        tall *= 1e200 if spoil == "huge" else 1e-200
+    assert is_orthonormal(orth(tall), 1e-12)
+    assert spectral_norm(tall) == pytest.approx(float(np.linalg.norm(tall, 2)), rel=1e-12)
+
+
+def asked(n_steps: int, noise: float, d: int = 300) -> tuple[Answers, list[Array], list[Array]]:
+    """Return what is held after noised answers, and the questions and answers as they were."""
+    rng = np.random.default_rng(3)
+    spectrum = 1.0 / np.arange(1, d + 1)
+    basis = orth(rng.standard_normal((d, 5)))
+    held, blocks, products = Answers(basis), [], []
+    for _ in range(n_steps):
+        product = spectrum[:, np.newaxis] * basis + noise * rng.standard_normal((d, 5))
+        held.add(basis, product)
+        blocks.append(basis)
+        products.append(product)
+        basis, _ = held.next_basis(3)
+    return held, blocks, [*products, basis]
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])
+def test_answers_that_are_held_alone_are_averaged_as_all_questions_and_answers(
+    noise: float,
+) -> None:
+    _, blocks, (*products, basis) = asked(8, noise)
+    whole = averaged_product(np.hstack(blocks), np.hstack(products), 3, 5)
+    assert sin_theta(basis, orth(whole)) < 1e-4  # float32, far below the noise
+
+
+def test_ten_noised_answers_take_the_room_of_six_bases() -> None:
+    held, blocks, _ = asked(10, 1e-2)
+    room = sum(block.nbytes for block in held._held)
+    assert room <= 6 * blocks[0].nbytes
+
+
+def test_answers_without_noise_keep_every_digit() -> None:
+    held, _, (*products, _) = asked(4, 0.0)
+    assert all(block.dtype == np.float64 for block in held._held)
+    assert any(np.array_equal(block, products[-1]) for block in held._held)
