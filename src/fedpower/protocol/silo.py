@@ -35,7 +35,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import ExactReleases, Moment, MomentReleases, StepReleases
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.roll import Exchanging, Identity, exchanged
 from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.study import Study
 
@@ -263,6 +263,7 @@ def open_releases(
     source: NoiseSource | None = None,
     data: DataVersion | None = None,
     summands: Summands | None = None,
+    exchange: Exchanging = exchanged,
 ) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private.
 
@@ -282,6 +283,8 @@ def open_releases(
         Which rows these are, as their operator declares them; None where the ledger lives no longer.
     summands
         Computes what goes into the secure sums of a study that has several.
+    exchange
+        How two silos of a secure sum come to their secret.
     """
     budget = budget_of(study)
     if budget is None:
@@ -309,7 +312,14 @@ def open_releases(
                 "`fedpower identity new`"
             )
         return SecureReleases(
-            name, moment, study, budget, identity=identity, summands=summands, **means
+            name,
+            moment,
+            study,
+            budget,
+            identity=identity,
+            summands=summands,
+            exchange=exchange,
+            **means,
         )
     kind = MomentReleases if budget.mode == "moment" else StepReleases
     return kind(moment, study, budget, **means)
