@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
 from benchmarks.measuring import standard_error
+from fedpower import FedPCA
 from fedpower.data import KernelChoice, RowTreatment, local_moment, open_source
 from fedpower.data.exact_moment import ExactMoments
 from fedpower.engines.embedded import federate
@@ -39,7 +40,14 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import MomentReleases
-from fedpower.protocol.roll import Identity, Place, Roll, new_exchange_key, signed_content
+from fedpower.protocol.roll import (
+    Identity,
+    Place,
+    Roll,
+    n_neighbours,
+    new_exchange_key,
+    signed_content,
+)
 from fedpower.protocol.secure_releases import SecureReleases, total
 from fedpower.protocol.solvers import SecureSettings, UploadSettings
 from fedpower.protocol.solvers.upload import pool
@@ -50,6 +58,7 @@ EPSILONS = (10.0, 1.0, 0.5)
 DELTA = 1e-4
 WAYS = ("curator", "secure", "local")
 ROWS = 2000
+FIT_ROWS, FIT_COLUMNS = 200, 100
 
 
 def main() -> None:
@@ -61,6 +70,7 @@ def main() -> None:
     }
     found = {name: accuracy(name, models[name], options) for name in options.models}
     costs = [cost(d, m, options) for d in options.columns for m in options.silos]
+    whole = [fits(m, options) for m in options.fits]
     report(
         options,
         name="secure",
@@ -87,7 +97,7 @@ def main() -> None:
             for name, errors in found.items()
             for epsilon in EPSILONS
         ],
-        raw={"accuracy": found, "cost": costs},
+        raw={"accuracy": found, "cost": costs, "fits": whole},
         notes=[
             "Mean sin θ_k to the pooled rows' own eigenspace and its standard error. The curator holds "
             "all rows and adds the noise of one release at the same (ε, δ). With one colluder among 20 "
@@ -104,8 +114,25 @@ def main() -> None:
                 [_cost_row(each) for each in costs],
             )
         ]
-        if costs
-        else [],
+        * bool(costs)
+        + [
+            (
+                f"Whole fits in one process, {FIT_ROWS} × {FIT_COLUMNS} a silo: processor seconds, "
+                "medians, and "
+                "the median of the ratios within a repeat.",
+                ["silos", "each shares masks with", "secure", "plain", "ratio"],
+                [
+                    [
+                        str(each["n_silos"]),
+                        str(each["neighbours"]),
+                        *(f"{each[way]:.3g}" for way in ("secure", "plain")),
+                        f"{each['ratio']:.2f}",
+                    ]
+                    for each in whole
+                ],
+            )
+        ]
+        * bool(whole),
     )  # fmt: skip
 
 
@@ -210,6 +237,28 @@ def cost(n_features: int, n_silos: int, options: argparse.Namespace) -> dict[str
         found |= {"secure_up": up, "secure_down": down, "plain_up": plain_up}
     found |= {f"{way}_seconds": statistics.median(seconds[way]) for way in seconds}
     found |= {f"{way}_sum_seconds": statistics.median(sums[way]) for way in sums}
+    print(found, flush=True)
+    return found
+
+
+def fits(n_silos: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Return processor seconds of whole fits in one process, secure and plain, side by side."""
+    rng = np.random.default_rng(0)
+    silos = [rng.standard_normal((FIT_ROWS, FIT_COLUMNS)) for _ in range(n_silos)]
+    seconds: dict[str, list[float]] = {way: [] for way in ("secure", "plain")}
+    for _ in range(options.repeats):
+        for way, chosen in (("plain", {}), ("secure", {"aggregation": "secure"})):
+            model = FedPCA(4, epsilon=1.0, delta=DELTA, row_norm=30.0, **chosen)
+            started = time.process_time()
+            model.fit_silos(silos)
+            seconds[way].append(time.process_time() - started)
+    ratios = [one / other for one, other in zip(seconds["secure"], seconds["plain"], strict=True)]
+    found = {
+        "n_silos": n_silos,
+        "neighbours": n_neighbours(n_silos, 1) or n_silos - 1,
+        **{way: statistics.median(each) for way, each in seconds.items()},
+        "ratio": statistics.median(ratios),
+    }
     print(found, flush=True)
     return found
 
@@ -353,6 +402,9 @@ def _options() -> argparse.Namespace:
     made.add_argument("--noises-per-draw", type=int, default=5, help="seeds that share their rows")
     made.add_argument("--columns", type=int, nargs="*", default=[100, 1000, 3000])
     made.add_argument("--silos", type=int, nargs="+", default=[5, 20, 100])
+    made.add_argument(
+        "--fits", type=int, nargs="*", default=[20, 100, 300], help="silos of whole fits"
+    )
     made.add_argument("--repeats", type=int, default=3)
     return made.parse_args()
 

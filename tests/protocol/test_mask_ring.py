@@ -12,9 +12,11 @@ from fedpower.protocol import Study
 from fedpower.protocol.roll import (
     COMPLETE_UP_TO,
     Identity,
+    PairSecrets,
     Place,
     Roll,
     checked_roll,
+    exchanged,
     n_neighbours,
     new_exchange_key,
     signed_content,
@@ -173,3 +175,12 @@ def test_a_roll_with_another_number_of_neighbours_is_refused():
     few = replace(roll, places=tuple(places[:50]))
     with pytest.raises(ProtocolError, match="with how many others"):
         checked_roll(few.to_bytes(), study, "r")
+
+
+def test_silos_of_one_process_compute_the_secret_of_a_pair_once_and_it_is_the_same():
+    keys = [new_exchange_key() for _ in range(3)]
+    public = [key.public_key().public_bytes_raw() for key in keys]
+    shared = PairSecrets()
+    for first, second in itertools.permutations(range(3), 2):
+        assert shared(keys[first], public[second]) == exchanged(keys[first], public[second])
+    assert not shared._waiting  # both of each pair have taken it

@@ -31,7 +31,7 @@ from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_study import REHEARSED, budget_of
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.roll import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SolverSettings, start
 from fedpower.protocol.study import Study
@@ -194,6 +194,7 @@ def federate(
                 noise = BatchedNoise(len(moments))
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), data_version) if opened and ledgers else {}
+        exchange = PairSecrets()
         silos = {
             name: assemble(
                 name,
@@ -202,6 +203,7 @@ def federate(
                 ledger=opened.get(name),
                 identity=(identities or {}).get(name),
                 source=noise,
+                exchange=exchange,
                 data=None
                 if name not in versions
                 else DataVersion(

@@ -109,12 +109,24 @@ class BatchedNoise:
     def integers(self, n: int, scale: int) -> NDArray[np.int64]:
         """Return n integers of this scale that nobody has had."""
         with self._lock:
-            left = self._left.get(scale, np.empty(0, dtype=np.int64))
-            if left.size < n:
-                more = max(n - left.size, min(_BATCH, n * self._n_users))
-                drawn = gaussian_integers(self._source, more, scale=scale)
-                left = np.concatenate([left, drawn])
-            self._left[scale] = left[n:]
+            taken = self._take(n, scale)
+        if taken is not None:
+            return taken
+        # Outside the lock: threads draw at the same time, each a batch of its own.
+        users = min(self._n_users, max(1, _BATCH // max(1, n)))
+        drawn = gaussian_integers(self._source, n * users, scale=scale)
+        with self._lock:
+            self._left[scale] = np.concatenate([self._left.get(scale, drawn[:0]), drawn])
+            taken = self._take(n, scale)
+        assert taken is not None
+        return taken
+
+    def _take(self, n: int, scale: int) -> NDArray[np.int64] | None:
+        """Return the next n integers of a scale, if there are as many."""
+        left = self._left.get(scale)
+        if left is None or left.size < n:
+            return None
+        self._left[scale] = left[n:]
         return left[:n].copy()
 
 

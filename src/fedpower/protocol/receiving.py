@@ -117,7 +117,7 @@ def problem_with(
         size = study.sums[question.index].size
         found = _array("a masked sum", body.words, (size,), np.uint64)
         return found or _charged(body.charged, study, least=1)
-    peak = _Peak(study, n_rows or 1)
+    peak = _peak(study, n_rows or 1)
     if isinstance(body, MeanRow):
         return _numbers("a mean", body.mean, (study.n_features,), peak.mean)
     if isinstance(body, PackedMoment):
@@ -127,6 +127,11 @@ def problem_with(
     assert isinstance(question, AskSteps)
     assert isinstance(body, LocalSteps)
     return _steps(body, question, study, peak)
+
+
+@functools.lru_cache(maxsize=1024)
+def _peak(study: Study, n_rows: int) -> "_Peak":
+    return _Peak(study, n_rows)
 
 
 class _Peak:
@@ -142,14 +147,14 @@ class _Peak:
         self._n_rows = n_rows
         self._d = study.n_features
 
-    @property
+    @functools.cached_property
     def mean(self) -> float:
         """Of a number of a mean row."""
         if self._budget is None:
             return LARGEST_EXACT
         return self._noised(0.0)
 
-    @property
+    @functools.cached_property
     def moment(self) -> float:
         """Of a number of a moment about whichever mean."""
         return LARGEST_EXACT if self._budget is None else 2.0 * self._noised(0.0) ** 2

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from fedpower.errors import InputError, ProtocolError, installing
@@ -37,6 +38,25 @@ def require_cryptography() -> None:
         ) from None
 
 
+@functools.cache
+def _primitives() -> Any:
+    """Return what is used once for every pair of a roll: an import within a function takes as long."""
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives.ciphers import Cipher  # noqa: PLC0415
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20  # noqa: PLC0415
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand  # noqa: PLC0415
+
+    return SimpleNamespace(
+        sha256=hashes.SHA256(),
+        X25519PublicKey=X25519PublicKey,
+        Cipher=Cipher,
+        ChaCha20=ChaCha20,
+        HKDF=HKDF,
+        HKDFExpand=HKDFExpand,
+    )
+
+
 def new_exchange_key() -> "X25519PrivateKey":
     """Return a fresh X25519 key from the operating system's generator."""
     require_cryptography()
@@ -45,28 +65,51 @@ def new_exchange_key() -> "X25519PrivateKey":
     return X25519PrivateKey.generate()
 
 
-def agreed_key(own: "X25519PrivateKey", other: bytes, *, salt: bytes, info: bytes) -> bytes:
-    """Return 32 bytes that the two holders of the keys share and nobody else: X25519, HKDF-SHA256."""
-    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
-
+def exchanged(own: "X25519PrivateKey", other: bytes) -> bytes:
+    """Return the 32 bytes that X25519 gives to both holders of the keys and to nobody else."""
     try:
-        secret = own.exchange(X25519PublicKey.from_public_bytes(other))
+        return own.exchange(_primitives().X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise ProtocolError(
             "a key on the roll must be a point that gives a secret, got one that gives none; "
             "leave that silo out"
         ) from None
-    return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
+
+
+Exchanging = Callable[["X25519PrivateKey", bytes], bytes]
+"""`exchanged`, or what gives the same."""
+
+
+class PairSecrets:
+    """`exchanged` for silos of one process: what the first of a pair has computed the second one takes.
+
+    Half the work of a rehearsal, in which all silos' keys are in one memory anyway. A secret is thrown
+    away when the second has it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[frozenset[bytes], bytes] = {}
+
+    def __call__(self, own: "X25519PrivateKey", other: bytes) -> bytes:
+        """Return what `exchanged` returns."""
+        pair = frozenset((own.public_key().public_bytes_raw(), other))
+        secret = self._waiting.pop(pair, None)
+        if secret is None:
+            secret = self._waiting[pair] = exchanged(own, other)
+        return secret
+
+
+def agreed_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
+    """Return 32 bytes for one purpose from a secret that two share: HKDF-SHA256."""
+    made = _primitives()
+    derive = made.HKDF(algorithm=made.sha256, length=KEY_BYTES, salt=salt, info=info).derive
+    return bytes(derive(secret))
 
 
 def derived_key(key: bytes, info: bytes) -> bytes:
     """Return 32 bytes that follow from a key of 32 and do not tell it: HKDF-SHA256's second half."""
-    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand  # noqa: PLC0415
-
-    return HKDFExpand(algorithm=hashes.SHA256(), length=KEY_BYTES, info=info).derive(key)
+    made = _primitives()
+    return bytes(made.HKDFExpand(algorithm=made.sha256, length=KEY_BYTES, info=info).derive(key))
 
 
 def gives_secret(public: bytes) -> bool:
@@ -85,10 +128,8 @@ def keystream(key: bytes) -> Callable[[memoryview, memoryview], None]:
 
     The first argument is as many zero bytes. A key gives one stream, so the nonce is zero.
     """
-    from cryptography.hazmat.primitives.ciphers import Cipher  # noqa: PLC0415
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20  # noqa: PLC0415
-
-    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    made = _primitives()
+    stream = made.Cipher(made.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
     def fill(zeros: memoryview, out: memoryview) -> None:
         stream.update_into(zeros, out)
@@ -322,6 +363,9 @@ class Roll:
         content = _canonical(terms)
         object.__setattr__(self, "_content", content)
         object.__setattr__(self, "digest", hashlib.sha256(content).digest())
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:

@@ -33,12 +33,14 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.releases import Moment, integers_of
 from fedpower.protocol.roll import (
+    Exchanging,
     Identity,
     Place,
     Roll,
     agreed_key,
     checked_roll,
     derived_key,
+    exchanged,
     keystream,
     new_exchange_key,
     signed_content,
@@ -58,7 +60,14 @@ CHUNK_WORDS = 2**15
 """Words masked at a time, for all pairs: 256 KiB stay in a core's cache."""
 
 
-def masked(words: Words, *, silo: str, roll: Roll, secret: "X25519PrivateKey") -> Words:
+def masked(
+    words: Words,
+    *,
+    silo: str,
+    roll: Roll,
+    secret: "X25519PrivateKey",
+    exchange: Exchanging = exchanged,
+) -> Words:
     """Return ``words`` with the masks that ``silo`` shares with others on the roll, modulo 2⁶⁴.
 
     The one of a pair that comes first on the roll adds their mask, the other one takes it off. Their
@@ -73,25 +82,36 @@ def masked(words: Words, *, silo: str, roll: Roll, secret: "X25519PrivateKey") -
         Whose they are, and the private half of its key on the roll.
     roll
         Who takes part; checked beforehand.
+    exchange
+        How a pair comes to its secret.
     """
-    return with_masks(words, pair_keys(silo, roll, secret, purpose=b"fedpower mask 1"))
+    keys = pair_keys(silo, roll, secret, purpose=b"fedpower mask 1", exchange=exchange)
+    return with_masks(words, keys)
 
 
 PairKeys = list[tuple[bool, bytes]]
 """For each silo that this one shares a mask with: whether this one adds it, and the key."""
 
 
-def pair_keys(silo: str, roll: Roll, secret: "X25519PrivateKey", *, purpose: bytes) -> PairKeys:
+def pair_keys(
+    silo: str,
+    roll: Roll,
+    secret: "X25519PrivateKey",
+    *,
+    purpose: bytes,
+    exchange: Exchanging = exchanged,
+) -> PairKeys:
     """Return the keys that ``silo`` shares with others on the roll, for one purpose."""
     names = [place.silo for place in roll.places]
     own = names.index(silo)
     salt = roll.digest
+    about = _framed(purpose) + _framed(roll.study) + _framed(roll.run)
     keys = []
     for other in roll.partners(own):
         first, second = sorted((own, other))
-        info = _info(purpose, roll, names[first], names[second])
-        key = agreed_key(secret, roll.places[other].key, salt=salt, info=info)
-        keys.append((own < other, key))
+        info = about + _framed(names[first]) + _framed(names[second])
+        shared = exchange(secret, roll.places[other].key)
+        keys.append((own < other, agreed_key(shared, salt=salt, info=info)))
     return keys
 
 
@@ -118,8 +138,14 @@ class MaskChain:
     from. So no mask is used twice, and a silo that is broken into later has no key of a sum that is over.
     """
 
-    def __init__(self, silo: str, roll: Roll, secret: "X25519PrivateKey") -> None:
-        self._links = pair_keys(silo, roll, secret, purpose=b"fedpower sums 1")
+    def __init__(
+        self,
+        silo: str,
+        roll: Roll,
+        secret: "X25519PrivateKey",
+        exchange: Exchanging = exchanged,
+    ) -> None:
+        self._links = pair_keys(silo, roll, secret, purpose=b"fedpower sums 1", exchange=exchange)
 
     def masked(self, words: Words, *, question: bytes) -> Words:
         """Return ``words`` with the masks of the present sum, for whoever was asked the same."""
@@ -142,10 +168,10 @@ def total(parts: Iterable[Words]) -> NDArray[np.int64]:
     return out.view("<i8").astype(np.int64)
 
 
-def _info(purpose: bytes, roll: Roll, first: str, second: str) -> bytes:
-    """Return what a pair's key is for; lengths keep names apart."""
-    parts = (purpose, *(x.encode() for x in (roll.study, roll.run, first, second)))
-    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+def _framed(part: str | bytes) -> bytes:
+    """Return a part of what a pair's key is for; lengths keep parts apart."""
+    raw = part.encode() if isinstance(part, str) else part
+    return len(raw).to_bytes(4, "little") + raw
 
 
 @dataclass(slots=True, kw_only=True)
@@ -224,6 +250,8 @@ class SecureReleases:
         Which rows these are, as their operator declares them; None for a ledger that lives no longer.
     summands
         Computes what goes into the sums of a study that has several; without, only the moment can.
+    exchange
+        How a pair comes to its secret; `PairSecrets` where all silos are in one process.
     """
 
     def __init__(
@@ -238,6 +266,7 @@ class SecureReleases:
         source: NoiseSource,
         data: DataVersion | None,
         summands: Summands | None = None,
+        exchange: Exchanging = exchanged,
     ) -> None:
         if dict(study.identities).get(name) != identity.public:
             raise InputError(
@@ -255,6 +284,7 @@ class SecureReleases:
         self._booked = THIS_FIT if data is None else ledger.booked_as(data)
         self._booked_as = f"{study.ledger_name}/{self._booked.name}"
         self._summands = summands
+        self._exchange = exchange
         self._attempt: _Attempt | None = None
         self._lock = threading.Lock()
 
@@ -433,7 +463,7 @@ class SecureReleases:
         if attempt is None or attempt.present.key != own.key:
             return None
         if attempt.chain is None and secret is not None:
-            attempt.chain = MaskChain(self._name, roll, secret)
+            attempt.chain = MaskChain(self._name, roll, secret, self._exchange)
             attempt.secret = None
         if index > attempt.done:
             raise ProtocolError(
@@ -524,7 +554,9 @@ class SecureReleases:
             source=self._source,
         )
         words = integers.view(np.uint64)
-        return masked(words, silo=self._name, roll=roll, secret=secret).tobytes()
+        return masked(
+            words, silo=self._name, roll=roll, secret=secret, exchange=self._exchange
+        ).tobytes()
 
     def _key(self, roll: Roll) -> str:
         digest = hashlib.sha256(roll.digest + self._booked.key.encode())

@@ -37,7 +37,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import ExactReleases, Moment, MomentReleases, StepReleases
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.roll import Exchanging, Identity, exchanged
 from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.study import Study
 
@@ -271,6 +271,7 @@ def assemble(
     source: NoiseSource | None = None,
     data: DataVersion | None = None,
     summands: Summands | None = None,
+    exchange: Exchanging = exchanged,
 ) -> Silo:
     """Return a silo of ``study``: the one way to put one together, for every engine.
 
@@ -290,6 +291,8 @@ def assemble(
         Which rows these are, as their operator declares them; None where the ledger lives no longer.
     summands
         Computes what goes into the secure sums of a study that has several.
+    exchange
+        How two silos of a secure sum come to their secret.
     """
     releases = _releases(
         name,
@@ -300,6 +303,7 @@ def assemble(
         source=source,
         data=data,
         summands=summands,
+        exchange=exchange,
     )
     return Silo(name, study, releases, data_version="" if data is None else data.version)
 
@@ -314,6 +318,7 @@ def _releases(
     source: NoiseSource | None,
     data: DataVersion | None,
     summands: Summands | None,
+    exchange: Exchanging,
 ) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private."""
     budget = budget_of(study)
@@ -342,7 +347,14 @@ def _releases(
                 "`fedpower identity new`"
             )
         return SecureReleases(
-            name, moment, study, budget, identity=identity, summands=summands, **means
+            name,
+            moment,
+            study,
+            budget,
+            identity=identity,
+            summands=summands,
+            exchange=exchange,
+            **means,
         )
     kind = MomentReleases if budget.mode == "moment" else StepReleases
     return kind(moment, study, budget, **means)

@@ -217,15 +217,7 @@ class Study:
     @property
     def digest(self) -> str:
         """SHA-256 of the terms; travels in every message."""
-        left_out = set(SECURE_TERMS) if self.aggregation == "plain" else set()
-        if not self.agreement:
-            left_out.add("agreement")
-        if self.weights == "rows":  # studies from before there was a choice keep their hash
-            left_out.add("weights")
-        if not self.sums:  # likewise those of one sum
-            left_out.add("sums")
-        names = (field.name for field in fields(self))
-        return _digest(self, tuple(name for name in names if name not in left_out))
+        return _whole_digest(self)
 
     @property
     def moment_terms(self) -> str:
@@ -246,6 +238,19 @@ class Study:
 
 def _is_public_key(text: str) -> bool:
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+@functools.lru_cache(maxsize=256)
+def _whole_digest(study: Study) -> str:
+    left_out = set(SECURE_TERMS) if study.aggregation == "plain" else set()
+    if not study.agreement:
+        left_out.add("agreement")
+    if study.weights == "rows":  # studies from before there was a choice keep their hash
+        left_out.add("weights")
+    if not study.sums:  # likewise those of one sum
+        left_out.add("sums")
+    names = (field.name for field in fields(study))
+    return _digest(study, tuple(name for name in names if name not in left_out))
 
 
 @functools.lru_cache(maxsize=256)
