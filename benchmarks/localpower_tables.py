@@ -9,7 +9,6 @@ and the ICML paper's way of scoring beside it.
 import argparse
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -33,11 +32,13 @@ from benchmarks.data_sets import (
     A9A,
     KINDS,
     DataSet,
-    MissingDataError,
+    Loaders,
     a9a_minmax,
     a9a_unit,
+    available,
     breast_cancer,
     digits,
+    minmax,
     mnist,
     split,
 )
@@ -60,32 +61,36 @@ class Task(NamedTuple):
     seed: int
 
 
-def loaders(a9a: Path) -> dict[str, Callable[[], tuple[Array, DataSet]]]:
-    """Return what gives the rows that the tables are about, by name."""
+def loaders(a9a: Path) -> Loaders:
+    """Return what gives the data that the tables are about, by name, with the rows as they are used."""
 
-    def scaled(data: DataSet) -> tuple[Array, DataSet]:
-        low, high = data.rows.min(axis=0), data.rows.max(axis=0)
-        return (data.rows - low) / np.where(high > low, high - low, 1.0), data
+    def scaled(data: DataSet) -> DataSet:
+        return replace(data, rows=minmax(data.rows))
 
     def first_rows(data: DataSet) -> DataSet:
         return replace(data, rows=data.rows[:MNIST_ROWS], labels=data.labels[:MNIST_ROWS])
 
-    def bounded(data: DataSet) -> tuple[Array, DataSet]:
-        return data.bounded(), data
+    def bounded(data: DataSet) -> DataSet:
+        return replace(data, rows=data.bounded())
 
-    return {
+    made: Loaders = {
         "a9a, min-max": lambda: scaled(a9a_minmax(a9a)),
         "a9a, unit rows": lambda: bounded(a9a_unit(a9a)),
         "digits, min-max": lambda: scaled(digits()),
         "breast cancer, min-max": lambda: scaled(breast_cancer()),
         f"MNIST, first {MNIST_ROWS:,} rows, min-max": lambda: scaled(first_rows(mnist())),
     }
+    return {
+        name: lambda name=name, load=load: replace(load(), name=name) for name, load in made.items()
+    }
 
 
 def main() -> None:
     """Run every method on every split of every data set."""
     options = _options()
-    names, left_out = _available(options.a9a)
+    left_out: list[str] = []
+    names = [each.name for each in available(loaders(options.a9a), left_out.append)]
+    print("\n".join(left_out))
     tasks = [
         Task(name, str(options.a9a), kind, seed)
         for name in names
@@ -145,21 +150,8 @@ def n_silos(rows: Array) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _rows(name: str, a9a: str) -> tuple[Array, NDArray[np.int64], Array]:
-    rows, data = loaders(Path(a9a))[name]()
-    return rows, data.labels, leading(rows.T @ rows, RANK)[1]
-
-
-def _available(a9a: Path) -> tuple[list[str], list[str]]:
-    """Return the data sets that are to be had, and a sentence for each that is not."""
-    names, left_out = [], []
-    for name, load in loaders(a9a).items():
-        try:
-            load()
-            names.append(name)
-        except MissingDataError as why:
-            left_out.append(f"{name} is left out: {why}")
-            print(left_out[-1])
-    return names, left_out
+    data = loaders(Path(a9a))[name]()
+    return data.rows, data.labels, leading(data.rows.T @ data.rows, RANK)[1]
 
 
 def _options() -> argparse.Namespace:

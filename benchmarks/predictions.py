@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from benchmarks.a9a_localpower import load
 from benchmarks.common import parser, report
+from benchmarks.data_sets import A9A, a9a_minmax
 from fedpower import FedPCA
 from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate
@@ -91,7 +91,7 @@ def problems(options: argparse.Namespace) -> Any:
     yield "Model I", 4, keep(spiked_covariance(n_rows=options.rows, seed=0))
     yield "Model II", 2, keep(stochastic_block(seed=0))
     if options.data.exists():
-        rows = load(options.data)
+        rows = a9a_minmax(options.data).rows
         rows = rows[np.random.default_rng(0).permutation(len(rows))]
         rule = RowTreatment(normalize=True)
         parts = [open_source(part) for part in np.array_split(rows, 33)]
@@ -130,7 +130,7 @@ def _options() -> argparse.Namespace:
     made.add_argument(
         "--data",
         type=Path,
-        default=Path("../shared/data/a9a.svm.gz"),
+        default=A9A,
         help="a9a, where there is one",
     )
     return made.parse_args()

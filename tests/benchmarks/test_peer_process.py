@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.peer_process import UNFINISHED, PeerRun, run_peer
 
+pytestmark = pytest.mark.benchmarks
+
 OPENING = """
 import json, sys, time
 import numpy as np

@@ -11,6 +11,8 @@ from benchmarks.speed.sizes import RANK
 from fedpower.experiments.writing import write_model
 from fedpower.linalg import sin_theta
 
+pytestmark = pytest.mark.benchmarks
+
 ITERATED = 1e-6
 SKETCHED = 0.5
 """How far a method that stops early or sketches may be from the exact subspace of these rows."""

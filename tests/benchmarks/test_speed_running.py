@@ -9,6 +9,8 @@ from benchmarks import processes as running
 from benchmarks.processes import Runner, one_core, run_apart, scratch
 from benchmarks.speed.kernel import EXACT, OURS
 
+pytestmark = pytest.mark.benchmarks
+
 SMALL = {"n_rows": 50, "n_features": 4, "dtype": "float64", "repeats": 1}
 
 

@@ -24,7 +24,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("center", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(("solver", "noise", "aggregation"), WAYS)
 def test_rows_without_a_direction_have_no_component_above_the_noise(
     solver: str, noise: str, aggregation: str, *, center: bool

@@ -46,6 +46,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("begins_after", [0.0, 2.0])
 def test_a_party_ends_with_its_starter_also_one_that_begins_when_that_is_gone(begins_after):
     starter = subprocess.Popen(
@@ -99,6 +100,7 @@ def reaching(port: int, *, within: float, sleep: float) -> int:
     ).returncode
 
 
+@pytest.mark.programs
 def test_a_job_that_cannot_reach_its_party_ends_and_one_that_can_does_not():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fedpower.cli.console import console, print_json, table
-from fedpower.cli.extras import needs_flare
 from fedpower.errors import InputError
+from fedpower.federation import needs_flare
 from fedpower.federation.study_file import read_study
 
 if TYPE_CHECKING:

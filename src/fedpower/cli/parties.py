@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_facts
-from fedpower.cli.extras import needs_flare
+from fedpower.federation import needs_flare
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile

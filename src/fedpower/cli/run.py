@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from fedpower.cli.console import console, print_json, print_result, table
-from fedpower.cli.extras import needs_flare
 from fedpower.cli.findings import print_findings
 from fedpower.errors import InputError
+from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import FILES
