@@ -89,4 +89,11 @@ def test_a_command_is_told_of_no_option_that_it_lacks():
     )
     surplus = Sentence("{without_extra}")
     assert in_options(surplus, "silo") == 'extra_columns = "drop" in [data] of the silo file'
-    assert in_options(Sentence("lower {min_silos}"), "run") == "lower min_silos", "the study's key"
+    for command, said in {
+        "fit north.csv": "lower --min-silos",
+        "study init": "lower --min-silos",
+        "study check": "lower min_silos",
+        "run study.toml": "lower min_silos",
+        "silo kit": "lower min_silos",
+    }.items():
+        assert in_options(Sentence("lower {min_silos}"), command) == said, command
