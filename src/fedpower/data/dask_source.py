@@ -14,7 +14,7 @@ from fedpower.data.columns import (
     require_shape,
 )
 from fedpower.data.source import Block, Extra, RowSource
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 
 def dask(module: str = "") -> Any:
@@ -97,11 +97,9 @@ class DaskSource:
         """Return the source with exactly these columns in this order; the others are not read."""
         if self.columns is None:
             raise InputError(
-                Sentence(
-                    "{source} must have column names to select by name, got none; name them with "
-                    "{with_columns}",
-                    source=self.name,
-                )
+                "{source} must have column names to select by name, got none; name them with "
+                "{with_columns}",
+                source=self.name,
             )
         pick_columns(self.name, self.columns, columns, extra=extra)
         return replace(self, columns=columns)

@@ -10,7 +10,7 @@ from fedpower.data.columns import shown
 from fedpower.data.opening import open_source, open_table, source_of
 from fedpower.data.source import RowSource
 from fedpower.data.tables import Group, TableReader, arrow, plain
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 MAX_GROUPS = 10_000
 """More distinct values than this are taken for a measurement, not for the names of silos."""
@@ -56,11 +56,9 @@ def split_by_group(
     unknown = [name for name in unwanted if name not in reader.columns]
     if unknown:
         raise InputError(
-            Sentence(
-                "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
-                source=reader.name,
-                unknown=shown(unknown),
-            )
+            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+            source=reader.name,
+            unknown=shown(unknown),
         )
     sources = {}
     for label, (value, count) in sorted(_count(reader, column).items()):

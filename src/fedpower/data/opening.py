@@ -19,7 +19,7 @@ from fedpower.data.source import Extra, RowSource
 from fedpower.data.sparse import npz_source, svmlight_source
 from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_file, query_of, query_table
 from fedpower.data.tables import TableReader, TableSource, arrow_reader, frame_reader, is_pandas
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
 
@@ -80,13 +80,11 @@ def open_source(
         source = source.select(tuple(columns), extra=extra)
     if n_features is not None and source.n_features != n_features:
         raise InputError(
-            Sentence(
-                "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or "
-                "the data",
-                source=source.name,
-                wanted=n_features,
-                width=source.n_features,
-            )
+            "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or "
+            "the data",
+            source=source.name,
+            wanted=n_features,
+            width=source.n_features,
         )
     return source
 
@@ -187,21 +185,17 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     if source.columns is None:
         raise InputError(
-            Sentence(
-                "{source} must have column names to drop {unwanted}, got none; name them with "
-                "{with_columns}",
-                source=source.name,
-                unwanted=shown(unwanted),
-            )
+            "{source} must have column names to drop {unwanted}, got none; name them with "
+            "{with_columns}",
+            source=source.name,
+            unwanted=shown(unwanted),
         )
     unknown = [column for column in unwanted if column not in source.columns]
     if unknown:
         raise InputError(
-            Sentence(
-                "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
-                source=source.name,
-                unknown=shown(unknown),
-            )
+            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+            source=source.name,
+            unknown=shown(unknown),
         )
     kept = tuple(column for column in source.columns if column not in unwanted)
     if not kept:

@@ -320,13 +320,11 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
         if len(there) < study.min_silos:
             there = tuple(enrolled)
     raise ProtocolError(
-        Sentence(
-            "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
-            "few were left; nothing was learned from the attempts made: bring the others back, or agree "
-            "on a study with a smaller {min_silos}",
-            fewest=study.min_silos,
-            attempts=study.attempts,
-        )
+        "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
+        "few were left; nothing was learned from the attempts made: bring the others back, or agree "
+        "on a study with a smaller {min_silos}",
+        fewest=study.min_silos,
+        attempts=study.attempts,
     )
 
 
