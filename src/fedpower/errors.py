@@ -110,6 +110,11 @@ def installing(extra: str) -> str:
 class FedpowerError(ValueError):
     """Bad input or a refused request, in one sentence; the command line prints it and exits with 2.
 
+    Parameters
+    ----------
+    sentence
+        What must hold, what was got, what to do; with ``facts`` the template of a `Sentence`.
+
     Attributes
     ----------
     parameter, must, got, advice
@@ -120,6 +125,9 @@ class FedpowerError(ValueError):
     must: str | None = None
     got: str | None = None
     advice: str | None = None
+
+    def __init__(self, sentence: str = "", /, **facts: Any) -> None:
+        super().__init__(Sentence(sentence, **facts) if facts else sentence)
 
     @classmethod
     def about(cls, parameter: str, *, must: str, got: str, advice: str, **facts: Any) -> Self:

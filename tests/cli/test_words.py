@@ -1,11 +1,15 @@
 """Sentences speak of options, and leave the user's own names alone."""
 
+import ast
 import copy
 import pickle
+from pathlib import Path
+from string import Formatter
 
 import pytest
 
-from fedpower.cli.words import in_options
+import fedpower
+from fedpower.cli.words import _OPTIONS, _PHRASES, in_options
 from fedpower.data.columns import not_a_number
 from fedpower.errors import InputError, Sentence
 from fedpower.parameters import SPECS
@@ -89,4 +93,43 @@ def test_a_command_is_told_of_no_option_that_it_lacks():
     )
     surplus = Sentence("{without_extra}")
     assert in_options(surplus, "silo") == 'extra_columns = "drop" in [data] of the silo file'
-    assert in_options(Sentence("lower {min_silos}"), "run") == "lower min_silos", "the study's key"
+    for command, said in {
+        "fit north.csv": "lower --min-silos",
+        "study init": "lower --min-silos",
+        "study check": "lower min_silos",
+        "run study.toml": "lower min_silos",
+        "silo kit": "lower min_silos",
+    }.items():
+        assert in_options(Sentence("lower {min_silos}"), command) == said, command
+
+
+def templates() -> list[tuple[str, str, set[str]]]:
+    """Return where each template of the library is, its text and the facts that it is given."""
+    found = []
+    for path in sorted(Path(fedpower.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            given = {each.arg: each.value for each in node.keywords if each.arg is not None}
+            texts = [
+                given[name] for name in ("must", "advice") if called == "about" and name in given
+            ]
+            if called == "Sentence" or (called.endswith("Error") and given):
+                texts = node.args[:1]
+            found += [
+                (f"{path.name}:{node.lineno}", each.value, set(given))
+                for each in texts
+                if isinstance(each, ast.Constant)
+            ]
+    return found
+
+
+def test_whatever_a_template_names_is_a_fact_or_something_that_users_can_give():
+    known = {*SPECS, *_PHRASES, *_OPTIONS, "without_extra", "force"}
+    seen = templates()
+    assert len(seen) > 60
+    for place, text, facts in seen:
+        named = {name.partition(".")[0] for _, name, _, _ in Formatter().parse(text) if name}
+        assert named <= facts | known, (place, named - facts - known)

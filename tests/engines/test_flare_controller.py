@@ -1,16 +1,20 @@
 """FLARE's side of the coordinator, without its processes: how a job ends that cannot go on."""
 
+from dataclasses import replace
 from typing import NoReturn
 
 import pytest
+from nvflare.apis.controller_spec import Task
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from federations import coordinator_of, deliver, parties_of
-from fedpower.engines.flare import CoordinatorController
+from fedpower.engines.flare import TASK, CoordinatorController, failed, wrapped
 from fedpower.engines.pacing import Pace
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
-from fedpower.protocol import Coordinator
+from fedpower.protocol import Coordinator, Message
+from fedpower.protocol.driving import MOST_ATTEMPTS
+from fedpower.protocol.messages import Refusal
 
 Ended = tuple[Coordinator | None, str | None, bool]
 
@@ -44,6 +48,34 @@ class Failing(Opens):
 
     def _ask(self, *_: object) -> NoReturn:
         raise self.error
+
+
+class Answered(Opens):
+    """Its silos answer as soon as they are asked, through FLARE's queue: but for those not in the job."""
+
+    def __init__(self, coordinator: Coordinator, refuses: str, absent: str) -> None:
+        super().__init__(coordinator)
+        self.parties = parties_of("fedpower")
+        self.refuses, self.absent = refuses, absent
+
+    def open(self, fl_ctx: FLContext) -> tuple[Coordinator, Pace]:
+        coordinator, _ = super().open(fl_ctx)
+        return coordinator, Pace()  # no deadline would ever close a round
+
+    def _ask(self, question: Message, fl_ctx: FLContext) -> Task | None:
+        if question.silo == self.absent:
+            return None
+        answer = self.parties[question.silo].answer(question)
+        if question.silo == self.refuses:
+            answer = replace(answer, body=Refusal(reason="no budget is left"))
+        self._arrived.put((question.silo, wrapped(answer)))
+        return Task(name=TASK, data=wrapped(question))
+
+    def get_client_disconnect_time(self, client_name: str) -> None:
+        return None
+
+    def cancel_task(self, task: Task, *_: object, **__: object) -> None:
+        """Nothing stands."""
 
 
 def run(controller: Opens) -> Ended:
@@ -87,3 +119,31 @@ def test_a_run_whose_rounds_are_all_on_record_asks_nobody() -> None:
     deliver(whole, parties_of("upload"))
     resumed = coordinator_of("upload", recorded=whole.history)
     assert run(Opens(resumed)) == (resumed, None, True)
+
+
+def test_a_round_does_not_wait_for_a_silo_that_refused_when_no_other_can_answer() -> None:
+    coordinator = coordinator_of("fedpower", min_silos=1)
+    first, *others, last = coordinator.silos
+    controller = Answered(coordinator, refuses=first, absent=last)
+    assert run(controller) == (coordinator, None, True)
+    assert all(tuple(each.answers) == tuple(others) for each in coordinator.history)
+    assert set(controller.seconds) == {each.number for each in coordinator.history}
+
+
+def test_what_a_silo_sends_that_is_no_message_is_asked_for_again_and_then_set_aside() -> None:
+    class Spoils(Answered):
+        def _ask(self, question: Message, fl_ctx: FLContext) -> Task | None:
+            if question.silo != self.refuses:
+                return super()._ask(question, fl_ctx)
+            self.n_asked += 1
+            self._arrived.put((question.silo, failed()))
+            return Task(name=TASK, data=wrapped(question))
+
+    coordinator = coordinator_of("fedpower")
+    controller = Spoils(coordinator, refuses=coordinator.silos[0], absent="")
+    controller.n_asked = 0
+    _, reason, again = run(controller)
+    assert again
+    assert controller.n_asked == MOST_ATTEMPTS
+    assert reason is not None
+    assert reason.endswith("was set aside: an answer must hold a message, got none")

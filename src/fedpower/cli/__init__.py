@@ -68,7 +68,7 @@ class CommandLine(click.Group):
                 words, NAME, complete_var, standalone_mode=False, obj=[NAME, *words], **extra
             ),
             traceback=traceback,
-            command=next(iter(words), ""),
+            command=" ".join(words[:2]),
         )
         if not standalone_mode:
             return status

@@ -40,12 +40,15 @@ _OPTIONS = {
 """Options that are no parameters of a fit."""
 
 _FLAGS = {("center", "False"): "--no-center", ("force", "True"): "--force"}
-_STUDIED = ("run", "coordinator", "federation", "status")
+_STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check")
 """Commands that read parameters from a study file, whose keys are Python's names."""
 
 
 def in_options(sentence: str, command: str = "fit") -> str:
-    """Return a sentence with its parameters called as the options of a command; others as they are."""
+    """Return a sentence with its parameters called as the options of a command; others as they are.
+
+    ``command`` is one word, or two where they are a command of a group.
+    """
     return sentence.said(_names(command)) if isinstance(sentence, Sentence) else sentence
 
 
@@ -53,7 +56,8 @@ def _names(command: str) -> Callable[[str, str], str]:
     # Only here: `fedpower --help` must not wait for NumPy.
     from fedpower.parameters import SPECS  # noqa: PLC0415
 
-    phrases = {**_PHRASES, **_OF_COMMANDS.get(command, {})}
+    group = command.partition(" ")[0]
+    phrases = {**_PHRASES, **_OF_COMMANDS.get(group, {})}
     options = {name: spec.option for name, spec in SPECS.items() if spec.option} | _OPTIONS
 
     def name(parameter: str, value: str) -> str:
@@ -61,7 +65,7 @@ def _names(command: str) -> Callable[[str, str], str]:
             return phrases[parameter].format(value)
         if (parameter, value) in _FLAGS:
             return _FLAGS[parameter, value]
-        if command in _STUDIED or parameter not in options:
+        if not {command, group}.isdisjoint(_STUDIED) or parameter not in options:
             return in_python(parameter, value)
         option = options[parameter].split("/")[0]
         if value == "True":

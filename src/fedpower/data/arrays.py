@@ -21,7 +21,7 @@ from fedpower.data.columns import (
     require_shape,
 )
 from fedpower.data.source import Block, Extra, Matrix, SparseBlock, is_sparse
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,11 +75,9 @@ class ColumnsByPlace:
         """Return the source with exactly these columns in this order."""
         if self.columns is None:
             raise InputError(
-                Sentence(
-                    "{source} must have column names to select by name, got none; name them with "
-                    "{with_columns}",
-                    source=self.name,
-                )
+                "{source} must have column names to select by name, got none; name them with "
+                "{with_columns}",
+                source=self.name,
             )
         places = pick_columns(self.name, self.columns, columns, extra=extra)
         keep = range(self.width) if self.keep is None else self.keep

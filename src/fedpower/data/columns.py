@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.source import Block, Extra, RowSource, Vector, is_sparse
-from fedpower.errors import InputError, Sentence, is_showable
+from fedpower.errors import InputError, is_showable
 
 MAX_NAMES = 5
 
@@ -96,14 +96,12 @@ def require_distinct(name: str, columns: Sequence[str]) -> None:
 def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
     """Return the error for a cell or column that is not numeric; `row` counts from 0."""
     return InputError(
-        Sentence(
-            "column '{column}' of {source} must hold numbers, got {dtype} at row {row}; drop the "
-            "column{without_column:{column}} or turn it into numbers",
-            column=column,
-            source=name,
-            dtype=dtype,
-            row=row + 1,
-        )
+        "column '{column}' of {source} must hold numbers, got {dtype} at row {row}; drop the "
+        "column{without_column:{column}} or turn it into numbers",
+        column=column,
+        source=name,
+        dtype=dtype,
+        row=row + 1,
     )
 
 
@@ -199,12 +197,10 @@ def pick_columns(
     surplus = [column for column in have if column not in wanted]
     if surplus and extra == "refuse":
         raise InputError(
-            Sentence(
-                "{source} must have only the columns every silo agreed on, got also {surplus}; remove "
-                "them, or leave them out with {without_extra}",
-                source=name,
-                surplus=shown(surplus),
-            )
+            "{source} must have only the columns every silo agreed on, got also {surplus}; remove "
+            "them, or leave them out with {without_extra}",
+            source=name,
+            surplus=shown(surplus),
         )
     return [places[column] for column in want]
 
@@ -227,12 +223,10 @@ def match_columns(
     unnamed = [source for source in sources if source.columns is None]
     if named and unnamed:
         raise InputError(
-            Sentence(
-                "either every source or none must have column names, got names in {one} and none in "
-                "{other}; name the columns of {other} with {with_columns}",
-                one=named[0].name,
-                other=unnamed[0].name,
-            )
+            "either every source or none must have column names, got names in {one} and none in "
+            "{other}; name the columns of {other} with {with_columns}",
+            one=named[0].name,
+            other=unnamed[0].name,
         )
     agreed = sources[0].columns if columns is None else tuple(columns)
     if columns is None and extra == "drop" and agreed is not None and not unnamed:
@@ -251,12 +245,10 @@ def match_columns(
     wanted = agreed or ()
     if "" in wanted:
         raise InputError(
-            Sentence(
-                "every column of {source} must have a name, got none for column {place}; name it, or "
-                "leave it out{without_column}",
-                source=sources[0].name,
-                place=wanted.index("") + 1,
-            )
+            "every column of {source} must have a name, got none for column {place}; name it, or "
+            "leave it out{without_column}",
+            source=sources[0].name,
+            place=wanted.index("") + 1,
         )
     return agreed, [
         source if source.columns == agreed else source.select(wanted, extra=extra)
@@ -297,14 +289,12 @@ def _require_equal_width(sources: Sequence[RowSource], agreed: tuple[str, ...] |
     for source in sources:
         if source.n_features != width:
             raise InputError(
-                Sentence(
-                    "sources without column names must have equally many columns, got {origin} and "
-                    "{width} in {source}; give every silo the same columns ({with_n_features} for "
-                    "svmlight files)",
-                    origin=origin,
-                    width=source.n_features,
-                    source=source.name,
-                )
+                "sources without column names must have equally many columns, got {origin} and "
+                "{width} in {source}; give every silo the same columns ({with_n_features} for "
+                "svmlight files)",
+                origin=origin,
+                width=source.n_features,
+                source=source.name,
             )
 
 

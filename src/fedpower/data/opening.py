@@ -33,7 +33,7 @@ from fedpower.data.tables import (
     table_reader,
     table_source,
 )
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
 
@@ -94,13 +94,11 @@ def open_source(
         source = source.select(tuple(columns), extra=extra)
     if n_features is not None and source.n_features != n_features:
         raise InputError(
-            Sentence(
-                "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or "
-                "the data",
-                source=source.name,
-                wanted=n_features,
-                width=source.n_features,
-            )
+            "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or "
+            "the data",
+            source=source.name,
+            wanted=n_features,
+            width=source.n_features,
         )
     return source
 
@@ -196,21 +194,17 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     if source.columns is None:
         raise InputError(
-            Sentence(
-                "{source} must have column names to drop {unwanted}, got none; name them with "
-                "{with_columns}",
-                source=source.name,
-                unwanted=shown(unwanted),
-            )
+            "{source} must have column names to drop {unwanted}, got none; name them with "
+            "{with_columns}",
+            source=source.name,
+            unwanted=shown(unwanted),
         )
     unknown = [column for column in unwanted if column not in source.columns]
     if unknown:
         raise InputError(
-            Sentence(
-                "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
-                source=source.name,
-                unknown=shown(unknown),
-            )
+            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+            source=source.name,
+            unknown=shown(unknown),
         )
     kept = tuple(column for column in source.columns if column not in unwanted)
     if not kept:
@@ -264,11 +258,9 @@ def split_by_group(
     unknown = [name for name in unwanted if name not in reader.columns]
     if unknown:
         raise InputError(
-            Sentence(
-                "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
-                source=reader.name,
-                unknown=shown(unknown),
-            )
+            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+            source=reader.name,
+            unknown=shown(unknown),
         )
     sources = {}
     for label, (value, count) in sorted(_count(reader, column).items()):

@@ -11,7 +11,7 @@ import numpy as np
 from fedpower.data.columns import LARGEST, public_vector
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, RowSource, SparseBlock, Vector, is_sparse
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 TINY = 1e-140
 """Below this a norm's square loses digits to underflow."""
@@ -139,11 +139,9 @@ class RowTreatment:
             object.__setattr__(self, "row_norm", _row_norm(self.row_norm))
         if self.normalize and self.row_norm is not None:
             raise InputError(
-                Sentence(
-                    "{row_norm} and {normalize} must not be given together, got {row_norm:{bound}} and "
-                    "{normalize:True}; choose one",
-                    bound=self.row_norm,
-                )
+                "{row_norm} and {normalize} must not be given together, got {row_norm:{bound}} and "
+                "{normalize:True}; choose one",
+                bound=self.row_norm,
             )
         if (
             self.center is not None

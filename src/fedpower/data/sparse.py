@@ -26,7 +26,7 @@ from fedpower.data.arrays import (
 )
 from fedpower.data.columns import is_wide, require_matrix, require_shape, shown
 from fedpower.data.source import Block, SparseBlock
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 Slices = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
 """Returns the column indices and the values stored from one place to another, asked for in order."""
@@ -362,11 +362,9 @@ def _index_error(
     entry = int(np.flatnonzero(wrong)[0])
     row = first_row + int(np.searchsorted(np.cumsum(counts), entry, side="right")) + 1
     return InputError(
-        Sentence(
-            "indices in {source} must be {bound}, got another at row {row}; set {n_features}, or "
-            "zero_based=True for indices that count from 0",
-            source=name,
-            bound=bound,
-            row=row,
-        )
+        "indices in {source} must be {bound}, got another at row {row}; set {n_features}, or "
+        "zero_based=True for indices that count from 0",
+        source=name,
+        bound=bound,
+        row=row,
     )

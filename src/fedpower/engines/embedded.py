@@ -313,11 +313,9 @@ def _check_bounded(moments: Mapping[str, LocalMoment], study: Study) -> None:
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
-                Sentence(
-                    "the rows of silo {silo!r} must be treated as the private study says and bounded, "
-                    "got another treatment; give {row_norm} or {normalize}, the same for all",
-                    silo=name,
-                )
+                "the rows of silo {silo!r} must be treated as the private study says and bounded, "
+                "got another treatment; give {row_norm} or {normalize}, the same for all",
+                silo=name,
             )
         if moment.device is not None and moment.device.single:
             raise InputError(

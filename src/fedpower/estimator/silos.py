@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowSource, open_source
-from fedpower.errors import InputError, Sentence, is_showable
+from fedpower.errors import InputError, is_showable
 
 
 def named_sources(silos: Any) -> dict[str, RowSource]:
@@ -26,19 +26,15 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
     for name, _ in items:
         if not is_showable(name):
             raise InputError(
-                Sentence(
-                    "a silo's name must hold no control characters, got {name!a}; rename it, or "
-                    "{silo_names}",
-                    name=name,
-                )
+                "a silo's name must hold no control characters, got {name!a}; rename it, or "
+                "{silo_names}",
+                name=name,
             )
     twice = sorted(name for name, count in Counter(name for name, _ in items).items() if count > 1)
     if twice:
         raise InputError(
-            Sentence(
-                "silos must have different names, got {name!r} more than once; {silo_names}",
-                name=twice[0],
-            )
+            "silos must have different names, got {name!r} more than once; {silo_names}",
+            name=twice[0],
         )
     _require_own_rows(items)
     return {

@@ -177,13 +177,11 @@ def rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: 
         if noise in ("none", "moment"):
             return float(asked)
         raise InputError(
-            Sentence(
-                "{n_components} as a fraction of variance must go with {noise:moment} or {epsilon:inf}, "
-                "got {asked!r} with {noise:{mode}}, whose releases do not show the whole spectrum; give "
-                "a number of components",
-                asked=asked,
-                mode=noise,
-            )
+            "{n_components} as a fraction of variance must go with {noise:moment} or {epsilon:inf}, "
+            "got {asked!r} with {noise:{mode}}, whose releases do not show the whole spectrum; give "
+            "a number of components",
+            asked=asked,
+            mode=noise,
         )
     if isinstance(asked, str) and asked == "noise":
         if noise == "moment":
@@ -196,9 +194,7 @@ def rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: 
                 "{noise:{mode}}, whose releases do not show the whole spectrum; give a number",
                 mode=noise,
             )
-        raise InputError(
-            Sentence("{n_components:noise} must go with {noise:moment}, got {got}", got=got)
-        )
+        raise InputError("{n_components:noise} must go with {noise:moment}, got {got}", got=got)
     raise InputError.about(
         "n_components",
         must="be a whole number from 1 to {smaller_side:{most}}, a fraction between 0 and 1 or 'noise'",
@@ -228,11 +224,9 @@ def build_study(
     center = parameters.centers
     if center and n_rows is not None and n_rows < 2:
         raise InputError(
-            Sentence(
-                "centring must have 2 rows at least, got n_samples = {n_rows}; bring more rows or pass "
-                "{center:False}",
-                n_rows=n_rows,
-            )
+            "centring must have 2 rows at least, got n_samples = {n_rows}; bring more rows or pass "
+            "{center:False}",
+            n_rows=n_rows,
         )
     noise = noise_of(parameters, n_features)
     rank = rank_of(parameters, n_rows, n_features, noise)
@@ -279,11 +273,9 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         given = tuple(name for name in given if name != "n_steps")
     if parameters.drift_correction and study.noise in ("step", "paper"):
         raise InputError(
-            Sentence(
-                "{drift_correction} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}, "
-                "where the product it needs would be one more release; leave it out",
-                mode=study.noise,
-            )
+            "{drift_correction} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}, "
+            "where the product it needs would be one more release; leave it out",
+            mode=study.noise,
         )
     if study.aggregation == "secure":
         return SolverChoice(
@@ -303,11 +295,9 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         )
     if parameters.solver == "moment" and study.noise in ("step", "paper"):
         raise InputError(
-            Sentence(
-                "{solver:moment} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}; "
-                "choose another solver or noise",
-                mode=study.noise,
-            )
+            "{solver:moment} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}; "
+            "choose another solver or noise",
+            mode=study.noise,
         )
     foreign = [name for name in given if (parameters.solver, name) != ("krylov", "n_participants")]
     if parameters.solver != "fedpower" and foreign:
@@ -326,13 +316,11 @@ def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) 
     if parameters.solver not in ("auto", "moment") or given:
         name = given[0] if parameters.solver in ("auto", "moment") else "solver"
         raise InputError(
-            Sentence(
-                f"{{{name}}} must be left alone with {{n_components:{{rank}}}}, got {{given!r}}: which "
-                "components stand above the noise is read off the whole spectrum, which "
-                "{solver:moment} gives",
-                rank=rank,
-                given=getattr(parameters, name),
-            )
+            f"{{{name}}} must be left alone with {{n_components:{{rank}}}}, got {{given!r}}: which "
+            "components stand above the noise is read off the whole spectrum, which "
+            "{solver:moment} gives",
+            rank=rank,
+            given=getattr(parameters, name),
         )
     return SolverChoice(
         solver="moment",
@@ -467,13 +455,11 @@ def secure_terms(
     least = len(identities) if parameters.min_silos is None else int(parameters.min_silos)
     if not parameters.colluders < least <= len(identities):
         raise InputError(
-            Sentence(
-                "a secure sum must have more silos than the {some} that may collude, got {least} as the "
-                "fewest of {all}; bring more silos, declare fewer colluders or change {min_silos}",
-                some=parameters.colluders,
-                least=least,
-                all=len(identities),
-            )
+            "a secure sum must have more silos than the {some} that may collude, got {least} as the "
+            "fewest of {all}; bring more silos, declare fewer colluders or change {min_silos}",
+            some=parameters.colluders,
+            least=least,
+            all=len(identities),
         )
     return {
         "aggregation": "secure",
@@ -495,29 +481,23 @@ def check_compatible(parameters: Parameters, noise: str) -> None:
         )
     if noise != "moment":
         raise InputError(
-            Sentence(
-                "{aggregation:secure} must go with {noise:moment}, got {mode!r}, of which each step is "
-                "one more sum that could be told apart from the others; leave noise alone, or set it to "
-                "'moment' for wide rows",
-                mode=noise,
-            )
+            "{aggregation:secure} must go with {noise:moment}, got {mode!r}, of which each step is "
+            "one more sum that could be told apart from the others; leave noise alone, or set it to "
+            "'moment' for wide rows",
+            mode=noise,
         )
     if parameters.solver not in ("auto", "moment"):
         raise InputError(
-            Sentence(
-                "{aggregation:secure} must go with {solver:moment}, got {taken!r}: silos take part in "
-                "one sum, and every later round would be another; leave solver alone",
-                taken=parameters.solver,
-            )
+            "{aggregation:secure} must go with {solver:moment}, got {taken!r}: silos take part in "
+            "one sum, and every later round would be another; leave solver alone",
+            taken=parameters.solver,
         )
     given = [*parameters.paper_settings, *(["one_shot_start"] if parameters.one_shot_start else [])]
     if given:
         raise InputError(
-            Sentence(
-                f"{{{given[0]}}} must be left alone with {{aggregation:secure}}, got {{value!r}}: what "
-                "silos do by themselves, or some of them, is no sum over all",
-                value=getattr(parameters, given[0]),
-            )
+            f"{{{given[0]}}} must be left alone with {{aggregation:secure}}, got {{value!r}}: what "
+            "silos do by themselves, or some of them, is no sum over all",
+            value=getattr(parameters, given[0]),
         )
 
 

@@ -73,12 +73,10 @@ def check_label(what: str, text: object) -> None:
     """Refuse a name that could not be shown to others as it is."""
     if not isinstance(text, str) or not is_label(text):
         raise InputError(
-            Sentence(
-                "{what} must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a "
-                "digit, got {text!a}; call it 1, 2026-03 or the like",
-                what=what,
-                text=text,
-            )
+            "{what} must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a "
+            "digit, got {text!a}; call it 1, 2026-03 or the like",
+            what=what,
+            text=text,
         )
 
 

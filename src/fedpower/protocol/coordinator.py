@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import Any
 
-from fedpower.errors import ProtocolError, RefusedError, Sentence, is_showable
+from fedpower.errors import ProtocolError, RefusedError, is_showable
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskMasked,
@@ -183,15 +183,13 @@ class Coordinator:
             for name, problem in current.set_aside.items()
         ]
         return ProtocolError(
-            Sentence(
-                "round {number} needs {needed} answers and got {answers}; bring back {silent} or lower "
-                "{min_silos}{more}",
-                number=current.number,
-                needed=needed,
-                answers=len(current.answers),
-                silent=", ".join(name for name in current.asked if name not in current.answers),
-                more="".join(more[:1]),
-            )
+            "round {number} needs {needed} answers and got {answers}; bring back {silent} or lower "
+            "{min_silos}{more}",
+            number=current.number,
+            needed=needed,
+            answers=len(current.answers),
+            silent=", ".join(name for name in current.asked if name not in current.answers),
+            more="".join(more[:1]),
         )
 
     def _advance(self, closed: Round | None) -> None:

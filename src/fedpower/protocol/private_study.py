@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.publication import smoothing
@@ -23,11 +23,9 @@ def budget_of(study: Study) -> Budget | None:
         return None
     if study.noise != "moment" and study.n_steps is None:
         raise InputError(
-            Sentence(
-                "noise mode {mode!r} must know its number of steps to divide the budget, got none; give "
-                "{n_steps}",
-                mode=study.noise,
-            )
+            "noise mode {mode!r} must know its number of steps to divide the budget, got none; give "
+            "{n_steps}",
+            mode=study.noise,
         )
     return Budget(
         mode=study.noise,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import Literal
 
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 Decay = Literal["constant", "linear", "halving"]
 
@@ -33,11 +33,9 @@ class Schedule:
             steps = self.explicit
             if not steps or min(steps) < 1 or list(steps) != sorted(set(steps)):
                 raise InputError(
-                    Sentence(
-                        "an explicit schedule must be increasing steps of at least 1, got {got}; give "
-                        "e.g. {steps}",
-                        got=list(steps),
-                    )
+                    "an explicit schedule must be increasing steps of at least 1, got {got}; give "
+                    "e.g. {steps}",
+                    got=list(steps),
                 )
         elif self.local_steps < 1:
             raise InputError.about(

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
-from fedpower.errors import InputError, Sentence, is_showable
+from fedpower.errors import InputError, is_showable
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.weights import Weights
@@ -107,11 +107,9 @@ class Study:
     def __post_init__(self) -> None:
         if self.weights != "rows" and self.aggregation == "secure":
             raise InputError(
-                Sentence(
-                    "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
-                    "secure sum share the noise of one, so small ones add none; leave it alone",
-                    given=self.weights,
-                )
+                "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
+                "secure sum share the noise of one, so small ones add none; leave it alone",
+                given=self.weights,
             )
         if self.noise not in NOISE_MODES:
             raise InputError(

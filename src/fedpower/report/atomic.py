@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 
 
 @contextmanager
@@ -39,10 +39,8 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
         raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
     if path.exists() and not force:
         raise InputError(
-            Sentence(
-                "{path} must not exist yet, got a file there; {elsewhere} or pass {force:True}",
-                path=path,
-            )
+            "{path} must not exist yet, got a file there; {elsewhere} or pass {force:True}",
+            path=path,
         )
     with staged(path) as staging:
         yield staging
@@ -110,36 +108,28 @@ def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(
-            Sentence("{folder} must be a folder, got a file there; {elsewhere}", folder=folder)
-        )
+        raise InputError("{folder} must be a folder, got a file there; {elsewhere}", folder=folder)
     held = sorted(entry.name for entry in folder.iterdir())
     foreign = [name for name in held if name not in known]
     if held and not force:
         raise InputError(
-            Sentence(
-                "{folder} must be new or empty, got a folder that holds {held!r}; {elsewhere}"
-                + ("" if foreign else ", or pass {force:True} to replace that result"),
-                folder=folder,
-                held=held[0],
-            )
+            "{folder} must be new or empty, got a folder that holds {held!r}; {elsewhere}"
+            + ("" if foreign else ", or pass {force:True} to replace that result"),
+            folder=folder,
+            held=held[0],
         )
     if foreign:
         raise InputError(
-            Sentence(
-                "{folder} must hold an earlier result and nothing else to be replaced, got {held!r} in "
-                "it; {elsewhere}",
-                folder=folder,
-                held=foreign[0],
-            )
+            "{folder} must hold an earlier result and nothing else to be replaced, got {held!r} in "
+            "it; {elsewhere}",
+            folder=folder,
+            held=foreign[0],
         )
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
-        Sentence(
-            "{path} must be in a folder that can be written, got none ({why}); {elsewhere}",
-            path=path,
-            why=error.strerror,
-        )
+        "{path} must be in a folder that can be written, got none ({why}); {elsewhere}",
+        path=path,
+        why=error.strerror,
     )

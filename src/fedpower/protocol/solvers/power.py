@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.exchange import Ask, Exchange, Round
@@ -99,19 +99,15 @@ class PowerSettings:
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
             raise InputError(
-                Sentence(
-                    "drift-corrected steps must hear every silo, got {n_participants:{drawn}}; leave it "
-                    "out or use {solver:krylov}",
-                    drawn=self.n_participants,
-                )
+                "drift-corrected steps must hear every silo, got {n_participants:{drawn}}; leave it "
+                "out or use {solver:krylov}",
+                drawn=self.n_participants,
             )
         if self.corrected and isinstance(self.rank, float):
             raise InputError(
-                Sentence(
-                    "drift-corrected steps must know the number of components, got {rank}; give a whole "
-                    "number or use {solver:krylov}",
-                    rank=self.rank,
-                )
+                "drift-corrected steps must know the number of components, got {rank}; give a whole "
+                "number or use {solver:krylov}",
+                rank=self.rank,
             )
 
 

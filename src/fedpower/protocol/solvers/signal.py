@@ -14,7 +14,7 @@ import scipy.linalg
 import scipy.stats
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 from fedpower.linalg.goe import goe_quantile
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
 from fedpower.protocol.study import NoiseLaw
@@ -238,27 +238,23 @@ def chosen_rank(asked: float | Literal["noise"], signal: Signal, *, kept: bool =
     remedy = f"bring more rows or a larger epsilon, or give a whole number{again}"
     if signal.n_above == 0:
         raise InputError(
-            Sentence(
-                "{n_components:{asked}} must find a component that stands above the noise, got none: the "
-                "largest variance is {share:.2g} of what it must exceed; {remedy}",
-                asked=asked,
-                share=max(signal.prominence, 0.0),
-                remedy=remedy,
-            )
+            "{n_components:{asked}} must find a component that stands above the noise, got none: the "
+            "largest variance is {share:.2g} of what it must exceed; {remedy}",
+            asked=asked,
+            share=max(signal.prominence, 0.0),
+            remedy=remedy,
         )
     if asked == "noise":
         return signal.n_above
     reached = int(np.searchsorted(signal.together, asked, side="right"))
     if reached == signal.n_above:
         raise InputError(
-            Sentence(
-                "{n_components:{asked}} must be reached by components that stand above the noise, got "
-                "{share:.3f} of the variance with all {n_above} of them; ask for less, {remedy}",
-                asked=asked,
-                share=signal.together[-1],
-                n_above=signal.n_above,
-                remedy=remedy,
-            )
+            "{n_components:{asked}} must be reached by components that stand above the noise, got "
+            "{share:.3f} of the variance with all {n_above} of them; ask for less, {remedy}",
+            asked=asked,
+            share=signal.together[-1],
+            n_above=signal.n_above,
+            remedy=remedy,
         )
     return reached + 1
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import ProtocolError, Sentence
+from fedpower.errors import ProtocolError
 from fedpower.linalg.words import Words
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.integer_release import packed_integers
@@ -206,13 +206,11 @@ def secure_sums(
         if len(there) < study.min_silos:
             there = everybody
     raise ProtocolError(
-        Sentence(
-            "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
-            "few were left; nothing was learned from the attempts made: bring the others back, or agree "
-            "on a study with a smaller {min_silos}",
-            fewest=study.min_silos,
-            attempts=study.attempts,
-        )
+        "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
+        "few were left; nothing was learned from the attempts made: bring the others back, or agree "
+        "on a study with a smaller {min_silos}",
+        fewest=study.min_silos,
+        attempts=study.attempts,
     )
 
 
