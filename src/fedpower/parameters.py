@@ -254,6 +254,30 @@ class Parameters:
         group="rows",
         section="columns",
     )
+    codebook: Any = _parameter(
+        None,
+        help="Code book from `fedpower prepare`: offsets, scales, ranges and bound.",
+        option=None,
+        group="main",
+        section=None,
+    )
+    ranges: Any = _parameter(
+        None,
+        help="What cells of columns lie between.",
+        option=None,
+        group="main",
+        section="columns",
+        newer=True,
+    )
+    standardize: bool | None = _parameter(
+        None,
+        help="Correlations instead of covariances: every column has variance 1.",
+        rule=_FLAG,
+        option="--standardize/--no-standardize",
+        group="rows",
+        section="rows",
+        newer=True,
+    )
     one_shot_start: bool | None = _parameter(
         None,
         help="Whether krylov opens with local steps at the silos.",

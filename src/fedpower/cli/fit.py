@@ -31,7 +31,7 @@ from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
-from fedpower.report.files import FILES, write_files
+from fedpower.report.files import KNOWN, write_files
 from fedpower.report.page.markup import human_bytes
 from fedpower.report.record import plain
 from fedpower.report.result import Result
@@ -53,7 +53,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     """
     started = datetime.now(UTC)
     _check_promise(options)
-    with new_folder(options["output"], known=FILES, force=options["force"]) as place:
+    with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
         silos = open_silos(
             options["files"],
             groups=options["groups"],

@@ -77,11 +77,16 @@ class _DeviceRows:
         self.lattice = rule.lattice
         self._rule = rule
         self._center = treatment.center
+        self._low, self._high = treatment.low, treatment.high
         self._gain = None if treatment.scale is None else 1.0 / treatment.scale
 
     def integers(self, block: Any) -> tuple[Any, int]:
         """Return the integers of a block's rows in float64, and how many rows were clipped."""
-        moved = block if self._center is None else block - like(self._center, block)
+        moved = block
+        if self._low is not None:
+            moved = moved.clamp(like(self._low, block), like(self._high, block))
+        if self._center is not None:
+            moved = moved - like(self._center, block)
         if self._gain is not None:
             moved = moved * like(self._gain, block)
         factors, settled, clipped = self._rule.factors(_squares(moved))

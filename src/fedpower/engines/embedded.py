@@ -19,6 +19,7 @@ from fedpower.data import (
     open_device,
     shares_blocks,
 )
+from fedpower.data.survey import Survey
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
@@ -40,6 +41,40 @@ Versions = str | Mapping[str, str]
 """What the silos' operators call their rows: one name for all, or a name for each silo."""
 OnRows = Callable[[str, int, int | None], None]
 """Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
+
+
+def survey_silos(
+    sources: Mapping[str, RowSource],
+    *,
+    n_jobs: int | None = None,
+    device: str | None = None,
+    on_rows: OnRows | None = None,
+    fingerprinted: bool = False,
+) -> dict[str, Survey]:
+    """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused.
+
+    The parameters are those of :func:`read_silos`.
+    """
+    place = None if device is None else open_device(device, single=False)
+    at_once, threads = share_cores(len(sources), n_jobs)
+    n_features = max(source.n_features for source in sources.values())
+    surveys = {
+        name: Survey(
+            source,
+            device=place,
+            watch=_watch(name, source, on_rows),
+            workers=threads if shares_blocks(n_features) else 1,
+            fingerprinted=fingerprinted,
+        )
+        for name, source in sources.items()
+    }
+    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool:
+        try:
+            list(pool.map(lambda survey: survey.prepare(), surveys.values()))
+        except BaseException:
+            _stop(surveys)
+            raise
+    return surveys
 
 
 def read_silos(
@@ -114,7 +149,7 @@ def check_ledgers(
 
 
 def federate(
-    moments: Mapping[str, LocalMoment],
+    moments: Mapping[str, LocalMoment] | Mapping[str, Survey],
     *,
     study: Study,
     settings: SolverSettings,
@@ -215,7 +250,7 @@ def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:
     return Watch(lambda count: on_rows(name, count, source.n_rows))
 
 
-def _stop(moments: Mapping[str, LocalMoment]) -> None:
+def _stop(moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     for moment in moments.values():
         moment.watch.stop()
 
@@ -273,9 +308,11 @@ def _open_ledgers(
     return opened
 
 
-def _check_bounded(moments: Mapping[str, LocalMoment], study: Study) -> None:
+def _check_bounded(moments: Mapping[str, LocalMoment] | Mapping[str, Survey], study: Study) -> None:
     """Refuse rows that are not bounded as the study says, in float64: the noise is made for norm 1."""
     for name, moment in moments.items():
+        if isinstance(moment, Survey):  # bounded by what the run finds
+            continue
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(

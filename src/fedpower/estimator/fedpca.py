@@ -18,14 +18,25 @@ from fedpower.data import (
     match_columns,
     open_source,
 )
+from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
-from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_silos
+from fedpower.data.local import LocalMoment
+from fedpower.data.survey import Survey
+from fedpower.engines.embedded import (
+    LedgerPaths,
+    OnRows,
+    Versions,
+    federate,
+    read_silos,
+    survey_silos,
+)
 from fedpower.errors import InputError
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
     IdentityPaths,
     build_study,
+    code_book_of,
     identities_of,
     noise_of,
     public_rng,
@@ -111,14 +122,24 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         How silos weigh in what is pooled: by their rows, as pooled rows would, or such that the pooled
         noise is least (by the squares of their sizes), which leans towards large silos.
     row_norm : float, default=None
-        Public bound B on the norm of a row; longer rows are clipped to it. A private fit needs this
-        or ``normalize``.
+        Public bound B on the norm of a row; longer rows are clipped to it. A private fit that is given
+        neither this nor ``normalize``, ``scale``, ``codebook`` or a public centre finds offset, scale and
+        bound of the columns privately, out of the same ``epsilon``: see ``codebook_``.
     normalize : bool, default=False
         Scale every row to norm 1, as the paper does.
     center : bool or array-like of shape (n_features,), default=True
         Centre on the pooled mean (which the silos release), not at all, or on a public mean.
     scale : array-like of shape (n_features,), default=None
         Public divisors of the columns.
+    codebook : CodeBook or path, default=None
+        What an earlier preparation found (``codebook_``, ``fedpower prepare``): offsets, scales, ranges
+        and bound. Using it costs nothing.
+    ranges : mapping from names, pair, or list of pairs, default=None
+        What people know that cells of columns lie between, e.g. ``{"age": (0, 120)}``. Cells are clipped
+        to it; preparation then spends nothing on finding it.
+    standardize : bool, default=None
+        Whether columns are brought to variance 1, from the released moment: correlations instead of
+        covariances. None does so where columns were prepared, or a code book is given.
     one_shot_start : bool, default=None
         Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
         the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
@@ -202,6 +223,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The solver taken and the reason for it.
     privacy_ : PrivacyStatement
         What is promised about the rows; print it.
+    codebook_ : CodeBook or None
+        Offsets, scales, ranges and bound of the columns that were found privately, or given.
     study_ : Study
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
@@ -228,6 +251,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         normalize: bool = False,
         center: bool | ArrayLike = True,
         scale: ArrayLike | None = None,
+        codebook: CodeBook | str | PathLike[str] | None = None,
+        ranges: Any = None,
+        standardize: bool | None = None,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
@@ -259,6 +285,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.normalize = normalize
         self.center = center
         self.scale = scale
+        self.codebook = codebook
+        self.ranges = ranges
+        self.standardize = standardize
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule
@@ -500,21 +529,31 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             data_set=data_set,
         )
         treatment, leak = treatment_of(parameters, columns, sources.values())
-        moments = read_silos(
-            sources,
-            treatment,
-            rank=self.iteration_rank or 16,
-            steps=self.n_steps or 20,
-            n_jobs=self.n_jobs,
-            public_facts_only=parameters.is_private,
-            device=self.device,
-            on_rows=on_rows,
-            fingerprinted=bool(ledgers),
-            on_lattice=noise_of(parameters, self.n_features_in_) == "moment",
-        )
-        if treatment.row_norm is not None:
-            tell = warn_of_clipping if on_clipped is None else on_clipped
-            tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
+        moments: dict[str, LocalMoment] | dict[str, Survey]
+        if treatment is None:
+            moments = survey_silos(
+                sources,
+                n_jobs=self.n_jobs,
+                device=self.device,
+                on_rows=on_rows,
+                fingerprinted=bool(ledgers),
+            )
+        else:
+            moments = read_silos(
+                sources,
+                treatment,
+                rank=self.iteration_rank or 16,
+                steps=self.n_steps or 20,
+                n_jobs=self.n_jobs,
+                public_facts_only=parameters.is_private,
+                device=self.device,
+                on_rows=on_rows,
+                fingerprinted=bool(ledgers),
+                on_lattice=noise_of(parameters, self.n_features_in_) == "moment",
+            )
+            if treatment.row_norm is not None:
+                tell = warn_of_clipping if on_clipped is None else on_clipped
+                tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
         study, settings, choice = build_study(
             parameters,
             n_rows=sum(moment.n_rows for moment in moments.values()),
@@ -522,6 +561,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             treatment=treatment,
             columns=columns,
             identities={name: each.public for name, each in identities.items()},
+            roster={name: moment.n_rows for name, moment in moments.items()},
         )
         warn_of_delta(study, (moment.n_rows for moment in moments.values()))
         warn_of_copies(study, moments)
@@ -547,6 +587,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+        book = outcome.solution.code_book or code_book_of(parameters)
+        if treatment is None:
+            assert book is not None, "a run without a treatment finds one"
+            treatment = book.treatment
+        self.codebook_ = book
         self.result_: Result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
             parameters=parameters,

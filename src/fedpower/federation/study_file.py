@@ -106,6 +106,7 @@ KINDS: Keys = {
     "normalize": bool,
     "center": bool,
     "scale": list,
+    "ranges": list,
     "schedule": (str, list),
     "random_state": int,
 }

@@ -114,7 +114,11 @@ def shared_noise(budget: Budget, sizes: Iterable[int]) -> SharedNoise:
 def _share(budget: Budget, n_silos: int, shift: int) -> IntegerNoise:
     """Return the noise of one of m silos where G is divided by 2^shift."""
     whole = integer_noise(
-        budget.multiplier, with_mean=budget.center, shift=shift, n_features=budget.n_features
+        budget.multiplier,
+        with_mean=budget.center,
+        shift=shift,
+        n_features=budget.n_features,
+        mean_weight=budget.mean_weight,
     )
     return whole.with_diagonal(_least_share(whole.diagonal, n_silos - budget.colluders))
 

@@ -8,11 +8,12 @@ could be) cannot be told from the truth, and is not looked for.
 import functools
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.survey import CELL_SIDE, Stage, StageKind
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
@@ -22,7 +23,9 @@ from fedpower.protocol.messages import (
     AskMasked,
     AskMean,
     AskMoment,
+    AskPreparedMoment,
     AskSteps,
+    AskTally,
     CallRoll,
     Enrol,
     Enrolment,
@@ -33,6 +36,7 @@ from fedpower.protocol.messages import (
     PackedMoment,
     Present,
     Question,
+    Tally,
 )
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
@@ -45,6 +49,8 @@ ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskMean: (MeanRow,),
     AskSteps: (LocalSteps,),
     AskMoment: (PackedMoment,),
+    AskTally: (Tally,),
+    AskPreparedMoment: (PackedMoment,),
     CallRoll: (Present,),
     AskMasked: (MaskedMoment, KeyGone),
 }
@@ -106,6 +112,9 @@ def problem_with(
         size = summary_size(study.n_features, with_mean=study.center)
         found = _array("a masked moment", body.words, (size,), np.uint64)
         return found or _charged(body.charged, study, least=1)
+    if isinstance(body, Tally):
+        assert isinstance(question, AskTally)
+        return _tally(body, question, study, n_rows or 1)
     peak = _Peak(study, n_rows or 1)
     if isinstance(body, MeanRow):
         return _numbers("a mean", body.mean, (study.n_features,), peak.mean)
@@ -231,6 +240,22 @@ def _packed(body: PackedMoment, study: Study, peak: _Peak) -> str | None:
         or _scalar("a total variance", body.total_variance, least, peak.moment * d)
         or _made_for(body.made_for, study)
     )
+
+
+def _tally(body: Tally, ask: AskTally, study: Study, n_rows: int) -> str | None:
+    """Return what is wrong with the whole numbers of a stage of preparation."""
+    budget = budget_of(study)
+    assert budget is not None, "only a private study prepares"
+    places = np.arange(study.n_open)
+    stage = Stage(
+        kind=cast("StageKind", ask.stage), n_features=study.n_features, open_columns=places
+    )
+    scales = budget.stage_scales(ask.stage, CELL_SIDE)
+    most = n_rows * (CELL_SIDE**2 if ask.stage == "means" else 1)
+    found = _numbers("a tally", body.counts, (stage.size,), most + LARGEST_DRAW * max(scales))
+    if found is None and not (body.counts == np.rint(body.counts)).all():
+        return _must("a tally", "whole numbers", "others")
+    return found
 
 
 def _steps(body: LocalSteps, ask: AskSteps, study: Study, peak: _Peak) -> str | None:

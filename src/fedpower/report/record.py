@@ -88,6 +88,10 @@ def study_of(record: Mapping[str, Any]) -> Study:
         terms["epsilon"] = float(terms["epsilon"])
         terms["columns"] = None if terms["columns"] is None else tuple(terms["columns"])
         terms["identities"] = tuple(tuple(each) for each in terms.get("identities", ()))
+        terms["preparation"] = tuple(terms.get("preparation", ()))
+        terms["ranges"] = tuple(
+            None if each is None else tuple(each) for each in terms.get("ranges", ())
+        )
         study = Study(**terms)
         whole = study.digest == record["study"]["hash"]
     except (KeyError, TypeError, ValueError):

@@ -5,31 +5,37 @@ is the release that `moment` mode makes anyway.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from fedpower.data.codebook import CodeBook
+from fedpower.data.survey import CELL_SIDE
 from fedpower.errors import ProtocolError
 from fedpower.linalg import lower_triangle
 from fedpower.linalg.words import Words
 from fedpower.privacy.integer_release import packed_integers
 from fedpower.privacy.publication import Smoothing, key_of
-from fedpower.privacy.sensitivity import pack, unpack
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
 from fedpower.privacy.shares import shared_noise
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import (
     AskMasked,
     AskMoment,
+    AskPreparedMoment,
+    AskTally,
     CallRoll,
     KeyGone,
     MaskedMoment,
     PackedMoment,
     Present,
+    Tally,
     read_only,
 )
+from fedpower.protocol.preparation import find_code_book, pooled_answer
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.roll import Place, Roll
 from fedpower.protocol.secure_releases import total
@@ -57,6 +63,12 @@ class UploadSettings:
         Whether the silos have ledgers that outlive this run, so that the same releases can be had again.
     weights
         How silos weigh in the pooled moment.
+    preparation
+        The study, where rows are prepared privately before the moment; else None.
+    mean_weight
+        c of the joint release of moment, mean and trace.
+    standardize
+        Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
     """
 
     n_features: int
@@ -66,6 +78,9 @@ class UploadSettings:
     smoothing: Callable[[Mapping[str, int]], Smoothing | None] | None = None
     kept: bool = True
     weights: Weights = "rows"
+    preparation: Study | None = None
+    mean_weight: float = MEAN_WEIGHT
+    standardize: bool = False
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -77,15 +92,29 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     """
     del rng  # nothing is random here
     sizes = yield from enrol()
-    opened = yield Ask(body=AskMoment(), silos=tuple(sizes), step=1)
+    book = None
+    question: AskMoment | AskPreparedMoment = AskMoment()
+    if settings.preparation is not None:
+        book, sizes = yield from prepare(settings.preparation, sizes)
+        question = AskPreparedMoment(
+            low=book.low, high=book.high, offset=book.offset, scale=book.scale, bound=book.bound
+        )
+    opened = yield Ask(body=question, silos=tuple(sizes), step=1)
     answers: dict[str, PackedMoment] = opened.answers
     moment, center, total = pool(answers, masses(sizes, settings.weights), settings.n_features)
     opened.notes["change"] = 0.0
     heard = {name: sizes[name] for name in answers}
     smooth = None if settings.smoothing is None else settings.smoothing(heard)
     if smooth is not None:
-        moment, center, total = smoothed(moment, center, total, smooth, key=_key(answers))
-    remarks = [] if settings.noise is not None else [*_copies(answers, heard), *imprecise(moment)]
+        weight = settings.mean_weight
+        moment, center, total = smoothed(
+            moment, center, total, smooth, key=_key(answers), mean_weight=weight
+        )
+    remarks = []
+    if settings.noise is None:
+        remarks = _copies(answers, heard)
+        # Columns are divided by their own deviations before anything is lost beside another.
+        remarks += [] if settings.standardize else imprecise(moment)
     return decompose(
         moment,
         center=center,
@@ -96,7 +125,47 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         noise_std=0.0 if settings.noise is None else settings.noise(heard),
         kept=settings.kept,
         remarks=tuple(remarks),
+        mean_weight=settings.mean_weight,
+        standardize=settings.standardize,
+        code_book=book,
     )
+
+
+def prepare(
+    study: Study, sizes: dict[str, int]
+) -> Generator[Ask, Round, tuple[CodeBook, dict[str, int]]]:
+    """Return the code book that the silos' tallies give, and the silos that answered all of them.
+
+    Who misses a tally is asked for nothing more: what it told stays in the sums it was in.
+    """
+    budget = budget_of(study)
+    assert budget is not None, "only a private study prepares"
+    search = find_code_book(budget, study.columns, study.ranges)
+    stage = next(search)
+    while True:
+        ask = AskTally(
+            stage=stage.kind,
+            low=_sent(stage.low),
+            high=_sent(stage.high),
+            offset=_sent(stage.offset),
+            scale=_sent(stage.scale),
+        )
+        opened = yield Ask(body=ask, silos=tuple(sizes), step=0)
+        answers: dict[str, Tally] = opened.answers
+        sizes = {name: sizes[name] for name in answers}
+        answered = pooled_answer(
+            {name: each.counts for name, each in answers.items()},
+            sizes,
+            budget.stage_scales(stage.kind, CELL_SIDE),
+        )
+        try:
+            stage = search.send(answered)
+        except StopIteration as stop:
+            return stop.value, sizes
+
+
+def _sent(values: Array | None) -> Array | None:
+    return None if values is None else read_only(values)
 
 
 def _copies(answers: dict[str, PackedMoment], sizes: dict[str, int]) -> list[str]:
@@ -155,6 +224,9 @@ def decompose(
     noise_std: float = 0.0,
     kept: bool = True,
     remarks: tuple[str, ...] = (),
+    mean_weight: float = MEAN_WEIGHT,
+    standardize: bool = False,
+    code_book: CodeBook | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
@@ -162,6 +234,13 @@ def decompose(
     components that stand above it (``kept``: see :func:`chosen_rank`).
     """
     dim = moment.shape[0]
+    deviations = None
+    if standardize:
+        deviations = spread_of(moment, noise_std)
+        moment = moment / np.outer(deviations, deviations)
+        total_variance = float(np.trace(moment))
+        noise_std *= spread_noise(deviations)
+    middle = center if center is None or deviations is None else center / deviations
     count = iteration_rank if isinstance(rank, int) else dim
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
@@ -171,9 +250,10 @@ def decompose(
         signal = find_signal(
             moment,
             (spectrum, vectors),
-            center=center,
+            center=middle,
             total_variance=total_variance,
             std=noise_std,
+            mean_weight=mean_weight,
         )
     if not isinstance(rank, int):
         if signal is not None:
@@ -195,11 +275,44 @@ def decompose(
         spectrum=spectrum,
         signal=signal,
         remarks=remarks,
+        deviations=deviations,
+        code_book=code_book,
     )
 
 
+FLOOR_STDS = 2.0
+"""A column's variance is taken to be at least so many standard deviations of its noise."""
+
+
+def spread_of(moment: Array, noise_std: float) -> Array:
+    """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
+
+    A column without variance, where nothing is noised, is divided by 1, as scikit-learn does.
+    """
+    variances = np.diagonal(moment)
+    if noise_std > 0:
+        return np.asarray(np.sqrt(np.maximum(variances, FLOOR_STDS * noise_std)))
+    return np.asarray(np.sqrt(np.where(variances > 0, variances, 1.0)))
+
+
+def spread_noise(deviations: Array) -> float:
+    """Return by what noise grows where columns are divided by their deviations.
+
+    Entries of variance τ²/2v_jv_l have a semicircle that ends no later than that of equal ones whose
+    variance is τ²/2 times the largest 1/v_j times the average 1/v_l.
+    """
+    gains = 1.0 / deviations**2
+    return float(np.sqrt(gains.max() * gains.mean()))
+
+
 def smoothed(
-    moment: Array, center: Array | None, total: float, smooth: Smoothing, *, key: bytes
+    moment: Array,
+    center: Array | None,
+    total: float,
+    smooth: Smoothing,
+    *,
+    key: bytes,
+    mean_weight: float = MEAN_WEIGHT,
 ) -> tuple[Array, Array | None, float]:
     """Return a pooled moment, mean and trace with a little noise more: all that may be published.
 
@@ -207,8 +320,10 @@ def smoothed(
     """
     if center is not None:
         moment, total = moment + np.outer(center, center), total + float(center @ center)
-    vector = smooth(pack(moment, center, total), key)
-    moment, center, total = unpack(vector, len(moment), with_mean=center is not None)
+    vector = smooth(pack(moment, center, total, mean_weight), key)
+    moment, center, total = unpack(
+        vector, len(moment), with_mean=center is not None, mean_weight=mean_weight
+    )
     if center is None:
         return moment, None, total
     return moment - np.outer(center, center), read_only(center), total - float(center @ center)
@@ -269,12 +384,15 @@ class SecureSettings:
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
         k, a fraction of variance, or ``"noise"``.
+    standardize
+        See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
     """
 
     study: Study
     rank: Rank
+    standardize: bool = False
     run: str = ""
 
 
@@ -362,7 +480,9 @@ def _solution(uploads: dict[str, MaskedMoment], roll: Roll, settings: SecureSett
     budget = budget_of(study)
     assert budget is not None
     vector = summed(uploads, roll, study)
-    moment, mean, trace = unpack(vector, study.n_features, with_mean=study.center)
+    moment, mean, trace = unpack(
+        vector, study.n_features, with_mean=study.center, mean_weight=study.mean_weight
+    )
     if mean is not None:
         moment -= np.outer(mean, mean)
         trace -= float(mean @ mean)
@@ -375,4 +495,6 @@ def _solution(uploads: dict[str, MaskedMoment], roll: Roll, settings: SecureSett
         iteration_rank=study.iteration_rank,
         noise_std=pooled_std(budget, roll.sizes),
         kept=False,
+        mean_weight=study.mean_weight,
+        standardize=settings.standardize,
     )
