@@ -28,7 +28,8 @@ from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
-from fedpower.estimator.terms import PRIVATE_STEPS
+from fedpower.estimator.terms import PRIVATE_STEPS, prepares
+from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import KNOWN, write_files
@@ -39,7 +40,7 @@ from fedpower.report.result import Result
 
 @click.command(
     cls=Command,
-    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1 --row-norm 10",
+    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1",
 )
 @fit_options
 @click.pass_context
@@ -49,7 +50,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     A silo is called by its file's name up to the first dot; write NAME=PATH to call it otherwise. A
     .toml file names a query on a database (docs/data.md).
     --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
-    A finite one needs --row-norm or --normalize.
+    Offset, scale and bound of the columns are found privately out of it, unless --row-norm, --normalize
+    or --codebook says them.
     """
     started = datetime.now(UTC)
     _check_promise(options)
@@ -121,10 +123,12 @@ def _steps(model: FedPCA) -> int | None:
 def _check_promise(options: dict[str, Any]) -> None:
     """Refuse options that contradict each other about privacy, before anything is read."""
     private = math.isfinite(options["epsilon"])
-    if private and options["row_norm"] is None and not options["normalize"]:
+    bounded = options["row_norm"] is not None or options["normalize"] or options["codebook"]
+    if private and not bounded and not _prepares(options):
         raise InputError(
-            f"a fit with epsilon={options['epsilon']:g} must know a public bound on the norm of a "
-            "row, got none; give --row-norm B, or --normalize to scale every row to norm 1"
+            f"a fit with epsilon={options['epsilon']:g} that is given centres, scales or settings of its "
+            "own must know a public bound on the norm of a row, got none; give --row-norm B, --normalize "
+            "or --codebook, or leave all of them out to have them found privately"
         )
     if not private and (options["ledgers"] or options["named_ledgers"]):
         raise InputError(
@@ -137,9 +141,20 @@ def _check_promise(options: dict[str, Any]) -> None:
         )
 
 
+def _prepares(options: dict[str, Any]) -> bool:
+    """Return whether the fit finds offset, scale and bound privately."""
+    if options["center_file"] is not None or options["scale_file"] is not None:
+        return False
+    given = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    return prepares(Parameters(**given))
+
+
 def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     """Return FedPCA's parameters; those not given are left out."""
     parameters = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    parameters |= {
+        name: options[name] for name in ("codebook", "ranges") if options[name] is not None
+    }
     parameters["center"] = options["center"]
     files = {name: options[f"{name}_file"] for name in ("center", "scale")}
     if any(files.values()):

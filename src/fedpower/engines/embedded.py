@@ -19,6 +19,7 @@ from fedpower.data import (
     open_device,
     shares_blocks,
 )
+from fedpower.data.codebook import CodeBook
 from fedpower.data.survey import Survey
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
@@ -33,7 +34,7 @@ from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_study import REHEARSED, budget_of
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.silo import Silo, open_releases
-from fedpower.protocol.solvers import SolverSettings, start
+from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
 from fedpower.protocol.study import Study
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
@@ -187,6 +188,75 @@ def federate(
     min_silos, deadline, n_jobs, on_round
         See :class:`Coordinator` and :func:`run_in_process`.
     """
+    coordinator, settings = _ran(
+        moments,
+        study=study,
+        settings=settings,
+        rng=rng,
+        ledgers=ledgers,
+        data_version=data_version,
+        data_set=data_set,
+        noise=noise,
+        identities=identities,
+        min_silos=min_silos,
+        deadline=deadline,
+        n_jobs=n_jobs,
+        on_round=on_round,
+    )
+    kernels = {name: moment.choice.reason for name, moment in moments.items()}
+    outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
+    if study.aggregation == "secure":
+        notes = (*outcome.privacy.notes, REHEARSED)
+        outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
+    return outcome
+
+
+def prepare_silos(
+    surveys: Mapping[str, Survey],
+    *,
+    study: Study,
+    ledgers: LedgerPaths | None = None,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
+    n_jobs: int | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> CodeBook:
+    """Return the code book of the silos' rows: the tallies of ``study``, and not its moment.
+
+    The parameters are those of :func:`federate`.
+    """
+    coordinator, _ = _ran(
+        surveys,
+        study=study,
+        settings=PrepareSettings(study=study),
+        rng=np.random.default_rng(0),
+        ledgers=ledgers,
+        data_version=data_version,
+        data_set=data_set,
+        n_jobs=n_jobs,
+        on_round=on_round,
+    )
+    assert isinstance(coordinator.outcome, CodeBook), "preparation ends with a code book"
+    return coordinator.outcome
+
+
+def _ran(
+    moments: Mapping[str, LocalMoment] | Mapping[str, Survey],
+    *,
+    study: Study,
+    settings: SolverSettings,
+    rng: np.random.Generator,
+    ledgers: LedgerPaths | None = None,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
+    noise: NoiseSource | None = None,
+    identities: Mapping[str, Identity] | None = None,
+    min_silos: int | None = None,
+    deadline: float | None = None,
+    n_jobs: int | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> tuple[Coordinator, SolverSettings]:
+    """Return a coordinator that is done, and the settings with which it ran; see :func:`federate`."""
     budget = budget_of(study)
     run = secrets.token_hex(8)
     with ExitStack() as stack:
@@ -236,12 +306,7 @@ def federate(
         run_in_process(
             coordinator, silos, deadline=deadline, n_jobs=n_jobs, stop=lambda: _stop(moments)
         )
-    kernels = {name: moment.choice.reason for name, moment in moments.items()}
-    outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
-    if study.aggregation == "secure":
-        notes = (*outcome.privacy.notes, REHEARSED)
-        outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
-    return outcome
+    return coordinator, settings
 
 
 def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:

@@ -27,6 +27,7 @@ from fedpower.engines.embedded import (
     OnRows,
     Versions,
     federate,
+    prepare_silos,
     read_silos,
     survey_silos,
 )
@@ -39,6 +40,7 @@ from fedpower.estimator.terms import (
     code_book_of,
     identities_of,
     noise_of,
+    prepares,
     public_rng,
     treatment_of,
     warn_of_clipping,
@@ -420,6 +422,76 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_round=on_round,
             on_rows=on_rows,
             on_clipped=on_clipped,
+        )
+
+    def prepare_silos(
+        self,
+        silos: Any,
+        *,
+        ledgers: LedgerPaths | None = None,
+        data_version: Versions | None = None,
+        data_set: str | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        on_rows: OnRows | None = None,
+    ) -> CodeBook:
+        """Return the code book of the silos' columns, found privately; nothing is fitted.
+
+        It costs the share of ``epsilon`` that preparation has in a fit that is told nothing else, which
+        the code book tells, and fits with ``codebook=`` do not pay for it again.
+
+        Parameters
+        ----------
+        silos, ledgers, data_version, data_set, on_round, on_rows
+            As in :meth:`fit_silos`.
+
+        Returns
+        -------
+        CodeBook
+            Offsets, scales, ranges and bound.
+        """
+        parameters = Parameters.of(self)
+        if not prepares(parameters):
+            raise InputError(
+                "preparation must be told nothing but a finite epsilon and ranges, got more; leave out "
+                "row_norm, normalize, scale, codebook, a public center, and settings of other solvers"
+            )
+        sources = named_sources(silos)
+        columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
+        sources = dict(zip(sources, matched, strict=True))
+        preflight(
+            parameters,
+            sources,
+            columns=columns,
+            identities={},
+            ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
+        )
+        surveys = survey_silos(
+            sources,
+            n_jobs=self.n_jobs,
+            device=self.device,
+            on_rows=on_rows,
+            fingerprinted=bool(ledgers),
+        )
+        sizes = {name: each.n_rows for name, each in surveys.items()}
+        study, _, _ = build_study(
+            parameters,
+            n_rows=sum(sizes.values()),
+            n_features=next(iter(sources.values())).n_features,
+            treatment=None,
+            columns=columns,
+            roster=sizes,
+        )
+        warn_of_delta(study, sizes.values())
+        return prepare_silos(
+            surveys,
+            study=study,
+            ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
+            n_jobs=self.n_jobs,
+            on_round=on_round,
         )
 
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:

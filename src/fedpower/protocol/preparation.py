@@ -34,8 +34,8 @@ FALSE_SEED = 0.02
 NEXT = 2.0
 """An octave beside one that is in the range joins it from so many standard deviations of its noise on."""
 
-SPARE = 0.02
-"""A range is cut by k of its bins where at most (k/16)² of this share of the rows may lie there."""
+SPARE = 0.06
+"""A range is cut by k of its bins where at most (k/16)³ of this share of the rows may lie there."""
 
 UNEVEN = 0.2
 """κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
@@ -141,11 +141,11 @@ def trimmed(counts: Array, std: float, n_rows: int) -> tuple[int, int]:
     """Return the first and the last bin of a range that are kept.
 
     Bins at an end are cut where one standard deviation more than was counted there is still below a share
-    of the rows that grows with the square of what is cut: much is cut only for much, and nothing where
+    of the rows that grows with the cube of what is cut: much is cut only for much, and nothing where
     noise leaves it open.
     """
     places = np.arange(1, counts.size)
-    spare = SPARE * n_rows * (places / counts.size) ** 2
+    spare = SPARE * n_rows * (places / counts.size) ** 3
 
     def cut(side: Array) -> int:
         fits = np.flatnonzero(np.cumsum(side)[:-1] + std * np.sqrt(places) <= spare)

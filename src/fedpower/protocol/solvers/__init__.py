@@ -6,19 +6,28 @@ from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
 from fedpower.protocol.solvers.shared import Solution
-from fedpower.protocol.solvers.upload import SecureSettings, UploadSettings, secure, upload
+from fedpower.protocol.solvers.upload import (
+    PrepareSettings,
+    SecureSettings,
+    UploadSettings,
+    preparation,
+    secure,
+    upload,
+)
 
-SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings
+SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings | PrepareSettings
 
 __all__ = [
     "KrylovSettings",
     "PowerSettings",
+    "PrepareSettings",
     "SecureSettings",
     "Solution",
     "SolverSettings",
     "UploadSettings",
     "fedpower",
     "krylov",
+    "preparation",
     "secure",
     "start",
     "upload",
@@ -36,3 +45,5 @@ def start(settings: SolverSettings, rng: np.random.Generator) -> Exchange:
             return upload(settings, rng)
         case SecureSettings():
             return secure(settings, rng)
+        case PrepareSettings():
+            return preparation(settings, rng)

@@ -5,11 +5,13 @@ is the release that `moment` mode makes anyway.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
+import scipy.optimize
 from numpy.typing import NDArray
 
 from fedpower.data.codebook import CodeBook
@@ -164,6 +166,27 @@ def prepare(
             return stop.value, sizes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareSettings:
+    """Preparation alone, for a code book that later fits use.
+
+    Attributes
+    ----------
+    study
+        The terms: those of the fit that it would be a part of, whose moment is not asked for.
+    """
+
+    study: Study
+
+
+def preparation(settings: PrepareSettings, rng: np.random.Generator) -> Exchange:
+    """Return the code book that the silos' tallies give, and nothing after it."""
+    del rng  # nothing is random here
+    sizes = yield from enrol()
+    book, _ = yield from prepare(settings.study, sizes)
+    return book
+
+
 def _sent(values: Array | None) -> Array | None:
     return None if values is None else read_only(values)
 
@@ -283,6 +306,9 @@ def decompose(
 FLOOR_STDS = 2.0
 """A column's variance is taken to be at least so many standard deviations of its noise."""
 
+CLEAR_STDS = 10.0
+"""One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
+
 
 def spread_of(moment: Array, noise_std: float) -> Array:
     """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
@@ -291,18 +317,27 @@ def spread_of(moment: Array, noise_std: float) -> Array:
     """
     variances = np.diagonal(moment)
     if noise_std > 0:
-        return np.asarray(np.sqrt(np.maximum(variances, FLOOR_STDS * noise_std)))
+        usual = float(np.median(variances)) / 4.0
+        least = max(FLOOR_STDS * noise_std, min(CLEAR_STDS * noise_std, usual))
+        return np.asarray(np.sqrt(np.maximum(variances, least)))
     return np.asarray(np.sqrt(np.where(variances > 0, variances, 1.0)))
 
 
 def spread_noise(deviations: Array) -> float:
-    """Return by what noise grows where columns are divided by their deviations.
+    """Return by what the noise's edge grows where columns are divided by their deviations.
 
-    Entries of variance τ²/2v_jv_l have a semicircle that ends no later than that of equal ones whose
-    variance is τ²/2 times the largest 1/v_j times the average 1/v_l.
+    Entries of variance τ²g_jg_l/2, g = 1/v, have a spectrum that ends at x, where
+    x² = τ²/2 · min_r Σ_j g_j/(r(1 − g_jr)) over 0 < r < 1/max g: the edge of the solution m_j of
+    −1/m_j = z + τ²g_j/2 · Σ_l g_lm_l [AEK17]. With equal g it is gτ√(2d), r = 1/2g.
     """
     gains = 1.0 / deviations**2
-    return float(np.sqrt(gains.max() * gains.mean()))
+    gains, unit = gains / gains.max(), float(gains.max())
+
+    def squared(r: float) -> float:
+        return float(np.sum(gains / (1.0 - gains * r)) / r)
+
+    least = scipy.optimize.minimize_scalar(squared, bounds=(1e-9, 1.0 - 1e-9), method="bounded")
+    return unit * math.sqrt(float(least.fun) / (4.0 * gains.size))
 
 
 def smoothed(
