@@ -247,6 +247,14 @@ class Parameters:
         group="rows",
         section="rows",
     )
+    offset: Any = _parameter(
+        None,
+        help="Public numbers to take off the columns first.",
+        option=None,
+        group="rows",
+        section="columns",
+        newer=True,
+    )
     scale: Any = _parameter(
         None,
         help="Public divisors of the columns.",
@@ -448,8 +456,13 @@ class Parameters:
 
     @property
     def centers(self) -> bool:
-        """Whether rows are centred on the pooled mean."""
-        return isinstance(self.center, bool | np.bool_) and bool(self.center)
+        """Whether rows are centred on the pooled mean, as they are after a public centre too."""
+        return not isinstance(self.center, bool | np.bool_) or bool(self.center)
+
+    @property
+    def public_offset(self) -> Any:
+        """What is taken off the columns before anything else; None for nothing."""
+        return self.center if not isinstance(self.center, bool | np.bool_) else self.offset
 
     @property
     def paper_settings(self) -> tuple[str, ...]:

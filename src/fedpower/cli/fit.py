@@ -135,10 +135,6 @@ def _check_promise(options: dict[str, Any]) -> None:
             "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
             "numbers; give a finite one, or leave the ledgers out"
         )
-    if options["center_file"] is not None and not options["center"]:
-        raise InputError(
-            "--center-file must not go with --no-center, got both; leave one of them out"
-        )
 
 
 def _prepares(options: dict[str, Any]) -> bool:
@@ -156,7 +152,7 @@ def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
         name: options[name] for name in ("codebook", "ranges") if options[name] is not None
     }
     parameters["center"] = options["center"]
-    files = {name: options[f"{name}_file"] for name in ("center", "scale")}
+    files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
         columns = agreed_columns(silos, options["extra_columns"] or "refuse")
         for name, path in files.items():
@@ -185,11 +181,15 @@ def _budget(path: Path) -> dict[str, Any]:
     }
 
 
-def _tell_clipped(row_norm: float, counts: dict[str, tuple[int, int]]) -> None:
+def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
     """Tell the operator what the bound did to the rows.
 
     It goes into no result, nor into whether there is one.
     """
+    if row_norm is None:  # a code book's bound is where clipping and noise balance
+        told = sum(count for count, _ in counts.values()) / sum(rows for _, rows in counts.values())
+        note(f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes)")
+        return
     if all(count == rows for count, rows in counts.values()):
         note(
             f"all {sum(rows for _, rows in counts.values())} rows are longer than --row-norm "
@@ -200,7 +200,9 @@ def _tell_clipped(row_norm: float, counts: dict[str, tuple[int, int]]) -> None:
         return
     clipped = {name: count for name, (count, _) in counts.items() if count}
     if clipped:
-        listed = ", ".join(f"{count} in {name}" for name, count in clipped.items())
+        listed = ", ".join(
+            f"{count} in {name} ({count / counts[name][1]:.1%})" for name, count in clipped.items()
+        )
         note(f"rows longer than --row-norm were clipped: {listed} (for your eyes, kept nowhere)")
 
 

@@ -188,8 +188,11 @@ def federate(
     min_silos, deadline, n_jobs, on_round
         See :class:`Coordinator` and :func:`run_in_process`.
     """
-    coordinator, settings = _ran(
+    run = secrets.token_hex(8)
+    settings = with_noise(settings, study, run=run, kept=set(moments) <= set(ledgers or {}))
+    coordinator = _ran(
         moments,
+        run=run,
         study=study,
         settings=settings,
         rng=rng,
@@ -225,8 +228,9 @@ def prepare_silos(
 
     The parameters are those of :func:`federate`.
     """
-    coordinator, _ = _ran(
+    coordinator = _ran(
         surveys,
+        run=secrets.token_hex(8),
         study=study,
         settings=PrepareSettings(study=study),
         rng=np.random.default_rng(0),
@@ -243,8 +247,9 @@ def prepare_silos(
 def _ran(
     moments: Mapping[str, LocalMoment] | Mapping[str, Survey],
     *,
+    run: str,
     study: Study,
-    settings: SolverSettings,
+    settings: SolverSettings | PrepareSettings,
     rng: np.random.Generator,
     ledgers: LedgerPaths | None = None,
     data_version: Versions | None = None,
@@ -255,10 +260,9 @@ def _ran(
     deadline: float | None = None,
     n_jobs: int | None = None,
     on_round: Callable[[Round], None] | None = None,
-) -> tuple[Coordinator, SolverSettings]:
-    """Return a coordinator that is done, and the settings with which it ran; see :func:`federate`."""
+) -> Coordinator:
+    """Return the coordinator of a run, done; see :func:`federate`."""
     budget = budget_of(study)
-    run = secrets.token_hex(8)
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
         if budget is not None:
@@ -289,8 +293,6 @@ def _ran(
         # A study that one silo cannot afford must not cost the others.
         for each in releases.values():
             each.check_affordable()
-        kept = set(moments) <= set(ledgers or {})
-        settings = with_noise(settings, study, run=run, kept=kept)
         silos = {
             name: Silo(name, study, each, data_version=versions.get(name, ""))
             for name, each in releases.items()
@@ -306,7 +308,7 @@ def _ran(
         run_in_process(
             coordinator, silos, deadline=deadline, n_jobs=n_jobs, stop=lambda: _stop(moments)
         )
-    return coordinator, settings
+    return coordinator
 
 
 def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:

@@ -130,7 +130,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     normalize : bool, default=False
         Scale every row to norm 1, as the paper does.
     center : bool or array-like of shape (n_features,), default=True
-        Centre on the pooled mean (which the silos release), not at all, or on a public mean.
+        Whether to centre on the pooled mean, which the silos release. Numbers are a public ``offset``,
+        after which the pooled mean is removed as well.
+    offset : array-like of shape (n_features,), default=None
+        Public numbers that are taken off the columns first, such as guesses of their means: rows become
+        shorter, and less is clipped. What is left of the mean is removed if ``center`` says so.
     scale : array-like of shape (n_features,), default=None
         Public divisors of the columns.
     codebook : CodeBook or path, default=None
@@ -252,6 +256,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         row_norm: float | None = None,
         normalize: bool = False,
         center: bool | ArrayLike = True,
+        offset: ArrayLike | None = None,
         scale: ArrayLike | None = None,
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
@@ -286,6 +291,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.row_norm = row_norm
         self.normalize = normalize
         self.center = center
+        self.offset = offset
         self.scale = scale
         self.codebook = codebook
         self.ranges = ranges
@@ -623,7 +629,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 fingerprinted=bool(ledgers),
                 on_lattice=noise_of(parameters, self.n_features_in_) == "moment",
             )
-            if treatment.row_norm is not None:
+            # A code book's bound is where clipping and noise balance: no cause for a warning.
+            if treatment.row_norm is not None and (self.codebook is None or on_clipped is not None):
                 tell = warn_of_clipping if on_clipped is None else on_clipped
                 tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
         study, settings, choice = build_study(

@@ -71,9 +71,15 @@ def public_treatment(
     book = code_book_of(parameters)
     if book is not None:
         return book.treatment
-    center = None
-    if not isinstance(parameters.center, bool | np.bool_):
-        center = public_vector("center", parameters.center, columns=columns)
+    center, offset = None, parameters.public_offset
+    if offset is not None:
+        given = "center" if parameters.offset is None else "offset"
+        if offset is not parameters.offset and parameters.offset is not None:
+            raise InputError(
+                "a public centre is an offset, and must be given once, got center and offset; give "
+                "offset, and center=True or False"
+            )
+        center = public_vector(given, offset, columns=columns)
     scale = None
     if parameters.scale is not None:
         scale = public_vector("scale", parameters.scale, columns=columns, positive=True)
@@ -100,7 +106,9 @@ def code_book_of(parameters: Parameters) -> CodeBook | None:
     if given is None:
         return None
     contradicting = [
-        name for name in ("row_norm", "scale", "ranges") if getattr(parameters, name) is not None
+        name
+        for name in ("row_norm", "scale", "offset", "ranges")
+        if getattr(parameters, name) is not None
     ] + (["normalize"] if parameters.normalize else [])
     if not isinstance(parameters.center, bool | np.bool_):
         contradicting.append("center")
@@ -124,11 +132,10 @@ def prepares(parameters: Parameters) -> bool:
 
     Only a noised moment does; fits whose steps are noised, or whose solver iterates, take a code book.
     """
-    told = (parameters.row_norm, parameters.scale, parameters.codebook)
+    told = (parameters.row_norm, parameters.scale, parameters.public_offset, parameters.codebook)
     return (
         parameters.is_private
         and not parameters.normalize
-        and isinstance(parameters.center, bool | np.bool_)
         and all(each is None for each in told)
         and parameters.noise in ("auto", "moment")
         and parameters.solver in ("auto", "moment")

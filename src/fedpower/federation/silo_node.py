@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedpower.data import LocalMoment, fingerprint
-from fedpower.engines.embedded import read_silos
+from fedpower.data.survey import Survey
+from fedpower.engines.embedded import read_silos, survey_silos
 from fedpower.errors import BudgetError, InputError
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
@@ -43,7 +44,7 @@ class SiloNode:
     releases: Releases | SecureReleases
     study: Study
     budget: Budget | None
-    moment: LocalMoment
+    moment: LocalMoment | Survey
     ledger: Ledger | None
     fingerprint: str
     data_version: str | None = None
@@ -88,16 +89,21 @@ def open_silo(
     study, _, _ = study_file.terms()
     private = study.noise != "none"
     name = silo_file.name
-    moments = read_silos(
-        {name: silo_file.source(study_file)},
-        study_file.treatment,
-        rank=study.iteration_rank,
-        steps=study.n_steps or 20,
-        public_facts_only=private,
-        fingerprinted=private,
-        on_lattice=study.noise == "moment",
-    )
-    moment = moments[name]
+    sources = {name: silo_file.source(study_file)}
+    treatment = study_file.treatment
+    moment: LocalMoment | Survey
+    if treatment is None:
+        moment = survey_silos(sources, fingerprinted=private)[name]
+    else:
+        moment = read_silos(
+            sources,
+            treatment,
+            rank=study.iteration_rank,
+            steps=study.n_steps or 20,
+            public_facts_only=private,
+            fingerprinted=private,
+            on_lattice=study.noise == "moment",
+        )[name]
     found = fingerprint(moment.source) if private else ""
     if checked not in ("", found):
         raise InputError(

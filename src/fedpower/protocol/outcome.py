@@ -15,13 +15,7 @@ from fedpower.protocol.private_study import (
     pooled_std,
     state_privacy,
 )
-from fedpower.protocol.solvers import (
-    PrepareSettings,
-    SecureSettings,
-    Solution,
-    SolverSettings,
-    UploadSettings,
-)
+from fedpower.protocol.solvers import SecureSettings, Solution, SolverSettings, UploadSettings
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import masses
 
@@ -61,7 +55,7 @@ def with_noise(
     budget = budget_of(study)
     if isinstance(settings, SecureSettings):
         return replace(settings, run=run)
-    if budget is None or isinstance(settings, PrepareSettings):
+    if budget is None:
         return settings
     if isinstance(settings, UploadSettings):
         return replace(

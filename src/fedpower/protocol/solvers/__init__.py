@@ -15,7 +15,7 @@ from fedpower.protocol.solvers.upload import (
     upload,
 )
 
-SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings | PrepareSettings
+SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings
 
 __all__ = [
     "KrylovSettings",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def start(settings: SolverSettings, rng: np.random.Generator) -> Exchange:
+def start(settings: SolverSettings | PrepareSettings, rng: np.random.Generator) -> Exchange:
     """Return the solver that ``settings`` are for, ready to be driven by a coordinator."""
     match settings:
         case PowerSettings():
