@@ -74,9 +74,9 @@ class DataSet:
 
     def bounded(self) -> Array:
         """Return the rows with norm at most 1, before any centring on their own mean."""
-        center = self.parameters.get("center", False)
+        center = self.parameters.get("offset")
         rule = RowTreatment(
-            center=None if isinstance(center, bool) else center,
+            center=center,
             scale=self.parameters.get("scale"),
             row_norm=self.parameters.get("row_norm"),
             normalize=self.parameters.get("normalize", False),
@@ -163,7 +163,8 @@ def breast_cancer() -> DataSet:
         rank=2,
         n_silos=3,
         parameters={
-            "center": np.array([value for value, _ in usual]),
+            "offset": np.array([value for value, _ in usual]),
+            "center": False,
             "scale": np.array([spread for _, spread in usual]),
             "row_norm": 6.0,
         },

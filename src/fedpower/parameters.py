@@ -247,12 +247,44 @@ class Parameters:
         group="rows",
         section="rows",
     )
+    offset: Any = _parameter(
+        None,
+        help="Public numbers to take off the columns first.",
+        option=None,
+        group="rows",
+        section="columns",
+        newer=True,
+    )
     scale: Any = _parameter(
         None,
         help="Public divisors of the columns.",
         option=None,
         group="rows",
         section="columns",
+    )
+    codebook: Any = _parameter(
+        None,
+        help="Code book from `fedpower prepare`: offsets, scales, ranges and bound.",
+        option=None,
+        group="main",
+        section=None,
+    )
+    ranges: Any = _parameter(
+        None,
+        help="What cells of columns lie between.",
+        option=None,
+        group="main",
+        section="columns",
+        newer=True,
+    )
+    standardize: bool | None = _parameter(
+        None,
+        help="Correlations instead of covariances: every column has variance 1.",
+        rule=_FLAG,
+        option="--standardize/--no-standardize",
+        group="rows",
+        section="rows",
+        newer=True,
     )
     one_shot_start: bool | None = _parameter(
         None,
@@ -424,8 +456,13 @@ class Parameters:
 
     @property
     def centers(self) -> bool:
-        """Whether rows are centred on the pooled mean."""
-        return isinstance(self.center, bool | np.bool_) and bool(self.center)
+        """Whether rows are centred on the pooled mean, as they are after a public centre too."""
+        return not isinstance(self.center, bool | np.bool_) or bool(self.center)
+
+    @property
+    def public_offset(self) -> Any:
+        """What is taken off the columns before anything else; None for nothing."""
+        return self.center if not isinstance(self.center, bool | np.bool_) else self.offset
 
     @property
     def paper_settings(self) -> tuple[str, ...]:

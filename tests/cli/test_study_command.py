@@ -9,6 +9,7 @@ from consortium import PRIVATE_STUDY, STUDY, write_study
 from hospitals import COLUMNS, run, succeed
 
 from fedpower.federation.study_file import read_study
+from fedpower.report.codebook_file import read_code_book
 
 WRONG = {
     "init without columns": ("study", "init", "s.toml", "--name", "a", "--silos", "b", "-k", 1,
@@ -17,7 +18,8 @@ WRONG = {
     "init from columns without names": ("study", "init", "s.toml", "--name", "a", "--silos", "b",
                                         "-k", 1, "--epsilon", 1, "--row-norm", 1,
                                         "--columns-of", "east.npy"),
-    "init without a bound": ("study", "init", "s.toml", *STUDY, "--epsilon", 1),
+    "init without a bound": ("study", "init", "s.toml", *STUDY, "--epsilon", 1,
+                             "--scale-file", "units.csv"),
     "init with two bounds": ("study", "init", "s.toml", *PRIVATE_STUDY, "--normalize"),
     "init of a bad name": ("study", "init", "s.toml", *PRIVATE_STUDY, "--name", "Heart/1"),
     "init of too many components": ("study", "init", "s.toml", *PRIVATE_STUDY, "-k", 9),
@@ -94,7 +96,22 @@ def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
               "-k", 1, "--epsilon", 1, "--row-norm", 4)  # fmt: skip
     succeed(*common, "--center-file", "usual.csv", "--scale-file", "units.csv")
     found = read_study(here / "study.toml").parameters
-    assert found.center == [10, 20]
+    assert found.offset == [10, 20]
+    assert found.centers
     assert found.scale == [2, 4]
     succeed(*common, "--scale-file", "units.csv", "--force")
     assert read_study(here / "study.toml").parameters.center is True
+
+
+def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here: Path):
+    common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns-of",
+              "north.csv", "-k", 1, "--epsilon", 1)  # fmt: skip
+    succeed(*common)
+    study = read_study(here / "study.toml")
+    assert study.treatment is None
+    assert json.loads(succeed("study", "show", "study.toml", "--json").stdout)["prepared_privately"]
+    succeed("prepare", "north.csv", "--epsilon", 4, "-o", "book.toml")
+    succeed(*common, "--codebook", "book.toml", "--force")
+    again = read_study(here / "study.toml")
+    assert again.treatment == read_code_book("book.toml").treatment
+    assert again.parameters.standardize

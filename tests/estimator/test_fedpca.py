@@ -360,7 +360,7 @@ class TestPrivateFits:
 
     def test_reading_the_bound_from_the_rows_warns_loudly(self, rows: Array) -> None:
         with pytest.warns(PrivacyLeakWarning, match="row_norm was not given"):
-            FedPCA(2, epsilon=1.0).fit(rows)
+            FedPCA(2, epsilon=1.0, scale=np.ones(rows.shape[1])).fit(rows)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)

@@ -92,6 +92,14 @@ def messages() -> dict[str, Any]:
         "ask-factor": wire.AskFactor(),
         "factor": wire.Factor(factor=exact.T, total_variance=1.5),
         "factor, all": wire.Factor(factor=fine.T, total_variance=1.5, mean=exact[:, 0]),
+        "ask-tally": wire.AskTally(stage="octaves"),
+        "ask-tally, all": wire.AskTally(
+            stage="norms", low=exact[:, 0], high=fine[:, 0], offset=exact[:, 1], scale=fine[:, 1]
+        ),
+        "tally": wire.Tally(counts=np.array([3.0, -1.0, 2.0**40])),
+        "ask-prepared-moment": wire.AskPreparedMoment(
+            low=exact[:, 0], high=fine[:, 0], offset=exact[:, 1], scale=fine[:, 1], bound=1.5
+        ),
         "call-roll": CallRoll(attempt=1),
         "present": Present(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
         "ask-masked-moment": AskMasked(roll=b"a roll"),
@@ -118,6 +126,7 @@ FITS: dict[str, dict[str, Any]] = {
         "epsilon": 2.0, "delta": 1e-6, "row_norm": 12.0, "noise": "step", "center": False,
         "n_steps": 4, "local_steps": 2,
     },
+    "prepared": {"epsilon": 4.0, "delta": 1e-6, "ranges": (-50.0, 50.0)},
     "krylov": {"epsilon": math.inf, "solver": "krylov", "center": False, "normalize": True},
 }  # fmt: skip
 

@@ -135,7 +135,11 @@ def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
     genotypes = rng.binomial(2, frequency[ancestry]).astype(float)
     public = frequency.mean(axis=0)
     model = FedPCA(
-        3, epsilon=float("inf"), center=2 * public, scale=np.sqrt(2 * public * (1 - public))
+        3,
+        epsilon=float("inf"),
+        offset=2 * public,
+        center=False,
+        scale=np.sqrt(2 * public * (1 - public)),
     ).fit_silos({"north": genotypes[:50], "south": genotypes[50:]})
     write_result(tmp_path / "out", model)
     result = read_result(tmp_path / "out")

@@ -20,6 +20,10 @@ from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 
 COMMANDS = {
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
+    "prepare": (
+        "fedpower.cli.prepare:prepare",
+        "Offsets, scales and bound of columns, found privately.",
+    ),
     "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
     "study": ("fedpower.cli.study:study", "The file that a consortium agrees on."),
     "federation": ("fedpower.cli.federation:federation", "Make a kit for every party of a study."),

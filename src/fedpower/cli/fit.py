@@ -23,11 +23,11 @@ from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
-from fedpower.estimator.terms import PRIVATE_STEPS
-from fedpower.parameters import SPECS
+from fedpower.estimator.terms import PRIVATE_STEPS, prepares
+from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
-from fedpower.report.files import FILES, write_files
+from fedpower.report.files import KNOWN, write_files
 from fedpower.report.page.markup import human_bytes
 from fedpower.report.record import plain
 from fedpower.report.result import Result
@@ -35,31 +35,14 @@ from fedpower.report.result import Result
 PASSED_ON = tuple(name for name, spec in SPECS.items() if spec.option and name != "n_components")
 """Options that are parameters of a fit; one that is not given keeps its default."""
 
-_HERE = (
+_BOTH = (
     click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file),
-    parameter("n_components"),
-    parameter("epsilon"),
-    parameter("row_norm"),
-    option("--center-file", group="main", type=PATH, metavar="FILE",
-           help="Public mean instead of the pooled one: name,value lines, or .npy."),
-    option("--scale-file", group="main", type=PATH, metavar="FILE",
-           help="Public divisors of columns: name,value lines, or .npy."),
     option("--drop", group="main", multiple=True, metavar="COLUMN",
            help="Leave a column out; repeatable."),
     option("--ledgers", group="main", type=PATH, metavar="FOLDER",
            help="Folder with a SILO.ledger for every silo."),
-    option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
-           help="Folder for the result."),
-    option("--force", group="main", is_flag=True, help="Replace an earlier result in that folder."),
-    option("--json", "as_json", group="main", is_flag=True,
-           help="Print one JSON object instead of tables."),
     option("--columns", group="rows", callback=values.names, metavar="A,B,...",
            help="Use these columns and no others; where columns have no names (.npy), name them."),
-    option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
-    option("--groups", group="rows", metavar="COLUMN",
-           help="One file; this column names each row's silo."),
-    option("--center/--no-center", group="rows", default=True,
-           help="Centre on the pooled mean (default)."),
     option("--ledger", "named_ledgers", group="privacy", callback=values.named_paths,
            multiple=True, metavar="NAME=PATH", help="A silo's ledger; repeatable."),
     option("--data-version", group="privacy", callback=values.versions, multiple=True,
@@ -67,21 +50,64 @@ _HERE = (
            help="What the ledgers call these rows: public; a new one is a new charge. 1 by default."),
     option("--data-set", group="privacy", metavar="NAME",
            help="The data set that the ledgers are for."),
-    option("--identity", "identities", group="privacy", callback=values.named_paths,
-           multiple=True, metavar="NAME=PATH",
-           help="A silo's key for secure sums; repeatable. Made for the fit unless given."),
+    option("--json", "as_json", group="main", is_flag=True,
+           help="Print one JSON object instead of tables."),
+    option("--range", "ranges", group="main", callback=values.ranges, multiple=True,
+           metavar="COLUMN=LOW:HIGH", help="What a column's cells lie between; repeatable."),
     quiet_option,
 )  # fmt: skip
 
+_HERE = (
+    parameter("n_components"),
+    parameter("epsilon"),
+    parameter("row_norm"),
+    option("--codebook", group="main", type=PATH, metavar="FILE",
+           help="Code book from `fedpower prepare`: offsets, scales, ranges and bound."),
+    option("--center-file", group="main", type=PATH, metavar="FILE",
+           help="Public numbers to take off the columns first: name,value lines, or .npy."),
+    option("--scale-file", group="main", type=PATH, metavar="FILE",
+           help="Public divisors of columns: name,value lines, or .npy."),
+    option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
+           help="Folder for the result."),
+    option("--force", group="main", is_flag=True, help="Replace an earlier result in that folder."),
+    option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
+    option("--groups", group="rows", metavar="COLUMN",
+           help="One file; this column names each row's silo."),
+    option("--center/--no-center", group="rows", default=True,
+           help="Centre on the pooled mean (default), also after --center-file."),
+    option("--identity", "identities", group="privacy", callback=values.named_paths,
+           multiple=True, metavar="NAME=PATH",
+           help="A silo's key for secure sums; repeatable. Made for the fit unless given."),
+)  # fmt: skip
+
 fit_options = declared(
-    (*_HERE, *(parameter(name) for name in PASSED_ON if name not in ("epsilon", "row_norm")))
+    (
+        _BOTH[0],
+        *_HERE,
+        *_BOTH[1:],
+        *(parameter(name) for name in PASSED_ON if name not in ("epsilon", "row_norm")),
+    )
 )
 """Declares all of them on a command."""
+
+prepare_options = declared(
+    (
+        _BOTH[0],
+        parameter("epsilon"),
+        option("-o", "--output", group="main", type=PATH, default=Path("codebook.toml"),
+               show_default=True, help="The code book."),
+        option("--force", group="main", is_flag=True, help="Replace that file."),
+        *_BOTH[1:],
+        parameter("delta"),
+        parameter("extra_columns"),
+    )
+)  # fmt: skip
+"""Declares those of `fedpower prepare`."""
 
 
 @click.command(
     cls=Command,
-    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1 --row-norm 10",
+    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1",
 )
 @fit_options
 @click.pass_context
@@ -91,11 +117,12 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     A silo is called by its file's name up to the first dot; write NAME=PATH to call it otherwise. A
     .toml file names a query on a database (docs/data.md).
     --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
-    A finite one needs --row-norm or --normalize.
+    Offset, scale and bound of the columns are found privately out of it, unless --row-norm, --normalize
+    or --codebook says them.
     """
     started = datetime.now(UTC)
     _check_promise(options)
-    with new_folder(options["output"], known=FILES, force=options["force"]) as place:
+    with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
         silos = open_silos(
             options["files"],
             groups=options["groups"],
@@ -163,27 +190,36 @@ def _steps(model: FedPCA) -> int | None:
 def _check_promise(options: dict[str, Any]) -> None:
     """Refuse options that contradict each other about privacy, before anything is read."""
     private = math.isfinite(options["epsilon"])
-    if private and options["row_norm"] is None and not options["normalize"]:
+    bounded = options["row_norm"] is not None or options["normalize"] or options["codebook"]
+    if private and not bounded and not _prepares(options):
         raise InputError(
-            f"a fit with epsilon={options['epsilon']:g} must know a public bound on the norm of a "
-            "row, got none; give --row-norm B, or --normalize to scale every row to norm 1"
+            f"a fit with epsilon={options['epsilon']:g} that is given centres, scales or settings of its "
+            "own must know a public bound on the norm of a row, got none; give --row-norm B, --normalize "
+            "or --codebook, or leave all of them out to have them found privately"
         )
     if not private and (options["ledgers"] or options["named_ledgers"]):
         raise InputError(
             "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
             "numbers; give a finite one, or leave the ledgers out"
         )
-    if options["center_file"] is not None and not options["center"]:
-        raise InputError(
-            "--center-file must not go with --no-center, got both; leave one of them out"
-        )
+
+
+def _prepares(options: dict[str, Any]) -> bool:
+    """Return whether the fit finds offset, scale and bound privately."""
+    if options["center_file"] is not None or options["scale_file"] is not None:
+        return False
+    given = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    return prepares(Parameters(**given))
 
 
 def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     """Return FedPCA's parameters; those not given are left out."""
     parameters = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    parameters |= {
+        name: options[name] for name in ("codebook", "ranges") if options[name] is not None
+    }
     parameters["center"] = options["center"]
-    files = {name: options[f"{name}_file"] for name in ("center", "scale")}
+    files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
         columns = agreed_columns(silos, options["extra_columns"] or "refuse")
         for name, path in files.items():
@@ -212,11 +248,15 @@ def _budget(path: Path) -> dict[str, Any]:
     }
 
 
-def _tell_clipped(row_norm: float, counts: dict[str, tuple[int, int]]) -> None:
+def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
     """Tell the operator what the bound did to the rows.
 
     It goes into no result, nor into whether there is one.
     """
+    if row_norm is None:  # a code book's bound is where clipping and noise balance
+        told = sum(count for count, _ in counts.values()) / sum(rows for _, rows in counts.values())
+        note(f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes)")
+        return
     if all(count == rows for count, rows in counts.values()):
         note(
             f"all {sum(rows for _, rows in counts.values())} rows are longer than --row-norm "
@@ -227,7 +267,9 @@ def _tell_clipped(row_norm: float, counts: dict[str, tuple[int, int]]) -> None:
         return
     clipped = {name: count for name, (count, _) in counts.items() if count}
     if clipped:
-        listed = ", ".join(f"{count} in {name}" for name, count in clipped.items())
+        listed = ", ".join(
+            f"{count} in {name} ({count / counts[name][1]:.1%})" for name, count in clipped.items()
+        )
         note(f"rows longer than --row-norm were clipped: {listed} (for your eyes, kept nowhere)")
 
 

@@ -35,6 +35,7 @@ _WORDS: dict[str, dict[str, Any]] = {
     "normalize": {"is_flag": True, "default": None},
     "drift_correction": {"is_flag": True, "default": None},
     "one_shot_start": {"default": None},
+    "standardize": {"default": None},
     "device": {"metavar": "NAME"},
 }
 """How the command line reads what is no plain number or word."""

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_facts
+from fedpower.data.survey import Survey
 from fedpower.federation import needs_flare
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
@@ -72,6 +73,8 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
 
 def _advice(node: SiloNode) -> str | None:
     """Return what an operator should think of before taking part; it goes no further."""
+    if isinstance(node.moment, Survey):
+        return None
     clipped, rows = node.moment.n_clipped, node.moment.n_rows
     if node.moment.treatment.row_norm is None or 2 * clipped <= rows:
         return None
@@ -99,7 +102,9 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         "study": study.digest,
         "rows": node.moment.n_rows,
         "columns": terms.n_features,
-        "rows_clipped_by_the_bound": node.moment.n_clipped,
+        "rows_clipped_by_the_bound": None
+        if isinstance(node.moment, Survey)
+        else node.moment.n_clipped,
     }
     if advice := _advice(node):
         facts["advice"] = advice

@@ -4,15 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from fedpower.cli.console import print_facts, print_json
 from fedpower.cli.silos import read_vector
-from fedpower.cli.values import named_keys, names, rank
+from fedpower.cli.values import named_keys, names, ranges, rank
 from fedpower.data import match_columns, open_source
+from fedpower.data.codebook import ranges_of
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 from fedpower.protocol.private_study import worst_epsilon
 from fedpower.report.atomic import new_file
+from fedpower.report.codebook_file import read_code_book
 from fedpower.report.record import plain
 
 PATH = click.Path(path_type=Path)
@@ -48,6 +51,17 @@ def study() -> None:
     "--scale-file", type=PATH, metavar="FILE", help="Public divisors: lines of name,value."
 )
 @click.option("--row-norm", type=float, help="Public bound on a row's norm.")
+@click.option(
+    "--codebook", type=PATH, metavar="FILE", help="Code book from `fedpower prepare` instead."
+)
+@click.option(
+    "--range",
+    "ranges",
+    callback=ranges,
+    multiple=True,
+    metavar="COLUMN=LOW:HIGH",
+    help="What a column's cells lie between; repeatable.",
+)
 @click.option("--normalize", is_flag=True, help="Scale every row to norm 1 instead.")
 @click.option(
     "--identity",
@@ -118,10 +132,24 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             )
     given = {
         name: read_vector(path, tuple(columns)).tolist()
-        for name in ("center", "scale")
-        if (path := options[f"{name}_file"]) is not None
+        for name, path in (("offset", options["center_file"]), ("scale", options["scale_file"]))
+        if path is not None
     }
     rows = {"row_norm": options["row_norm"], "normalize": options["normalize"] or None}
+    if options["codebook"] is not None:
+        if given or options["ranges"] or any(rows.values()):
+            raise InputError(
+                "--codebook must be given alone, for it says what files, ranges and bounds would, got "
+                "one of them beside it; leave them out"
+            )
+        book = read_code_book(options["codebook"])
+        book.check_columns(tuple(columns), len(columns))
+        given = {"offset": book.offset.tolist(), "scale": book.scale.tolist()}
+        given["ranges"] = np.column_stack([book.low, book.high]).tolist()
+        rows |= {"row_norm": book.bound, "standardize": True}
+    elif options["ranges"]:
+        known = ranges_of(options["ranges"], tuple(columns), len(columns))
+        given["ranges"] = [[] if each is None else list(each) for each in known]
     rounds = {name: options[name] for name in ("min_silos", "deadline", "grace")}
     privacy: dict[str, Any] = {"epsilon": options["epsilon"], "delta": options["delta"]}
     if options["epsilon"] == float("inf"):
@@ -133,7 +161,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": options["name"],
         "columns": {"names": list(columns), **given},
-        "rows": _given(rows) if "center" in given else {"center": True, **_given(rows)},
+        "rows": {"center": True, **_given(rows)},
         "components": {"n_components": options["n_components"]},
         "privacy": privacy,
         "rounds": _given(rounds),
@@ -162,7 +190,10 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "columns": list(read.columns),
         "row_norm": given.row_norm,
         "normalize": bool(given.normalize),
-        "center": plain(given.center),
+        "center": given.centers,
+        "offset": plain(given.public_offset),
+        "ranges": plain(given.ranges),
+        "prepared_privately": bool(terms.preparation),
         "n_components": given.n_components,
         "iteration_rank": terms.iteration_rank,
         "epsilon": plain(terms.epsilon),

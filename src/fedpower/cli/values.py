@@ -70,6 +70,24 @@ def named_keys(
     return _by_name(value, "KEY")
 
 
+def ranges(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, tuple[float, float]] | None:
+    """Return what columns lie between, by name, from words COLUMN=LOW:HIGH."""
+    found: dict[str, tuple[float, float]] = {}
+    for word in value:
+        name, _, ends = word.rpartition("=")
+        low, high = (_number(end) for end in (ends.partition(":")[0], ends.partition(":")[2]))
+        if not (name and math.isfinite(low) and math.isfinite(high) and low < high):
+            raise click.BadParameter(
+                f"it must be COLUMN=LOW:HIGH with the smaller number first, got {word!r}"
+            )
+        if name in found:
+            raise click.BadParameter(f"it must name every column once, got {name!r} twice")
+        found[name] = (low, high)
+    return found or None
+
+
 def versions(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> str | dict[str, str] | None:

@@ -98,6 +98,8 @@ class DenseRows:
         """Return the rows centred and scaled, in this object's memory."""
         rows, room = block, self.room(block)
         with np.errstate(over="ignore", invalid="ignore"):
+            if self._rule.low is not None:
+                rows = np.clip(rows, self._rule.low, self._rule.high, out=room)
             if self._rule.center is not None:
                 rows = np.subtract(rows, self._rule.center, out=room)
             if self._gain is not None:

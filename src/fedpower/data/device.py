@@ -239,6 +239,8 @@ SMALL = 2**18
 def treat(treatment: RowTreatment, rows: Any) -> tuple[Any, int]:
     """Return the treated rows as a tensor of the same precision, and how many were clipped."""
     treated = rows
+    if treatment.low is not None:
+        treated = treated.clamp(like(treatment.low, rows), like(treatment.high, rows))
     if treatment.center is not None:
         treated = treated - like(treatment.center, rows)
     divisors = treatment.divisors(int(rows.shape[1]))

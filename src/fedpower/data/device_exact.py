@@ -208,6 +208,8 @@ class _DeviceRows:
     def _plainly(self, block: Any, out: Any) -> tuple[Any, Any]:
         """Put the integers into ``out``; return the rows' states, as the kernel has them, and sums."""
         moved = block.double()
+        if self._treatment.low is not None:
+            moved = moved.clamp(like(self._treatment.low, moved), like(self._treatment.high, moved))
         if self._treatment.center is not None:
             moved = moved - like(self._treatment.center, moved)
         if self._gain is not None:
@@ -222,7 +224,8 @@ class _DeviceRows:
     def _has_kernel(self, block: Any) -> bool:
         known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
         here = block.is_cuda or interpreted()
-        return known and here and block.shape[1] <= KERNEL_COLUMNS and has_triton()
+        plain = self._treatment.low is None  # the kernel clips rows, and no cells
+        return known and here and plain and block.shape[1] <= KERNEL_COLUMNS and has_triton()
 
     def _kernel(self, block: Any, out: Any) -> tuple[Any, Any]:
         """Do the same in one read of the rows."""

@@ -61,6 +61,8 @@ def fused_rows(
     treatment : what is done to its rows.
     largest, smallest : of the rows' largest absolute values, the largest and the smallest but zero.
     """
+    if treatment.low is not None:
+        return None
     if rows.dtype != torch().float32 or rows.stride(1) != 1 or rows.shape[1] > WIDEST:
         return None
     if not (rows.is_cuda or interpreted()) or not has_triton():

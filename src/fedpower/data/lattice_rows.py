@@ -242,6 +242,9 @@ class LatticeRows:
             room = self._memory("rows", block)
             np.copyto(room, block)
             block = room
+        if self._rule.low is not None:
+            room = self._memory("rows", block)
+            block = np.clip(block, self._rule.low, self._rule.high, out=room)
         if self._rule.center is not None:
             room = self._memory("rows", block)
             block = _by_column(np.subtract, block, self._rule.center, room)

@@ -207,7 +207,7 @@ def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) 
     ----------
     source, contents, fingerprinted : see `EnrolledRows`.
     """
-    if isinstance(source, QuerySource | TensorSource) or _in_memory(source):
+    if isinstance(source, QuerySource | TensorSource | EnrolledRows) or _in_memory(source):
         return source
     return EnrolledRows(source, contents=contents, fingerprinted=fingerprinted)
 

@@ -111,13 +111,15 @@ def with_data(block: SparseBlock, data: Vector) -> SparseBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTreatment:
-    """A public rule for each row x: ``y = bound((x − center) / scale)``.
+    """A public rule for each row x: ``y = bound((clip(x, low, high) − center) / scale)``.
 
     Every parameter is public and agreed on; none may be read from the data silently.
 
     Parameters
     ----------
     center : subtracted from each row first; None for nothing.
+    low, high : ranges of the columns, to which cells are clipped before that; both or neither, and only
+        with a centre. Infinite where a column has none.
     scale : positive divisor of each column; None for ones.
     row_norm : the bound B: rows are divided by B, then clipped to norm at most 1.
     normalize : scale each nonzero row to norm 1 instead; a zero row stays zero. Excludes
@@ -128,8 +130,11 @@ class RowTreatment:
     scale: Vector | None = None
     row_norm: float | None = None
     normalize: bool = False
+    low: Vector | None = None
+    high: Vector | None = None
 
     def __post_init__(self) -> None:
+        self._check_ranges()
         if self.center is not None:
             object.__setattr__(self, "center", public_vector("center", self.center))
         if self.scale is not None:
@@ -151,6 +156,30 @@ class RowTreatment:
             raise InputError(
                 f"center and scale must have one value per column, got {self.center.size} and "
                 f"{self.scale.size}; give both for the same columns"
+            )
+
+    def _check_ranges(self) -> None:
+        """Refuse ranges without a centre, or that hold no number."""
+        if self.low is None and self.high is None:
+            return
+        sides = [
+            None if side is None else np.array(side, dtype=np.float64)
+            for side in (self.low, self.high)
+        ]
+        for name, side in zip(("low", "high"), sides, strict=True):
+            if side is not None:
+                side.setflags(write=False)
+                object.__setattr__(self, name, side)
+        low, high = sides
+        if low is None or high is None or self.center is None or low.shape != high.shape:
+            raise InputError(
+                "ranges must have both ends for every column and go with a centre, got some without; "
+                "give low, high and center"
+            )
+        if not (low.shape == np.shape(self.center) and bool((low < high).all())):
+            raise InputError(
+                "a range must have a lower end below its upper end, one for each column, got others; "
+                "give e.g. 0 and 120"
             )
 
     @property
@@ -177,6 +206,8 @@ class RowTreatment:
         self.check_width(int(block.shape[1]))
         rows: Block = block.toarray() if is_sparse(block) and self.densifies() else block
         with np.errstate(over="ignore"):
+            if self.low is not None:
+                rows = np.clip(np.asarray(rows), self.low, self.high)
             if self.center is not None:
                 rows = np.asarray(rows) - self.center
             divisors = self.divisors(int(block.shape[1]))
@@ -200,7 +231,7 @@ class RowTreatment:
         For a treatment without a bound the treated row is what the first gives less the second;
         kernels use it to keep sparse blocks sparse.
         """
-        if self.center is None:
+        if self.center is None or self.low is not None:
             return self, None
         offset = self.center if self.scale is None else self.center / self.scale
         return replace(self, center=None), offset
@@ -213,6 +244,9 @@ class RowTreatment:
             state.update(b"" if values is None else values.astype("<f8").tobytes())
         state.update(struct.pack("<?d", self.row_norm is not None, self.row_norm or 0.0))
         state.update(struct.pack("<?", self.normalize))
+        if self.low is not None and self.high is not None:  # treatments without ranges keep theirs
+            for values in (self.low, self.high):
+                state.update(values.astype("<f8").tobytes())
         return state.hexdigest()
 
     def __eq__(self, other: object) -> bool:

@@ -20,6 +20,8 @@ from fedpower.data import (
     open_device,
     shares_blocks,
 )
+from fedpower.data.codebook import CodeBook
+from fedpower.data.survey import Survey
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError, Sentence
@@ -33,7 +35,7 @@ from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_study import REHEARSED, budget_of
 from fedpower.protocol.roll import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import SolverSettings, start
+from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
 from fedpower.protocol.study import Study
 
 BATCHED_FROM = 100
@@ -48,6 +50,40 @@ OnRows = Callable[[str, int, int | None], None]
 
 USUAL_STEPS = 20
 """How often rows are taken to be multiplied where a run ends when it has converged."""
+
+
+def survey_silos(
+    sources: Mapping[str, RowSource],
+    *,
+    n_jobs: int | None = None,
+    device: str | None = None,
+    on_rows: OnRows | None = None,
+    fingerprinted: bool = False,
+) -> dict[str, Survey]:
+    """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused.
+
+    The parameters are those of :func:`read_silos`.
+    """
+    place = None if device is None else open_device(device, single=False)
+    at_once, threads = share_cores(len(sources), n_jobs)
+    n_features = max(source.n_features for source in sources.values())
+    surveys = {
+        name: Survey(
+            source,
+            device=place,
+            watch=_watch(name, source, on_rows),
+            workers=threads if shares_blocks(n_features) else 1,
+            fingerprinted=fingerprinted,
+        )
+        for name, source in sources.items()
+    }
+    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool:
+        try:
+            list(pool.map(lambda survey: survey.prepare(), surveys.values()))
+        except BaseException:
+            _stop(surveys)
+            raise
+    return surveys
 
 
 def read_silos(
@@ -145,7 +181,7 @@ def check_ledgers(
 
 
 def federate(
-    moments: Mapping[str, LocalMoment],
+    moments: Mapping[str, LocalMoment] | Mapping[str, Survey],
     *,
     study: Study,
     settings: SolverSettings,
@@ -183,8 +219,81 @@ def federate(
     min_silos, deadline, n_jobs, on_round
         See :class:`Coordinator` and :func:`run_in_process`.
     """
-    budget = budget_of(study)
     run = secrets.token_hex(8)
+    settings = with_noise(settings, study, run=run, kept=set(moments) <= set(ledgers or {}))
+    coordinator = _ran(
+        moments,
+        run=run,
+        study=study,
+        settings=settings,
+        rng=rng,
+        ledgers=ledgers,
+        data_version=data_version,
+        data_set=data_set,
+        noise=noise,
+        identities=identities,
+        min_silos=min_silos,
+        deadline=deadline,
+        n_jobs=n_jobs,
+        on_round=on_round,
+    )
+    kernels = {name: moment.choice.reason for name, moment in moments.items()}
+    outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
+    if study.aggregation == "secure":
+        notes = (*outcome.privacy.notes, REHEARSED)
+        outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
+    return outcome
+
+
+def prepare_silos(
+    surveys: Mapping[str, Survey],
+    *,
+    study: Study,
+    ledgers: LedgerPaths | None = None,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
+    n_jobs: int | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> CodeBook:
+    """Return the code book of the silos' rows: the tallies of ``study``, and not its moment.
+
+    The parameters are those of :func:`federate`.
+    """
+    coordinator = _ran(
+        surveys,
+        run=secrets.token_hex(8),
+        study=study,
+        settings=PrepareSettings(study=study),
+        rng=np.random.default_rng(0),
+        ledgers=ledgers,
+        data_version=data_version,
+        data_set=data_set,
+        n_jobs=n_jobs,
+        on_round=on_round,
+    )
+    assert isinstance(coordinator.outcome, CodeBook), "preparation ends with a code book"
+    return coordinator.outcome
+
+
+def _ran(
+    moments: Mapping[str, LocalMoment] | Mapping[str, Survey],
+    *,
+    run: str,
+    study: Study,
+    settings: SolverSettings | PrepareSettings,
+    rng: np.random.Generator,
+    ledgers: LedgerPaths | None = None,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
+    noise: NoiseSource | None = None,
+    identities: Mapping[str, Identity] | None = None,
+    min_silos: int | None = None,
+    deadline: float | None = None,
+    n_jobs: int | None = None,
+    on_round: Callable[[Round], None] | None = None,
+) -> Coordinator:
+    """Return the coordinator of a run, done; see :func:`federate`."""
+    budget = budget_of(study)
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
         if budget is not None:
@@ -219,8 +328,6 @@ def federate(
         # A study that one silo cannot afford must not cost the others.
         for silo in silos.values():
             silo.releases.check_affordable()
-        kept = set(moments) <= set(ledgers or {})
-        settings = with_noise(settings, study, run=run, kept=kept)
         coordinator = Coordinator(
             start(settings, rng),
             list(silos),
@@ -232,12 +339,7 @@ def federate(
         run_in_process(
             coordinator, silos, deadline=deadline, n_jobs=n_jobs, stop=lambda: _stop(moments)
         )
-    kernels = {name: moment.choice.reason for name, moment in moments.items()}
-    outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
-    if study.aggregation == "secure":
-        notes = (*outcome.privacy.notes, REHEARSED)
-        outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
-    return outcome
+    return coordinator
 
 
 def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:
@@ -246,7 +348,7 @@ def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:
     return Watch(lambda count: on_rows(name, count, source.n_rows))
 
 
-def _stop(moments: Mapping[str, LocalMoment]) -> None:
+def _stop(moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     for moment in moments.values():
         moment.watch.stop()
 
@@ -307,9 +409,11 @@ def _open_ledgers(
     return opened
 
 
-def _check_bounded(moments: Mapping[str, LocalMoment], study: Study) -> None:
+def _check_bounded(moments: Mapping[str, LocalMoment] | Mapping[str, Survey], study: Study) -> None:
     """Refuse rows that are not bounded as the study says, in float64: the noise is made for norm 1."""
     for name, moment in moments.items():
+        if isinstance(moment, Survey):  # bounded by what the run finds
+            continue
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(

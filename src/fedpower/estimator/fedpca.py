@@ -18,15 +18,28 @@ from fedpower.data import (
     match_columns,
     open_source,
 )
+from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
-from fedpower.engines.embedded import LedgerPaths, OnRows, Versions, federate, read_for
+from fedpower.data.local import LocalMoment
+from fedpower.data.survey import Survey
+from fedpower.engines.embedded import (
+    LedgerPaths,
+    OnRows,
+    Versions,
+    federate,
+    prepare_silos,
+    read_for,
+    survey_silos,
+)
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
     IdentityPaths,
     build_study,
+    code_book_of,
     identities_of,
+    prepares,
     public_rng,
     treatment_of,
     warn_of_clipping,
@@ -110,14 +123,28 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         How silos weigh in what is pooled: by their rows, as pooled rows would, or such that the pooled
         noise is least (by the squares of their sizes), which leans towards large silos.
     row_norm : float, default=None
-        Public bound B on the norm of a row; longer rows are clipped to it. A private fit needs this
-        or ``normalize``.
+        Public bound B on the norm of a row; longer rows are clipped to it. A private fit that is given
+        neither this nor ``normalize``, ``scale``, ``codebook`` or a public centre finds offset, scale and
+        bound of the columns privately, out of the same ``epsilon``: see ``codebook_``.
     normalize : bool, default=False
         Scale every row to norm 1, as the paper does.
     center : bool or array-like of shape (n_features,), default=True
-        Centre on the pooled mean (which the silos release), not at all, or on a public mean.
+        Whether to centre on the pooled mean, which the silos release. Numbers are a public ``offset``,
+        after which the pooled mean is removed as well.
+    offset : array-like of shape (n_features,), default=None
+        Public numbers that are taken off the columns first, such as guesses of their means: rows become
+        shorter, and less is clipped. What is left of the mean is removed if ``center`` says so.
     scale : array-like of shape (n_features,), default=None
         Public divisors of the columns.
+    codebook : CodeBook or path, default=None
+        What an earlier preparation found (``codebook_``, ``fedpower prepare``): offsets, scales, ranges
+        and bound. Using it costs nothing.
+    ranges : mapping from names, pair, or list of pairs, default=None
+        What people know that cells of columns lie between, e.g. ``{"age": (0, 120)}``. Cells are clipped
+        to it; preparation then spends nothing on finding it.
+    standardize : bool, default=None
+        Whether columns are brought to variance 1, from the released moment: correlations instead of
+        covariances. None does so where columns were prepared, or a code book is given.
     one_shot_start : bool, default=None
         Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
         the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
@@ -201,6 +228,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The solver taken and the reason for it.
     privacy_ : PrivacyStatement
         What is promised about the rows; print it.
+    codebook_ : CodeBook or None
+        Offsets, scales, ranges and bound of the columns that were found privately, or given.
     study_ : Study
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
@@ -226,7 +255,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         row_norm: float | None = None,
         normalize: bool = False,
         center: bool | ArrayLike = True,
+        offset: ArrayLike | None = None,
         scale: ArrayLike | None = None,
+        codebook: CodeBook | str | PathLike[str] | None = None,
+        ranges: Any = None,
+        standardize: bool | None = None,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
@@ -257,7 +290,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.row_norm = row_norm
         self.normalize = normalize
         self.center = center
+        self.offset = offset
         self.scale = scale
+        self.codebook = codebook
+        self.ranges = ranges
+        self.standardize = standardize
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule
@@ -392,6 +429,76 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_clipped=on_clipped,
         )
 
+    def prepare_silos(
+        self,
+        silos: Any,
+        *,
+        ledgers: LedgerPaths | None = None,
+        data_version: Versions | None = None,
+        data_set: str | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        on_rows: OnRows | None = None,
+    ) -> CodeBook:
+        """Return the code book of the silos' columns, found privately; nothing is fitted.
+
+        It costs the share of ``epsilon`` that preparation has in a fit that is told nothing else, which
+        the code book tells, and fits with ``codebook=`` do not pay for it again.
+
+        Parameters
+        ----------
+        silos, ledgers, data_version, data_set, on_round, on_rows
+            As in :meth:`fit_silos`.
+
+        Returns
+        -------
+        CodeBook
+            Offsets, scales, ranges and bound.
+        """
+        parameters = Parameters.of(self)
+        if not prepares(parameters):
+            raise InputError(
+                "preparation must be told nothing but a finite epsilon and ranges, got more; leave out "
+                "row_norm, normalize, scale, codebook, a public center, and settings of other solvers"
+            )
+        sources = named_sources(silos)
+        columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
+        sources = dict(zip(sources, matched, strict=True))
+        preflight(
+            parameters,
+            sources,
+            columns=columns,
+            identities={},
+            ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
+        )
+        surveys = survey_silos(
+            sources,
+            n_jobs=self.n_jobs,
+            device=self.device,
+            on_rows=on_rows,
+            fingerprinted=bool(ledgers),
+        )
+        sizes = {name: each.n_rows for name, each in surveys.items()}
+        study, _, _ = build_study(
+            parameters,
+            n_rows=sum(sizes.values()),
+            n_features=next(iter(sources.values())).n_features,
+            treatment=None,
+            columns=columns,
+            roster=sizes,
+        )
+        warn_of_delta(study, sizes.values())
+        return prepare_silos(
+            surveys,
+            study=study,
+            ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
+            n_jobs=self.n_jobs,
+            on_round=on_round,
+        )
+
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
 
@@ -499,19 +606,30 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             data_set=data_set,
         )
         treatment, leak = treatment_of(parameters, columns, sources.values())
-        moments = read_for(
-            expected,
-            sources,
-            treatment,
-            steps=self.n_steps,
-            n_jobs=self.n_jobs,
-            device=self.device,
-            on_rows=on_rows,
-            fingerprinted=bool(ledgers),
-        )
-        if treatment.row_norm is not None:
-            tell = warn_of_clipping if on_clipped is None else on_clipped
-            tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
+        moments: dict[str, LocalMoment] | dict[str, Survey]
+        if treatment is None:
+            moments = survey_silos(
+                sources,
+                n_jobs=self.n_jobs,
+                device=self.device,
+                on_rows=on_rows,
+                fingerprinted=bool(ledgers),
+            )
+        else:
+            moments = read_for(
+                expected,
+                sources,
+                treatment,
+                steps=self.n_steps,
+                n_jobs=self.n_jobs,
+                device=self.device,
+                on_rows=on_rows,
+                fingerprinted=bool(ledgers),
+            )
+            # A code book's bound is where clipping and noise balance: no cause for a warning.
+            if treatment.row_norm is not None and (self.codebook is None or on_clipped is not None):
+                tell = warn_of_clipping if on_clipped is None else on_clipped
+                tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
         study, settings, choice = build_study(
             parameters,
             n_rows=sum(moment.n_rows for moment in moments.values()),
@@ -519,6 +637,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             treatment=treatment,
             columns=columns,
             identities={name: each.public for name, each in identities.items()},
+            roster={name: moment.n_rows for name, moment in moments.items()},
         )
         warn_of_delta(study, (moment.n_rows for moment in moments.values()))
         warn_of_copies(study, moments)
@@ -548,6 +667,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+        book = outcome.solution.code_book or code_book_of(parameters)
+        if treatment is None:
+            assert book is not None, "a run without a treatment finds one"
+            treatment = book.treatment
+        self.codebook_ = book
         self.result_: Result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
             parameters=parameters,

@@ -5,7 +5,13 @@ from collections.abc import Mapping
 from fedpower.data import RowSource
 from fedpower.engines.embedded import LedgerPaths, Versions, check_ledgers
 from fedpower.errors import InputError, Sentence
-from fedpower.estimator.terms import build_study, public_rng, public_treatment
+from fedpower.estimator.terms import (
+    build_study,
+    code_book_of,
+    prepares,
+    public_rng,
+    public_treatment,
+)
 from fedpower.parameters import Parameters
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.private_study import budget_of
@@ -44,13 +50,19 @@ def preflight(
     width = next(iter(sources.values())).n_features
     counts = [source.n_rows for source in sources.values()]
     known = [count for count in counts if count is not None]
-    treatment = public_treatment(parameters, columns)
-    treatment.check_width(width)
+    book = code_book_of(parameters)
+    if book is not None:
+        book.check_columns(columns, width)
+    treatment = None
+    if not prepares(parameters):
+        treatment = public_treatment(parameters, columns)
+        treatment.check_width(width)
     study, _, _ = build_study(
         parameters,
         n_rows=sum(known) if len(known) == len(counts) else max(2, width, sum(known)),
         n_features=width,
         treatment=treatment,
+        columns=columns,
         identities={name: each.public for name, each in identities.items()},
     )
     budget = budget_of(study)
@@ -84,7 +96,11 @@ def _check_booked(parameters: Parameters, ledgers: LedgerPaths | None, *, declar
                 "numbers; give a finite one, or leave the ledgers out"
             )
         )
-    if not public_treatment(parameters).bounded:
+    if (
+        not prepares(parameters)
+        and parameters.row_norm is None
+        and not (parameters.normalize or parameters.codebook is not None)
+    ):
         raise InputError(
             Sentence(
                 "a fit with ledgers must know a public bound on the norm of a row, got none, and one "

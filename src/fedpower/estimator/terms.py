@@ -1,5 +1,7 @@
 """From the parameters of a fit to the terms of its study and the settings of its solver."""
 
+import hashlib
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
@@ -10,10 +12,15 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, public_vector
+from fedpower.data.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
+from fedpower.data.codebook import CodeBook, ranges_of
+from fedpower.data.columns import LARGEST
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
+from fedpower.data.survey import Survey
 from fedpower.errors import InputError, Sentence
 from fedpower.parameters import Parameters
-from fedpower.privacy.accounting import default_delta
+from fedpower.privacy.accounting import default_delta, mu_of
+from fedpower.privacy.preparation import shares_of
 from fedpower.protocol.choice import SolverChoice, choose_solver
 from fedpower.protocol.private_study import budget_of, noise_floor
 from fedpower.protocol.roll import Identity
@@ -27,8 +34,9 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.solvers.upload import same_rows
-from fedpower.protocol.study import NoiseMode, Study
+from fedpower.protocol.study import PREPARED, NoiseMode, Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.report.codebook_file import read_code_book
 
 DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
     "every": "constant",
@@ -60,18 +68,87 @@ def public_treatment(
     parameters: Parameters, columns: tuple[str, ...] | None = None
 ) -> RowTreatment:
     """Return what the parameters say is done to each row; ``columns`` are names, where there are any."""
-    center = None
-    if not isinstance(parameters.center, bool | np.bool_):
-        center = public_vector("center", parameters.center, columns=columns)
+    book = code_book_of(parameters)
+    if book is not None:
+        return book.treatment
+    center, offset = None, parameters.public_offset
+    if offset is not None:
+        given = "center" if parameters.offset is None else "offset"
+        if offset is not parameters.offset and parameters.offset is not None:
+            raise InputError(
+                "a public centre is an offset, and must be given once, got center and offset; give "
+                "offset, and center=True or False"
+            )
+        center = public_vector(given, offset, columns=columns)
     scale = None
     if parameters.scale is not None:
         scale = public_vector("scale", parameters.scale, columns=columns, positive=True)
+    low = high = None
+    if parameters.ranges is not None and not prepares(parameters):
+        width = len(parameters.ranges) if columns is None else len(columns)
+        known = ranges_of(parameters.ranges, columns, width)
+        low = np.array([-LARGEST if each is None else each[0] for each in known])
+        high = np.array([LARGEST if each is None else each[1] for each in known])
+        center = np.zeros(width) if center is None else center
     return RowTreatment(
         center=center,
         scale=scale,
         row_norm=parameters.row_norm,
         normalize=bool(parameters.normalize),
+        low=low,
+        high=high,
     )
+
+
+def code_book_of(parameters: Parameters) -> CodeBook | None:
+    """Return the code book that was given, read from its file where it is a path; None without one."""
+    given = parameters.codebook
+    if given is None:
+        return None
+    contradicting = [
+        name
+        for name in ("row_norm", "scale", "offset", "ranges")
+        if getattr(parameters, name) is not None
+    ] + (["normalize"] if parameters.normalize else [])
+    if not isinstance(parameters.center, bool | np.bool_):
+        contradicting.append("center")
+    if contradicting:
+        raise InputError(
+            f"{contradicting[0]} must be left alone with codebook, which says it already, got both; "
+            "leave one of them out"
+        )
+    if isinstance(given, CodeBook):
+        return given
+    if not isinstance(given, str | PathLike):
+        raise InputError(
+            f"codebook must be a CodeBook or the path of one, got {type(given).__name__}; make one with "
+            "`fedpower prepare`"
+        )
+    return read_code_book(given)
+
+
+def prepares(parameters: Parameters) -> bool:
+    """Return whether a fit finds offset, scale and bound privately: where it was told none of them.
+
+    Only a noised moment does; fits whose steps are noised, or whose solver iterates, take a code book.
+    """
+    told = (parameters.row_norm, parameters.scale, parameters.public_offset, parameters.codebook)
+    return (
+        parameters.is_private
+        and not parameters.normalize
+        and all(each is None for each in told)
+        and parameters.noise in ("auto", "moment")
+        and parameters.solver in ("auto", "moment")
+        and parameters.aggregation == "plain"
+        and not parameters.paper_settings
+    )
+
+
+def standardizes(parameters: Parameters, study: Study) -> bool:
+    """Return whether columns are brought to variance 1: as asked for, or where they were prepared."""
+    if parameters.standardize is not None:
+        return bool(parameters.standardize)
+    return bool(study.preparation) or parameters.codebook is not None
 
 
 BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
@@ -79,16 +156,24 @@ BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
 
 def treatment_of(
     parameters: Parameters, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
-) -> tuple[RowTreatment, str | None]:
+) -> tuple[RowTreatment | None, str | None]:
     """Return what is done to each row before it counts, and what leaked in finding it, or None.
 
-    A private fit needs a bound on the norm of a row. Without one the largest norm is read from the rows:
+    A private fit needs a bound on the norm of a row. Where nothing at all is given the run finds it, and
+    there is none yet. Where it is told something but no bound, the largest norm is read from the rows:
     the result then depends on a single row in a way that no noise covers. That is warned of, and the
     privacy statement promises nothing.
     """
+    if prepares(parameters):
+        return None, None
     treatment = public_treatment(parameters, columns)
     if not parameters.is_private or treatment.bounded:
         return treatment, None
+    if parameters.aggregation == "secure":
+        raise InputError(
+            "aggregation='secure' must know a public bound on the norm of a row, got none; give "
+            "row_norm=B, normalize=True, or the code book that `fedpower prepare` finds"
+        )
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warnings.warn(
         Sentence(
@@ -149,7 +234,7 @@ def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
         warnings.warn(costly_sentence(costly, share, sizes), UserWarning, stacklevel=4)
 
 
-def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment]) -> None:
+def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere.
 
     Where nothing is private the moments themselves show it, in a federation too (`solvers.upload`).
@@ -158,6 +243,8 @@ def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment]) -> None:
         return
     first: dict[tuple[int, float, bytes], str] = {}
     for name, each in moments.items():
+        if isinstance(each, Survey):  # nothing was summed of rows that are yet to be prepared
+            return
         trace = each.trace()
         if trace > 0:
             known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
@@ -209,17 +296,19 @@ def build_study(
     *,
     n_rows: int | None,
     n_features: int,
-    treatment: RowTreatment,
+    treatment: RowTreatment | None,
     columns: tuple[str, ...] | None = None,
     agreement: str = "",
     identities: Mapping[str, str] | None = None,
     attempts: int = ATTEMPTS,
+    roster: Mapping[str, int | None] | None = None,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide.
 
     ``n_rows`` is None where the silos are yet to enrol: then k and δ must be given. ``identities`` are
     the silos' public keys, which the terms of a secure sum hold, and ``attempts`` how often silos take
-    part in it at most.
+    part in it at most. Without a ``treatment`` the run finds it privately, from the silos of the
+    ``roster``, whose sizes are public.
     """
     center = parameters.centers
     if center and n_rows is not None and n_rows < 2:
@@ -248,22 +337,45 @@ def build_study(
                 rank=rank,
                 most=n_features,
             )
+    delta = _delta(parameters, n_rows) if noise != "none" else 0.0
+    prepared: dict[str, Any] = {}
+    if treatment is None:
+        known = ranges_of(parameters.ranges, columns, n_features)
+        prepared = {
+            "ranges": known,
+            "preparation": shares_of(
+                n_rows=n_rows,
+                n_features=n_features,
+                n_open=sum(each is None for each in known),
+                mu=mu_of(float(parameters.epsilon), delta),
+            ),
+            "roster": "" if agreement else _roster(roster or {}),
+        }
+    if center and noise == "moment" and (treatment is None or treatment.low is not None):
+        prepared["mean_weight"] = PREPARED_MEAN_WEIGHT
     study = Study(
         columns=columns,
         n_features=n_features,
         iteration_rank=width,
         center=center,
-        treatment=treatment.digest(),
+        treatment=PREPARED if treatment is None else treatment.digest(),
         noise=noise,
         epsilon=float(parameters.epsilon),
-        delta=_delta(parameters, n_rows) if parameters.is_private else 0.0,
+        delta=delta,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
         weights=parameters.weights,
         **secure_terms(parameters, noise, identities or {}, attempts),
+        **prepared,
     )
     choice = solver_of(parameters, study, rank)
     return study, settings_of(parameters, study, choice, rank=rank, n_steps=n_steps), choice
+
+
+def _roster(sizes: Mapping[str, int | None]) -> str:
+    """Return a digest of the silos' names and sizes."""
+    listed = json.dumps(sorted(sizes.items()))
+    return hashlib.sha256(listed.encode()).hexdigest()
 
 
 def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
@@ -286,6 +398,8 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         )
     if study.noise == "moment" and not isinstance(rank, int):
         return _whole_spectrum(parameters, rank, given)
+    if standardizes(parameters, study):
+        return _whole_moment(parameters, study, given)
     if parameters.solver == "auto":
         return choose_solver(
             n_features=study.n_features,
@@ -309,6 +423,21 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
             taken=parameters.solver,
         )
     return SolverChoice(solver=parameters.solver, reason="it was asked for")
+
+
+def _whole_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) -> SolverChoice:
+    """Return the solver that has the moment's diagonal, by which columns are standardised."""
+    if study.noise in ("step", "paper") or parameters.solver not in ("auto", "moment") or given:
+        raise InputError(
+            "standardize must go with the solver that uploads the moment, whose diagonal has the "
+            f"variances, got solver={parameters.solver!r} and noise={study.noise!r}"
+            + (f" with {given[0]}" if given else "")
+            + "; leave these alone, or give public scales"
+        )
+    return SolverChoice(
+        solver="moment",
+        reason="columns are standardised by the moment's diagonal, which its upload gives",
+    )
 
 
 def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) -> SolverChoice:
@@ -341,13 +470,16 @@ def settings_of(
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
     if study.aggregation == "secure":
-        return SecureSettings(study=study, rank=rank)
+        return SecureSettings(study=study, rank=rank, standardize=standardizes(parameters, study))
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features,
             rank=rank,
             iteration_rank=study.iteration_rank,
             weights=study.weights,
+            preparation=study if study.preparation else None,
+            mean_weight=study.mean_weight,
+            standardize=standardizes(parameters, study),
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":

@@ -131,6 +131,10 @@ class CoordinatorNode:
     def result(self) -> Result:
         """The result of the run, as an in-process fit gives it, with the federation on its record."""
         outcome = self.outcome
+        treatment, book = self.file.treatment, outcome.solution.code_book
+        if treatment is None:
+            assert book is not None, "a run without a treatment finds one"
+            treatment = book.treatment
         agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
         found = result_of(
             replace(
@@ -138,7 +142,7 @@ class CoordinatorNode:
                 privacy=replace(outcome.privacy, public=(agreed, *outcome.privacy.public)),
             ),
             parameters=self.file.parameters,
-            treatment=self.file.treatment,
+            treatment=treatment,
             feature_names=self.file.columns,
             solver=self.choice,
         ).with_origin(started=self.started)

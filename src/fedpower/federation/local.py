@@ -168,7 +168,9 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     width = len(study.columns)
     rows = np.random.default_rng(place).normal(size=(MADE_UP_ROWS, width))
     rows *= 0.8 ** np.arange(width)
-    rows *= (study.treatment.row_norm or 1.0) / np.linalg.norm(rows, axis=1).max()
+    rule = study.treatment
+    bound = None if rule is None else rule.row_norm
+    rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
     path = folder / f"{name}.csv"
     quoted = [column.replace('"', '""') for column in study.columns]
     header = ",".join(f'"{column}"' for column in quoted)

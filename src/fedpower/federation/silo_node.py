@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedpower.data import LocalMoment, fingerprint
-from fedpower.engines.embedded import read_for
+from fedpower.data.survey import Survey
+from fedpower.engines.embedded import read_for, survey_silos
 from fedpower.errors import BudgetError, InputError
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
@@ -40,7 +41,7 @@ class SiloNode:
     silo: Silo
     study: Study
     budget: Budget | None
-    moment: LocalMoment
+    moment: LocalMoment | Survey
     ledger: Ledger | None
     fingerprint: str
     data_version: str | None = None
@@ -78,10 +79,13 @@ def open_silo(
     study, _, _ = study_file.terms()
     private = study.is_private
     name = silo_file.name
-    moments = read_for(
-        study, {name: silo_file.source(study_file)}, study_file.treatment, fingerprinted=private
-    )
-    moment = moments[name]
+    sources = {name: silo_file.source(study_file)}
+    treatment = study_file.treatment
+    moment: LocalMoment | Survey
+    if treatment is None:
+        moment = survey_silos(sources, fingerprinted=private)[name]
+    else:
+        moment = read_for(study, sources, treatment, fingerprinted=private)[name]
     found = fingerprint(moment.source) if private else ""
     if checked not in ("", found):
         raise InputError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpower.data import RowTreatment
 from fedpower.errors import InputError, is_showable
-from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
+from fedpower.estimator.terms import ATTEMPTS, build_study, prepares, public_treatment
 from fedpower.parameters import DEFAULTS, SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
@@ -106,6 +106,8 @@ KINDS: Keys = {
     "normalize": bool,
     "center": bool,
     "scale": list,
+    "ranges": list,
+    "offset": list,
     "schedule": (str, list),
     "random_state": int,
 }
@@ -194,6 +196,11 @@ class StudyFile:
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of everything that was agreed on."""
+        parameters = dict(vars(self.parameters))
+        if "center" in self.content["columns"]:
+            # A public centre without the pooled mean: so it was before an offset was one thing and the
+            # centre another, and such studies keep their hash and their meaning.
+            parameters |= {"center": parameters["offset"], "offset": None}
         terms: dict[str, Any] = {
             "format": FORMAT,
             "name": self.name,
@@ -203,7 +210,7 @@ class StudyFile:
             "identities": self.identities,
             "parameters": {
                 name: value if isinstance(value, str | int | float | list | None) else repr(value)
-                for name, value in sorted(vars(self.parameters).items())
+                for name, value in sorted(parameters.items())
                 if _is_hashed(name, value)
             },
         }
@@ -218,9 +225,11 @@ class StudyFile:
         return {name: identities[name] for name in self.silos if name in identities}
 
     @property
-    def treatment(self) -> RowTreatment:
-        """What is done to each row before it counts."""
-        return public_treatment(self.parameters)
+    def treatment(self) -> RowTreatment | None:
+        """What is done to each row before it counts; None where the run finds it privately."""
+        if prepares(self.parameters):
+            return None
+        return public_treatment(self.parameters, self.columns)
 
     @property
     def min_silos(self) -> int:
@@ -312,6 +321,13 @@ def read_study(path: Path) -> StudyFile:
             "leave it out"
         )
     meant = {"random_state": 0, **{key: _meant(key, value) for key, value in given.items()}}
+    if "center" in public:
+        if "offset" in public:
+            raise InputError(
+                "center in [columns] must stand without offset, which it is, uncentred, got both; leave "
+                "center out"
+            )
+        meant |= {"offset": meant["center"], "center": False}
     study = StudyFile(
         name=content["name"],
         columns=columns,
@@ -329,6 +345,8 @@ def read_study(path: Path) -> StudyFile:
 
 def _meant(key: str, value: Any) -> Any:
     """Return a value as it counts: 1 is 1.0 where a number is meant, and columns' values are numbers."""
+    if key == "ranges":
+        return [each or None for each in value]
     if isinstance(value, list) and key in TABLES["columns"]:
         if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
             raise InputError(
@@ -355,12 +373,15 @@ def _check(study: StudyFile) -> None:
             silos=len(study.silos),
         )
     parameters.check()
-    if parameters.is_private and not study.treatment.bounded:
-        raise InputError(
-            "a private study must bound the norm of a row, got neither row_norm nor normalize in "
-            "[rows]; agree on one"
-        )
-    study.treatment.check_width(len(study.columns))
+    treatment = study.treatment
+    if treatment is not None:
+        if parameters.is_private and not treatment.bounded:
+            raise InputError(
+                "a private study that is given centres, scales or settings of its own must bound the "
+                "norm of a row, got neither row_norm nor normalize in [rows]; agree on one, or leave all "
+                "of them out"
+            )
+        treatment.check_width(len(study.columns))
     if study.min_silos > len(study.silos):
         raise InputError.about(
             "min_silos",

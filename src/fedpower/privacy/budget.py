@@ -7,7 +7,9 @@ from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
 from fedpower.privacy.integer_release import IntegerNoise, integer_noise
 from fedpower.privacy.noise import BITS, TV_PER_INTEGER
+from fedpower.privacy.preparation import MOST_COUNTS, STAGES, stage_scales
 from fedpower.privacy.sensitivity import (
+    MEAN_WEIGHT,
     mean_sensitivity,
     paper_sensitivity,
     product_sensitivity,
@@ -68,12 +70,21 @@ class Budget:
         c, how many of these may tell the coordinator all they know.
     sums
         Where an attempt is several secure sums: label, length and share of μ² of each, in order.
+    preparation
+        Shares of μ² that the stages of preparation spend before the moment (`privacy.preparation`); empty
+        where rows were prepared before, or by people.
+    n_open
+        How many columns preparation finds a range for.
+    mean_weight
+        c of the joint release of moment, mean and trace.
     slack_delta
         The part of δ that pays for the sampler's distance from the ideal, for one release; for all sums
         of an attempt together, where there are several.
     mu
-        The Gaussian-DP parameter of one release; all of them compose to (ε, δ) exactly. That of a whole
-        attempt, where it is several sums.
+        The Gaussian-DP parameter of one release, in ``moment`` mode of the moment; all of them compose
+        to (ε, δ) exactly. That of a whole attempt, where it is several sums.
+    total_mu
+        That of all of them together.
     """
 
     mode: NoiseMode
@@ -86,8 +97,12 @@ class Budget:
     n_sharing: int | None = None
     colluders: int = 0
     sums: tuple[tuple[str, int, float], ...] = ()
+    preparation: tuple[float, ...] = ()
+    n_open: int = 0
+    mean_weight: float = MEAN_WEIGHT
     slack_delta: float = field(init=False, repr=False, compare=False)
     mu: float = field(init=False, repr=False, compare=False)
+    total_mu: float = field(init=False, repr=False, compare=False)
     _printed: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -116,13 +131,36 @@ class Budget:
         terms = {"epsilon": self.epsilon, "delta": self.delta, "n_steps": self.n_steps}
         printed = noise_multiplier("paper", **terms) if self.mode == "paper" else math.nan  # type: ignore[arg-type]
         object.__setattr__(self, "slack_delta", slack)
-        object.__setattr__(self, "mu", mu_of(self.epsilon, left) / math.sqrt(self.n_releases))
+        whole_mu = mu_of(self.epsilon, left)
+        alone = whole_mu / math.sqrt(self.n_releases)
+        if self.mode == "moment":
+            alone = whole_mu * math.sqrt(1.0 - sum(self.preparation))
+        object.__setattr__(self, "total_mu", whole_mu)
+        object.__setattr__(self, "mu", alone)
         object.__setattr__(self, "_printed", printed)
 
     @property
     def n_releases(self) -> int:
         """How many Gaussian releases share the budget."""
-        return 1 if self.mode == "moment" else self.n_steps + int(self.center)
+        if self.mode == "moment":
+            return 1 + sum(share > 0 for share in self.preparation)
+        return self.n_steps + int(self.center)
+
+    @property
+    def preparation_mu(self) -> float:
+        """What preparation costs, all its stages together; 0 where there is none."""
+        return self.total_mu * math.sqrt(sum(self.preparation))
+
+    def stage_mu(self, kind: str) -> float:
+        """Return what a stage of preparation costs."""
+        return self.total_mu * math.sqrt(self.preparation[STAGES.index(kind)])
+
+    def stage_scales(self, kind: str, side: int) -> tuple[int, ...]:
+        """Return the noise of a stage's whole numbers, cells having ``side`` for their largest."""
+        multiplier = math.nextafter(1.0 / self.stage_mu(kind), math.inf)
+        return stage_scales(
+            kind, multiplier, n_features=self.n_features, n_open=self.n_open, side=side
+        )
 
     @property
     def with_trace(self) -> bool:
@@ -139,7 +177,8 @@ class Budget:
         if self.sums:
             return sum(size for _, size, _ in self.sums)
         if self.mode == "moment":
-            return summary_size(self.n_features, with_mean=self.center)
+            stages = MOST_COUNTS * max(self.n_open, 2) if self.preparation else 0
+            return max(summary_size(self.n_features, with_mean=self.center), stages)
         return self.n_features * self.iteration_rank + int(self.with_trace)
 
     @property
@@ -171,7 +210,7 @@ class Budget:
     @property
     def integers(self) -> IntegerNoise:
         """The noise of a silo's release in ``moment`` mode, whose sums are whole numbers."""
-        return integer_noise(self.multiplier, with_mean=self.center)
+        return integer_noise(self.multiplier, with_mean=self.center, mean_weight=self.mean_weight)
 
     def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
         """Return the sensitivity of a silo's release, rounding of float64 sums included.
@@ -181,7 +220,7 @@ class Budget:
         that nothing rounds (`integer_release`).
         """
         if self.mode == "moment":
-            return summary_sensitivity(n_rows, with_mean=self.center)
+            return summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
         exact = product_sensitivity(n_rows, self.iteration_rank)
         return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
 

@@ -7,7 +7,7 @@ kind: one for the diagonal and the trace, one below the diagonal, one for the me
 
 Neighbours: replace one row z by w, both of squared norm at most S²; the number of rows is public.
 
-Lemma. Let c = `MEAN_WEIGHT`. Then
+Lemma. Let c be `MEAN_WEIGHT`, or another weight of at most 3/4. Then
 ‖ΔG‖_F² + 2c²S²‖Δm‖² + (Δt)² ≤ 2(1 + c²)²S⁴, and with c = 0, ‖ΔG‖_F² + (Δt)² ≤ 2S⁴.
 
 Proof. x = z/S and y = w/S are vectors over the rationals of norm at most 1, and the left-hand side is
@@ -58,7 +58,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg.words import Words
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
-from fedpower.privacy.sensitivity import MEAN_WEIGHT, factors, whole
+from fedpower.privacy.sensitivity import LARGEST_MEAN_WEIGHT, MEAN_WEIGHT, factors, whole
 
 SIDE = 2**20
 """S of every release; `fedpower.data.lattice_rows` rounds rows to as many bits."""
@@ -87,6 +87,8 @@ class IntegerNoise:
         How far one row moves the release, in the units of G and rounded up: what M·2^shift is made for.
     shift
         k.
+    mean_weight
+        c.
     """
 
     diagonal: int
@@ -95,6 +97,7 @@ class IntegerNoise:
     side: int
     moved: Fraction
     shift: int = 0
+    mean_weight: float = MEAN_WEIGHT
 
     @property
     def mu(self) -> float:
@@ -109,14 +112,20 @@ class IntegerNoise:
         """Return the noise with another M, and the least M′ and M″ that go with it."""
         mean = 0
         if self.mean:
-            mean = _mean_scale(diagonal << self.shift, self.side)
+            mean = _mean_scale(diagonal << self.shift, self.side, self.mean_weight)
         below = _ceil_root(Fraction(diagonal**2, 2))
         return replace(self, diagonal=diagonal, below=below, mean=mean)
 
 
 @functools.lru_cache(maxsize=256)  # fractions take a tenth of a millisecond, and every silo asks
 def integer_noise(
-    multiplier: float, *, with_mean: bool, side: int = SIDE, shift: int = 0, n_features: int = 1
+    multiplier: float,
+    *,
+    with_mean: bool,
+    side: int = SIDE,
+    shift: int = 0,
+    n_features: int = 1,
+    mean_weight: float = MEAN_WEIGHT,
 ) -> IntegerNoise:
     """Return the least whole scales whose release is 1/multiplier-GDP, by integer arithmetic alone.
 
@@ -130,12 +139,15 @@ def integer_noise(
         S: rows have squared norm at most S².
     shift, n_features
         k and d: see the corollary.
+    mean_weight
+        c, at most 3/4.
     """
     if not 0 < multiplier < math.inf:
         raise InputError(
             f"multiplier must be a positive number, got {multiplier!r}; calibrate it first"
         )
-    moved = root_above(_squared_sensitivity(whole("side", side), with_mean=with_mean))
+    weight = mean_weight if with_mean else 0.0
+    moved = root_above(_squared_sensitivity(whole("side", side), weight))
     if shift:
         moved += root_above(Fraction(n_features**2 + 1)) * 2**shift
     diagonal = math.ceil(Fraction(multiplier) * moved / 2**shift)
@@ -145,7 +157,13 @@ def integer_noise(
             "larger epsilon"
         )
     first = IntegerNoise(
-        diagonal=diagonal, below=1, mean=int(with_mean), side=side, moved=moved, shift=shift
+        diagonal=diagonal,
+        below=1,
+        mean=int(with_mean),
+        side=side,
+        moved=moved,
+        shift=shift,
+        mean_weight=mean_weight,
     )
     return first.with_diagonal(diagonal)
 
@@ -220,20 +238,24 @@ def packed_integers(
     np.multiply(below.to_float(), factors((math.isqrt(8 * half + 1) - 1) // 2), out=vector[:half])
     vector[:half] *= 2.0**noise.shift / unit
     if total is not None:
-        vector[half:-1] = total * (math.sqrt(2.0) * MEAN_WEIGHT / (n_rows * noise.side))
+        vector[half:-1] = total * (math.sqrt(2.0) * noise.mean_weight / (n_rows * noise.side))
     vector[-1] = float(Fraction(trace << noise.shift, unit))
     return vector
 
 
-def _mean_scale(diagonal: int, side: int) -> int:
+def _mean_scale(diagonal: int, side: int, weight: float) -> int:
     """Return the least whole M″ of at least M/(√2·c·S)."""
-    return _ceil_root(Fraction(diagonal**2) / (2 * Fraction(MEAN_WEIGHT) ** 2 * side**2))
+    return _ceil_root(Fraction(diagonal**2) / (2 * Fraction(weight) ** 2 * side**2))
 
 
-def _squared_sensitivity(side: int, *, with_mean: bool) -> Fraction:
+def _squared_sensitivity(side: int, weight: float) -> Fraction:
     """Return 2(1 + c²)²S⁴, exactly."""
-    weight = Fraction(MEAN_WEIGHT) if with_mean else Fraction(0)
-    return 2 * (1 + weight**2) ** 2 * side**4
+    if not 0 <= weight <= LARGEST_MEAN_WEIGHT:
+        raise InputError(
+            f"mean_weight must lie between 0 and {LARGEST_MEAN_WEIGHT}, where the theorem holds, got "
+            f"{weight}; leave it alone"
+        )
+    return 2 * (1 + Fraction(weight) ** 2) ** 2 * side**4
 
 
 def _ceil_root(square: Fraction) -> int:

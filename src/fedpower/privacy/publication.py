@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.integer_release import SIDE
 from fedpower.privacy.noise import gaussian_integers, quantise
-from fedpower.privacy.sensitivity import MEAN_WEIGHT
 
 Array = NDArray[np.float64]
 
@@ -151,5 +150,5 @@ def smoothing(
 def whole_step(budget: Budget, n_rows: int) -> float:
     """Return how long one whole number in each place of a silo's summary is, in units of the bound."""
     d = budget.n_features
-    mean = 2 * MEAN_WEIGHT**2 * SIDE**2 * d if budget.center else 0.0
+    mean = 2 * budget.mean_weight**2 * SIDE**2 * d if budget.center else 0.0
     return math.sqrt(d**2 + 1 + mean) / (n_rows * SIDE**2)

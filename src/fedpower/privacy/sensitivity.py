@@ -123,11 +123,14 @@ def whole(name: str, value: int) -> int:
 
 Array = NDArray[np.float64]
 
+LARGEST_MEAN_WEIGHT = 0.75
+"""Up to here the theorem of `summary_sensitivity` holds."""
+
 MEAN_WEIGHT = 0.5
-"""c: how much of the sensitivity the mean row may use; see `summary_sensitivity`."""
+"""c unless a study says otherwise: how much of the sensitivity the mean row may use."""
 
 
-def summary_sensitivity(n_rows: int, *, with_mean: bool) -> float:
+def summary_sensitivity(n_rows: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT) -> float:
     """Return √2(1 + c²)/s, the sensitivity of (S, √2·c·μ, tr S); √2/s without the mean (c = 0).
 
     Neighbours: replace one row x by y, both of norm ≤ 1. Norm: Frobenius for S, Euclidean for the
@@ -148,20 +151,24 @@ def summary_sensitivity(n_rows: int, *, with_mean: bool) -> float:
     sensitivity √2/s by `moment_sensitivity`, which scaled by 1 + c² is the bound above: the two ways
     to centre cost the same, and this one has the trace besides.
     """
-    factor = 1.0 + MEAN_WEIGHT**2 if with_mean else 1.0
+    factor = 1.0 + mean_weight**2 if with_mean else 1.0
     return moment_sensitivity(n_rows) * factor
 
 
-def pack(moment: Array, mean: Array | None, trace: float) -> Array:
+def pack(
+    moment: Array, mean: Array | None, trace: float, mean_weight: float = MEAN_WEIGHT
+) -> Array:
     """Return (S_jj, √2·S_jl for j > l; √2·c·μ; tr S) as one vector, an isometry of the norms above."""
     size = moment.shape[0]
     parts = [moment[lower_triangle(size)] * factors(size)]
     if mean is not None:
-        parts.append(math.sqrt(2.0) * MEAN_WEIGHT * mean)
+        parts.append(math.sqrt(2.0) * mean_weight * mean)
     return np.concatenate([*parts, [trace]])
 
 
-def unpack(vector: Array, n_features: int, *, with_mean: bool) -> tuple[Array, Array | None, float]:
+def unpack(
+    vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
+) -> tuple[Array, Array | None, float]:
     """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
     rows, columns = lower_triangle(n_features)
     moment = np.empty((n_features, n_features))
@@ -169,7 +176,7 @@ def unpack(vector: Array, n_features: int, *, with_mean: bool) -> tuple[Array, A
     mean = None
     if with_mean:
         scaled = vector[rows.size : rows.size + n_features]
-        mean = scaled / (math.sqrt(2.0) * MEAN_WEIGHT)
+        mean = scaled / (math.sqrt(2.0) * mean_weight)
     return moment, mean, float(vector[-1])
 
 

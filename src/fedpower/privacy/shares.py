@@ -212,7 +212,11 @@ def sum_noise(
 def _share(budget: Budget, n_silos: int, shift: int) -> IntegerNoise:
     """Return the noise of one of m silos where G is divided by 2^shift."""
     whole = integer_noise(
-        budget.multiplier, with_mean=budget.center, shift=shift, n_features=budget.n_features
+        budget.multiplier,
+        with_mean=budget.center,
+        shift=shift,
+        n_features=budget.n_features,
+        mean_weight=budget.mean_weight,
     )
     return whole.with_diagonal(_least_share(whole.diagonal, n_silos - budget.colluders))
 

@@ -299,6 +299,56 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskTally:
+    """Asks for one of the sums that private preparation finds offset, scale and bound from.
+
+    Attributes
+    ----------
+    stage
+        Which of them (`fedpower.data.survey`).
+    low, high
+        Ranges of the columns, from the second stage on.
+    offset, scale
+        What columns are centred on and divided by, in the last one.
+    """
+
+    kind: ClassVar[str] = "ask-tally"
+    stage: str
+    low: Array | None = None
+    high: Array | None = None
+    offset: Array | None = None
+    scale: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """A silo's noised whole numbers, in answer to one stage of preparation."""
+
+    kind: ClassVar[str] = "tally"
+    counts: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPreparedMoment:
+    """Asks for the moment of rows that are treated by what preparation found.
+
+    Attributes
+    ----------
+    low, high, offset, scale
+        Of the columns.
+    bound
+        B, to which the norm of a row is clipped.
+    """
+
+    kind: ClassVar[str] = "ask-prepared-moment"
+    low: Array
+    high: Array
+    offset: Array
+    scale: Array
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A silo's answer to what it will not do, in one sentence without any content of its rows."""
 
@@ -306,13 +356,25 @@ class Refusal:
     reason: str
 
 
-Question = Enrol | AskMean | AskSteps | AskMoment | AskFactor | CallRoll | AskMasked | AskSum
+Question = (
+    Enrol
+    | AskMean
+    | AskSteps
+    | AskMoment
+    | AskFactor
+    | AskTally
+    | AskPreparedMoment
+    | CallRoll
+    | AskMasked
+    | AskSum
+)
 Answer = (
     Enrolment
     | MeanRow
     | LocalSteps
     | PackedMoment
     | Factor
+    | Tally
     | Present
     | MaskedMoment
     | MaskedSum
@@ -332,6 +394,9 @@ BODIES: dict[str, type[Any]] = {
         PackedMoment,
         AskFactor,
         Factor,
+        AskTally,
+        Tally,
+        AskPreparedMoment,
         CallRoll,
         Present,
         AskMasked,

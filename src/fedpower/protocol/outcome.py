@@ -61,7 +61,10 @@ def with_noise(
         return replace(
             settings,
             noise=lambda sizes: pooled_std(budget, sizes, study.weights),
-            smoothing=lambda sizes: smoothing(
+            # The public sees the code book too, which is no part of that sum.
+            smoothing=None
+            if study.preparation
+            else lambda sizes: smoothing(
                 budget, sizes.values(), masses(sizes, study.weights).values()
             ),
             kept=kept,

@@ -38,6 +38,9 @@ def budget_of(study: Study) -> Budget | None:
         n_sharing=len(study.identities) if study.aggregation == "secure" else None,
         colluders=study.colluders,
         sums=study.sums,
+        preparation=study.preparation,
+        n_open=study.n_open,
+        mean_weight=study.mean_weight,
     )
 
 
@@ -196,15 +199,29 @@ def state_privacy(
         delta=budget.delta,
         protections=tuple(rows),
         public=public,
-        notes=(USED_BEFORE,) if summed and used_before else (),
+        notes=(
+            *((USED_BEFORE,) if summed and used_before else ()),
+            *((preparation_note(budget),) if budget.preparation else ()),
+        ),
         assumptions=assumptions,
+    )
+
+
+def preparation_note(budget: Budget) -> str:
+    """Return what private preparation took of the budget, for a statement."""
+    alone = epsilon_of(budget.preparation_mu, budget.delta - budget.n_releases * budget.slack_delta)
+    return (
+        "offset, scale and bound of the columns were found privately, out of the same epsilon: for "
+        f"{sum(budget.preparation):.1%} of the budget (of mu squared), which alone is "
+        f"epsilon={alone:.3g}; the code book that holds them is public, and later fits may use it "
+        "without paying for it again"
     )
 
 
 def study_mu(budget: Budget, n_rows: int) -> float:
     """Return what everything that a silo of ``n_rows`` releases in the study costs together."""
     if budget.mode == "moment":
-        return budget.mu
+        return budget.total_mu
     steps = budget.product_mu(n_rows) * math.sqrt(budget.n_steps)
     return math.hypot(steps, budget.mu) if budget.center else steps
 
@@ -251,7 +268,9 @@ def public_facts(study: Study) -> tuple[str, ...]:
     return (
         f"the study's terms, hash {study.digest[:12]}{booked}",
         "the number of rows of each silo",
-        "the columns, the row bound and any scales given",
+        "the columns, the ranges given, and the code book that preparation found"
+        if study.preparation
+        else "the columns, the row bound and any scales given",
     )
 
 

@@ -8,11 +8,12 @@ could be) cannot be told from the truth, and is not looked for.
 import functools
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.survey import CELL_SIDE, Stage, StageKind
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
@@ -23,8 +24,10 @@ from fedpower.protocol.messages import (
     AskMasked,
     AskMean,
     AskMoment,
+    AskPreparedMoment,
     AskSteps,
     AskSum,
+    AskTally,
     CallRoll,
     Enrol,
     Enrolment,
@@ -37,6 +40,7 @@ from fedpower.protocol.messages import (
     PackedMoment,
     Present,
     Question,
+    Tally,
 )
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
@@ -50,6 +54,8 @@ ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskSteps: (LocalSteps,),
     AskMoment: (PackedMoment,),
     AskFactor: (Factor,),
+    AskTally: (Tally,),
+    AskPreparedMoment: (PackedMoment,),
     CallRoll: (Present,),
     AskMasked: (MaskedMoment, KeyGone),
     AskSum: (MaskedSum, KeyGone),
@@ -117,6 +123,9 @@ def problem_with(
         size = study.sums[question.index].size
         found = _array("a masked sum", body.words, (size,), np.uint64)
         return found or _charged(body.charged, study, least=1)
+    if isinstance(body, Tally):
+        assert isinstance(question, AskTally)
+        return _tally(body, question, study, n_rows or 1)
     peak = _peak(study, n_rows or 1)
     if isinstance(body, MeanRow):
         return _numbers("a mean", body.mean, (study.n_features,), peak.mean)
@@ -265,9 +274,25 @@ def _factor(body: Factor, study: Study, peak: _Peak, n_rows: int) -> str | None:
         found = _must("a factor", "no mean beside it in a study that does not centre", "one")
     if found is not None:
         return found
-    told = float(np.vdot(body.factor, body.factor))
-    slack = ROUNDING * (told + (0.0 if body.mean is None else float(body.mean @ body.mean)))
-    return _scalar("a total variance", body.total_variance, told - slack, told + slack)
+    squares = float(np.vdot(body.factor, body.factor))
+    slack = ROUNDING * (squares + (0.0 if body.mean is None else float(body.mean @ body.mean)))
+    return _scalar("a total variance", body.total_variance, squares - slack, squares + slack)
+
+
+def _tally(body: Tally, ask: AskTally, study: Study, n_rows: int) -> str | None:
+    """Return what is wrong with the whole numbers of a stage of preparation."""
+    budget = budget_of(study)
+    assert budget is not None, "only a private study prepares"
+    places = np.arange(study.n_open)
+    stage = Stage(
+        kind=cast("StageKind", ask.stage), n_features=study.n_features, open_columns=places
+    )
+    scales = budget.stage_scales(ask.stage, CELL_SIDE)
+    most = n_rows * (CELL_SIDE**2 if ask.stage == "means" else 1)
+    found = _numbers("a tally", body.counts, (stage.size,), most + LARGEST_DRAW * max(scales))
+    if found is None and not (body.counts == np.rint(body.counts)).all():
+        return _must("a tally", "whole numbers", "others")
+    return found
 
 
 def _steps(body: LocalSteps, ask: AskSteps, study: Study, peak: _Peak) -> str | None:

@@ -8,12 +8,14 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.exact_moment import ExactMoments
+from fedpower.data.rows import RowTreatment
+from fedpower.data.survey import CELL_SIDE, Stage, Survey
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import lower_triangle, misalignment, orth, rotation
 from fedpower.linalg.words import Words
@@ -22,6 +24,7 @@ from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import Noised, NoiseSource, perturb
+from fedpower.privacy.preparation import perturb_stage
 from fedpower.privacy.sensitivity import unpack
 from fedpower.protocol.messages import (
     AskSteps,
@@ -30,6 +33,7 @@ from fedpower.protocol.messages import (
     MeanRow,
     Message,
     PackedMoment,
+    Tally,
     decode,
     encode,
     read_only,
@@ -331,18 +335,119 @@ class MomentReleases(ChargedReleases):
             return len(name).to_bytes(2, "little") + name + vector.astype("<f8").tobytes()
 
         raw = self._ledger.release(
-            key=self._key("moment", self._study.moment_terms.encode()),
+            key=self._key("moment", *self._terms),
             purpose="moment, mean and trace" if with_mean else "moment and trace",
             study=self._booked_as,
             data=self._data,
             mu=budget.mu,
             slack_delta=budget.slack_delta,
+            study_mu=budget.total_mu if budget.preparation else None,
             payload=payload,
         )
         length = int.from_bytes(raw[:2], "little")
         self._made_for = raw[2 : 2 + length].decode()
         vector = np.frombuffer(raw[2 + length :], dtype="<f8")
-        return unpack(vector, budget.n_features, with_mean=with_mean)
+        return unpack(
+            vector, budget.n_features, with_mean=with_mean, mean_weight=budget.mean_weight
+        )
+
+    @property
+    def _terms(self) -> tuple[bytes, ...]:
+        """What the noised moment depends on beside the rows."""
+        return (self._study.moment_terms.encode(),)
+
+
+class PreparedReleases(MomentReleases):
+    """Mode ``moment`` where the run itself finds offset, scale and bound: four tallies, then the moment.
+
+    Each is charged by itself, and all of them together are what the study may cost: a coordinator that
+    asks one of them in two ways is refused by the ledger (`study_mu`).
+
+    Parameters
+    ----------
+    survey
+        The silo's rows, whose treatment is not known yet.
+    study, budget, ledger, source, data
+        See :class:`ChargedReleases`.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        study: Study,
+        budget: Budget,
+        *,
+        ledger: Ledger,
+        source: NoiseSource,
+        data: DataVersion | None,
+    ) -> None:
+        super().__init__(
+            cast("Moment", survey), study, budget, ledger=ledger, source=source, data=data
+        )
+        self._survey = survey
+        self._rule: RowTreatment | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows."""
+        return self._survey.n_rows
+
+    def tally(self, stage: Stage) -> Tally:
+        """Return the noised whole numbers that answer one stage."""
+        budget = self._budget
+        exact = self._survey.tally(stage)
+
+        def payload() -> bytes:
+            noised = perturb_stage(exact, budget.stage_scales(stage.kind, CELL_SIDE), self._source)
+            return noised.astype("<i8").tobytes()
+
+        question = (
+            b"" if part is None else np.ascontiguousarray(part, dtype="<f8").tobytes()
+            for part in (stage.low, stage.high, stage.offset, stage.scale)
+        )
+        raw = self._ledger.release(
+            key=self._key(
+                "tally", self._study.moment_terms.encode(), stage.kind.encode(), *question
+            ),
+            purpose=f"preparation: {stage.kind}",
+            study=self._booked_as,
+            data=self._data,
+            mu=budget.stage_mu(stage.kind),
+            slack_delta=budget.slack_delta,
+            study_mu=budget.total_mu,
+            payload=payload,
+        )
+        return Tally(counts=read_only(np.frombuffer(raw, dtype="<i8").astype(np.float64)))
+
+    def prepared_moment(self, treatment: RowTreatment, *, run: str) -> PackedMoment:
+        """Return the noised moment of rows treated so."""
+        if self._rule != treatment:
+            self._rule, self._summary = treatment, None
+            self._moment = self._survey.treated(treatment)
+        return super().moment(run=run)
+
+    def mean(self, *, run: str) -> MeanRow:
+        """Refuse: there is no mean before rows are prepared."""
+        raise ProtocolError(NOT_PREPARED)
+
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+        """Refuse: there is no moment before rows are prepared."""
+        raise ProtocolError(NOT_PREPARED)
+
+    def moment(self, *, run: str) -> PackedMoment:
+        """Refuse: there is no moment before rows are prepared."""
+        raise ProtocolError(NOT_PREPARED)
+
+    @property
+    def _terms(self) -> tuple[bytes, ...]:
+        assert self._rule is not None, "a moment is asked for with its treatment"
+        return (*super()._terms, self._rule.digest().encode())
+
+
+NOT_PREPARED = (
+    "a study that prepares rows privately must be asked for its tallies and then for the moment of rows "
+    "so prepared, got another question; ask those"
+)
 
 
 Body = TypeVar("Body", MeanRow, LocalSteps)

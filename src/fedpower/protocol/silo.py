@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.rows import RowTreatment
+from fedpower.data.survey import STAGES, Stage, Survey
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
 from fedpower.privacy.data_version import DataVersion
@@ -22,8 +24,10 @@ from fedpower.protocol.messages import (
     AskMasked,
     AskMean,
     AskMoment,
+    AskPreparedMoment,
     AskSteps,
     AskSum,
+    AskTally,
     CallRoll,
     Enrol,
     Enrolment,
@@ -36,7 +40,13 @@ from fedpower.protocol.messages import (
     read_only,
 )
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import ExactReleases, Moment, MomentReleases, StepReleases
+from fedpower.protocol.releases import (
+    ExactReleases,
+    Moment,
+    MomentReleases,
+    PreparedReleases,
+    StepReleases,
+)
 from fedpower.protocol.roll import Exchanging, Identity, exchanged
 from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.study import Study
@@ -44,6 +54,9 @@ from fedpower.protocol.study import Study
 Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
+
+LARGEST_CELL = 1e150
+"""Of ranges, offsets, scales and bounds that a coordinator may send."""
 
 MOST_LOCAL_STEPS = 10_000
 """A bound on the work one question can make a silo do."""
@@ -170,6 +183,13 @@ class Silo:
                 return releases.moment(run=message.run)
             case AskFactor():
                 return releases.factor()
+            case AskTally() | AskPreparedMoment():
+                if not isinstance(releases, PreparedReleases):
+                    return Refusal(
+                        reason="a tally must be asked for in a study that prepares rows privately, got "
+                        "one whose treatment is agreed on; ask for the moment"
+                    )
+                return _prepared(message.body, self.study, releases, run=message.run)
             case CallRoll() | AskMasked() | AskSum():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "
@@ -234,6 +254,62 @@ class Silo:
         return None
 
 
+def _prepared(
+    body: AskTally | AskPreparedMoment, study: Study, releases: PreparedReleases, *, run: str
+) -> Answer:
+    """Return the answer to a question of preparation, or why it is none.
+
+    Whatever ranges, offsets and scales it has, a row moves the answer by no more than the noise is made
+    for; they are looked over so that nothing can fail on them afterwards.
+    """
+    given = [getattr(body, name) for name in ("low", "high", "offset", "scale")]
+    vectors = [each for each in given if each is not None]
+    expected = 4
+    if isinstance(body, AskTally):
+        if body.stage not in STAGES:
+            return Refusal(
+                reason=f"a tally must be one of {', '.join(STAGES)}, got another; ask one of them"
+            )
+        stage = body.stage
+        expected = {"octaves": 0, "bins": 2, "means": 2, "norms": 4}[stage]
+        if stage in ("octaves", "bins") and study.n_open == 0:
+            return Refusal(reason="every column of this study has a range; ask for means")
+    if [each is not None for each in given] != [place < expected for place in range(4)] or any(
+        each.dtype != np.float64
+        or each.shape != (study.n_features,)
+        or not (np.abs(each) <= LARGEST_CELL).all()
+        for each in vectors
+    ):
+        return Refusal(
+            reason=f"a question of preparation must have {expected} vectors of {study.n_features} finite "
+            "numbers, got others; send what the answers before give"
+        )
+    low, high, offset, scale = given
+    if low is not None and not (low < high).all():
+        return Refusal(reason="a range must have its smaller end first, got another; send such")
+    if scale is not None and not (scale >= 1 / LARGEST_CELL).all():
+        return Refusal(reason="a scale must be positive, got another; send such")
+    if isinstance(body, AskPreparedMoment):
+        if not 1 / LARGEST_CELL <= body.bound <= LARGEST_CELL:
+            return Refusal(reason="a bound must be positive and finite, got another; send such")
+        return releases.prepared_moment(
+            RowTreatment(center=offset, scale=scale, row_norm=body.bound, low=low, high=high),
+            run=run,
+        )
+    places = [place for place, known in enumerate(study.ranges) if known is None]
+    return releases.tally(
+        Stage(
+            kind=stage,
+            n_features=study.n_features,
+            open_columns=np.array(places, dtype=np.intp),
+            low=low,
+            high=high,
+            offset=offset,
+            scale=scale,
+        )
+    )
+
+
 def _summed(message: Message, releases: SecureReleases) -> Answer:
     """Return the answer in a study of which nothing leaves but a part of a secure sum."""
     match message.body:
@@ -263,7 +339,7 @@ def _cleaned(ask: AskSteps) -> AskSteps:
 
 def assemble(
     name: str,
-    moment: Moment,
+    moment: Moment | Survey,
     study: Study,
     *,
     ledger: Ledger | None,
@@ -310,7 +386,7 @@ def assemble(
 
 def _releases(
     name: str,
-    moment: Moment,
+    moment: Moment | Survey,
     study: Study,
     *,
     ledger: Ledger | None,
@@ -322,7 +398,13 @@ def _releases(
 ) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private."""
     budget = budget_of(study)
+    if isinstance(moment, Survey) != bool(study.preparation):
+        raise InputError(
+            f"the rows of silo {name!r} must be read to be prepared in a study that prepares them, and "
+            "only there, got another; read them as the study says"
+        )
     if budget is None:
+        assert not isinstance(moment, Survey), "only a private study prepares"
         return ExactReleases(moment, center=study.center)
     if ledger is None:
         raise InputError(
@@ -340,6 +422,8 @@ def _releases(
         "source": source or SystemNoise(),
         "data": data,
     }
+    if isinstance(moment, Survey):
+        return PreparedReleases(moment, study, budget, **means)
     if study.aggregation == "secure":
         if identity is None:
             raise InputError(

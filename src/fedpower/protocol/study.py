@@ -9,11 +9,15 @@ from typing import Literal, NamedTuple
 
 from fedpower.errors import InputError, is_showable
 from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.sensitivity import summary_size
+from fedpower.privacy.preparation import STAGES
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
 
 NoiseMode = Literal["none", "paper", "step", "moment"]
 NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
+
+PREPARED = "found by private preparation"
+"""The treatment of a study that finds it."""
 
 Aggregation = Literal["plain", "secure"]
 SECURE_TERMS = ("aggregation", "colluders", "identities", "min_silos", "attempts")
@@ -84,6 +88,16 @@ class Study:
         moment alone.
     weights
         How silos weigh in what is pooled: by their ``rows``, or such that the ``noise`` is least.
+    preparation
+        Shares of the budget (of μ²) that the stages of private preparation spend before the moment; empty
+        where the treatment is agreed on. ``treatment`` then is `PREPARED`: the run finds it.
+    ranges
+        Of such a study: by column what people know that its cells lie between, or None.
+    roster
+        Of such a study without an agreement: digest of the silos' names and sizes. What is asked in the
+        light of others' answers belongs to those silos.
+    mean_weight
+        c of the joint release of moment, mean and trace.
     """
 
     columns: tuple[str, ...] | None
@@ -103,6 +117,10 @@ class Study:
     attempts: int = 1
     weights: Weights = "rows"
     sums: tuple[SumTerms, ...] = ()
+    preparation: tuple[float, ...] = ()
+    ranges: tuple[tuple[float, float] | None, ...] = ()
+    roster: str = ""
+    mean_weight: float = MEAN_WEIGHT
 
     def __post_init__(self) -> None:
         if self.weights != "rows" and self.aggregation == "secure":
@@ -134,7 +152,38 @@ class Study:
                     "names of columns and silos must hold no control characters, got "
                     f"{name!a}; rename it"
                 )
+        self._check_preparation()
         self._check_aggregation()
+
+    def _check_preparation(self) -> None:
+        if not self.preparation and not self.ranges:
+            return
+        if self.noise != "moment" or self.treatment != PREPARED:
+            raise InputError(
+                "private preparation must go with noise='moment' and with no treatment that was agreed "
+                f"on, got noise={self.noise!r}; give a code book instead"
+            )
+        if len(self.preparation) != len(STAGES) or len(self.ranges) != self.n_features:
+            raise InputError(
+                f"private preparation must have {len(STAGES)} shares and a range or none for each of the "
+                f"{self.n_features} columns, got {len(self.preparation)} and {len(self.ranges)}; prepare "
+                "anew"
+            )
+        opened = self.n_open > 0
+        asked = (opened, opened, True, True)
+        if (
+            any((share > 0) != ask for share, ask in zip(self.preparation, asked, strict=True))
+            or sum(self.preparation) >= 1
+        ):
+            raise InputError(
+                "shares of preparation must be positive for what is asked, and below 1 together, got "
+                f"{self.preparation}; leave them to the study"
+            )
+
+    @property
+    def n_open(self) -> int:
+        """How many columns preparation finds a range for."""
+        return sum(known is None for known in self.ranges)
 
     def _check_aggregation(self) -> None:
         if self.aggregation not in ("plain", "secure"):
@@ -220,7 +269,19 @@ class Study:
     @property
     def moment_terms(self) -> str:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
-        return _digest(self, ("columns", "n_features", "center", "treatment", "epsilon", "delta"))
+        names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
+        newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
+        if self.preparation:
+            newer += ("agreement",)
+        return _digest(
+            self, names + tuple(name for name in newer if name not in self._not_prepared)
+        )
+
+    @property
+    def _not_prepared(self) -> set[str]:
+        """Newer terms that this study leaves alone: it keeps the hash that it had without them."""
+        left = set() if self.preparation else {"preparation", "ranges", "roster"}
+        return left | ({"mean_weight"} if self.mean_weight == MEAN_WEIGHT else set())
 
     @property
     def ledger_name(self) -> str:
@@ -247,6 +308,7 @@ def _whole_digest(study: Study) -> str:
         left_out.add("weights")
     if not study.sums:  # likewise those of one sum
         left_out.add("sums")
+    left_out |= study._not_prepared
     names = (field.name for field in fields(study))
     return _digest(study, tuple(name for name in names if name not in left_out))
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError
+from fedpower.report.codebook_file import rendered
 from fedpower.report.findings import Findings
 from fedpower.report.page import page
 from fedpower.report.page.summary import schema_error
@@ -22,8 +23,12 @@ ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
     "privacy.txt",
     "report.html",
 )
+CODE_BOOK = "codebook.toml"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
-"""All that a result folder holds."""
+"""What every result folder holds."""
+
+KNOWN = (*FILES, CODE_BOOK)
+"""All that one may hold: a code book where the fit found one."""
 
 
 def write_files(place: Path, result: Findings) -> None:
@@ -66,6 +71,9 @@ def write_files(place: Path, result: Findings) -> None:
     )
     text = json.dumps(result.run, indent=2, allow_nan=False, ensure_ascii=False)
     (place / RUN).write_text(text + "\n", encoding="utf-8")
+    book = result.code_book
+    if book is not None:
+        (place / CODE_BOOK).write_text(rendered(book), encoding="utf-8")
     (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
     (place / REPORT).write_text(page(result), encoding="utf-8", newline="\n")
 

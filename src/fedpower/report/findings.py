@@ -15,11 +15,13 @@ from fedpower.data import (
     columns_of_fit,
     open_source,
 )
+from fedpower.data.codebook import CodeBook
 from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.study import Study
+from fedpower.report.codebook_file import code_book_of_record
 from fedpower.report.record import privacy_of, rounds_of, study_of
 
 Array = NDArray[np.float64]
@@ -195,6 +197,11 @@ class Findings:
     def study(self) -> Study:
         """The terms of the fit, held against the hash that the record gives."""
         return study_of(self.run)
+
+    @property
+    def code_book(self) -> CodeBook | None:
+        """Offsets, scales, ranges and bound that the fit found privately; None where it found none."""
+        return code_book_of_record(self.run)
 
     @property
     def privacy(self) -> PrivacyStatement:

@@ -14,6 +14,7 @@ from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import noise_edge
+from fedpower.protocol.solvers.upload import spread_noise
 from fedpower.protocol.study import Study
 from fedpower.report.record import FORMAT, plain, versions
 from fedpower.report.result import Result
@@ -50,18 +51,24 @@ def result_of(
     solution, width = outcome.solution, outcome.study.n_features
     n_samples = sum(solution.sizes.values())
     bound = treatment.row_norm or 1.0
+    scale = np.ones(width) if treatment.scale is None else treatment.scale
+    to_mean, deviations = bound * scale, solution.deviations
+    gain = 1.0
+    if deviations is not None:
+        # Rows are divided by what gives every column variance 1: units of the bound are in that.
+        scale, bound, gain = scale * bound * deviations, 1.0, spread_noise(deviations)
     values = np.maximum(solution.values[: solution.rank], 0.0)
     to_variance = bound**2 * n_samples / (n_samples - 1 if parameters.centers else n_samples)
     # Noise can make the parts add up to more than the total that was noised beside them.
     total = max(solution.total_variance, float(values.sum()))
     ratios = values / total if total > 0 else np.full_like(values, np.nan)
     middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
-    edge = noise_edge(outcome.study, solution.sizes, float(np.linalg.norm(middle))) * to_variance
+    edge = noise_edge(outcome.study, solution.sizes, float(np.linalg.norm(middle)))
+    edge *= to_variance * gain
     spectrum = solution.values if solution.spectrum is None else solution.spectrum
     if not treatment.normalize:
         public = np.zeros(width) if treatment.center is None else treatment.center
-        scale = np.ones(width) if treatment.scale is None else treatment.scale
-        middle = public + middle * bound * scale
+        middle = public + middle * to_mean
     denoised, shares = _without_noise(outcome, values, ratios)
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
@@ -70,7 +77,7 @@ def result_of(
         singular_values=np.sqrt(values * n_samples) * bound,
         mean=middle,
         feature_names=feature_names,
-        scale=treatment.scale,
+        scale=treatment.scale if deviations is None else scale,
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
@@ -129,6 +136,7 @@ def _record(
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "rounds": rounds,
         "privacy": plain(outcome.privacy.as_dict()),
+        **({} if solution.code_book is None else {"code_book": plain(asdict(solution.code_book))}),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedpower.report.atomic import new_folder
-from fedpower.report.files import FILES, write_files
+from fedpower.report.files import KNOWN, write_files
 from fedpower.report.findings import Findings
 from fedpower.report.record import with_origin
 
@@ -57,7 +57,7 @@ class Result(Findings):
         force
             Whether an earlier result in the folder is replaced.
         """
-        with new_folder(Path(folder), known=FILES, force=force) as place:
+        with new_folder(Path(folder), known=KNOWN, force=force) as place:
             write_files(place, self)
         return Path(folder)
 

@@ -6,26 +6,35 @@ from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
 from fedpower.protocol.solvers.shared import Solution
-from fedpower.protocol.solvers.upload import SecureSettings, UploadSettings, secure, upload
+from fedpower.protocol.solvers.upload import (
+    PrepareSettings,
+    SecureSettings,
+    UploadSettings,
+    preparation,
+    secure,
+    upload,
+)
 
 SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings
 
 __all__ = [
     "KrylovSettings",
     "PowerSettings",
+    "PrepareSettings",
     "SecureSettings",
     "Solution",
     "SolverSettings",
     "UploadSettings",
     "fedpower",
     "krylov",
+    "preparation",
     "secure",
     "start",
     "upload",
 ]
 
 
-def start(settings: SolverSettings, rng: np.random.Generator) -> Exchange:
+def start(settings: SolverSettings | PrepareSettings, rng: np.random.Generator) -> Exchange:
     """Return the solver that ``settings`` are for, ready to be driven by a coordinator."""
     match settings:
         case PowerSettings():
@@ -36,3 +45,5 @@ def start(settings: SolverSettings, rng: np.random.Generator) -> Exchange:
             return upload(settings, rng)
         case SecureSettings():
             return secure(settings, rng)
+        case PrepareSettings():
+            return preparation(settings, rng)

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.codebook import CodeBook
 from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.subspace import Alignment
@@ -46,6 +47,10 @@ class Solution:
         What stands above the noise, where that can be told; else None.
     remarks
         Sentences on numbers that are not to be trusted, and on silos that look like one.
+    deviations
+        What columns of treated rows were divided by to have variance 1; None where they were not.
+    code_book
+        What the run found about the columns, where it prepared them; else None.
     """
 
     basis: Array
@@ -62,6 +67,8 @@ class Solution:
     spectrum: Array | None = None
     signal: Signal | None = None
     remarks: tuple[str, ...] = ()
+    deviations: Array | None = None
+    code_book: CodeBook | None = None
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

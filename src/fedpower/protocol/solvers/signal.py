@@ -68,6 +68,7 @@ def find_signal(
     std: float,
     n_features: int | None = None,
     center_norm: float | None = None,
+    mean_weight: float = MEAN_WEIGHT,
 ) -> Signal:
     """Return what stands above the noise of a pooled moment Â = A + noise, or of a compression of it.
 
@@ -79,7 +80,7 @@ def find_signal(
     identity, and at most r where it is one plus r larger eigenvalues.
 
     Proof. Let E be the noise of the second moment and e that of the mean μ̂ (entries of variance
-    σ²/(2c²), c = `MEAN_WEIGHT`), so Â − A = E − μ̂eᵀ − eμ̂ᵀ + eeᵀ. With w = −μ̂ᵀu/c and F the matrix
+    σ²/(2c²), c the mean's weight), so Â − A = E − μ̂eᵀ − eμ̂ᵀ + eeᵀ. With w = −μ̂ᵀu/c and F the matrix
     that has E, ce and 0 for its blocks, uᵀ(Â − A)u = (u, w)ᵀF(u, w) + (eᵀu)² ≤ q(1 + (μ̂ᵀu/c)²) + ρ² for
     every unit u, once λ_max(F) ≤ q and ‖e‖ ≤ ρ. F has the noise of `goe_quantile` for d + 1 but for its
     last entry; were that drawn too, it would be positive half of the time and then only raise λ_max: so
@@ -103,6 +104,8 @@ def find_signal(
         σ of the pooled release: the diagonal's noise, √2 times that off it.
     n_features, center_norm
         d and ‖μ̂‖ of a compression.
+    mean_weight
+        c.
     """
     values, vectors = pairs
     dim = values.size if n_features is None else n_features
@@ -113,11 +116,11 @@ def find_signal(
         shown, correction = values, 0.0
     else:
         reach = std * goe_quantile(dim + 1, (LEVEL - 2 * _SIDE_LEVEL) / 2)
-        mean_std = std / (math.sqrt(2.0) * MEAN_WEIGHT)
+        mean_std = std / (math.sqrt(2.0) * mean_weight)
         mean_reach = mean_std * math.sqrt(scipy.stats.chi2.isf(_SIDE_LEVEL, dim))
-        steep = reach / MEAN_WEIGHT**2
+        steep = reach / mean_weight**2
         shown = eigenvalues(moment - steep * np.outer(center, center))
-        inflation[: vectors.shape[1]] += (center @ vectors / MEAN_WEIGHT) ** 2
+        inflation[: vectors.shape[1]] += (center @ vectors / mean_weight) ** 2
         length = float(np.linalg.norm(center)) if center_norm is None else center_norm
         trace += 2.0 * length * mean_reach
         reach += mean_reach**2

@@ -4,19 +4,31 @@ Cheapest in bytes while d is small, exact, and free of any bias from heterogenei
 is the release that `moment` mode makes anyway.
 """
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
+import scipy.optimize
 from numpy.typing import NDArray
 
+from fedpower.data.codebook import CodeBook
+from fedpower.data.survey import CELL_SIDE
 from fedpower.errors import Sentence
 from fedpower.linalg import lower_triangle
 from fedpower.privacy.publication import Smoothing, key_of
-from fedpower.privacy.sensitivity import pack, unpack
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
 from fedpower.protocol.exchange import Ask, Exchange, Round
-from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
+from fedpower.protocol.messages import (
+    AskMoment,
+    AskPreparedMoment,
+    AskTally,
+    PackedMoment,
+    Tally,
+    read_only,
+)
+from fedpower.protocol.preparation import find_code_book, pooled_answer
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
@@ -43,6 +55,12 @@ class UploadSettings:
         Whether the silos have ledgers that outlive this run, so that the same releases can be had again.
     weights
         How silos weigh in the pooled moment.
+    preparation
+        The study, where rows are prepared privately before the moment; else None.
+    mean_weight
+        c of the joint release of moment, mean and trace.
+    standardize
+        Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
     """
 
     n_features: int
@@ -52,6 +70,9 @@ class UploadSettings:
     smoothing: Callable[[Mapping[str, int]], Smoothing | None] | None = None
     kept: bool = True
     weights: Weights = "rows"
+    preparation: Study | None = None
+    mean_weight: float = MEAN_WEIGHT
+    standardize: bool = False
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -63,15 +84,29 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     """
     del rng  # nothing is random here
     sizes = yield from enrol()
-    opened = yield Ask(body=AskMoment(), silos=tuple(sizes), step=1)
+    book = None
+    question: AskMoment | AskPreparedMoment = AskMoment()
+    if settings.preparation is not None:
+        book, sizes = yield from prepare(settings.preparation, sizes)
+        question = AskPreparedMoment(
+            low=book.low, high=book.high, offset=book.offset, scale=book.scale, bound=book.bound
+        )
+    opened = yield Ask(body=question, silos=tuple(sizes), step=1)
     answers: dict[str, PackedMoment] = opened.answers
     moment, center, total = pool(answers, masses(sizes, settings.weights), settings.n_features)
     opened.notes["change"] = 0.0
     heard = {name: sizes[name] for name in answers}
     smooth = None if settings.smoothing is None else settings.smoothing(heard)
     if smooth is not None:
-        moment, center, total = smoothed(moment, center, total, smooth, key=_key(answers))
-    remarks = [] if settings.noise is not None else [*_copies(answers, heard), *imprecise(moment)]
+        weight = settings.mean_weight
+        moment, center, total = smoothed(
+            moment, center, total, smooth, key=_key(answers), mean_weight=weight
+        )
+    remarks = []
+    if settings.noise is None:
+        remarks = _copies(answers, heard)
+        # Columns are divided by their own deviations before anything is lost beside another.
+        remarks += [] if settings.standardize else imprecise(moment)
     return decompose(
         moment,
         center=center,
@@ -82,7 +117,68 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         noise_std=0.0 if settings.noise is None else settings.noise(heard),
         kept=settings.kept,
         remarks=tuple(remarks),
+        mean_weight=settings.mean_weight,
+        standardize=settings.standardize,
+        code_book=book,
     )
+
+
+def prepare(
+    study: Study, sizes: dict[str, int]
+) -> Generator[Ask, Round, tuple[CodeBook, dict[str, int]]]:
+    """Return the code book that the silos' tallies give, and the silos that answered all of them.
+
+    Who misses a tally is asked for nothing more: what it told stays in the sums it was in.
+    """
+    budget = budget_of(study)
+    assert budget is not None, "only a private study prepares"
+    search = find_code_book(budget, study.columns, study.ranges)
+    stage = next(search)
+    while True:
+        ask = AskTally(
+            stage=stage.kind,
+            low=_sent(stage.low),
+            high=_sent(stage.high),
+            offset=_sent(stage.offset),
+            scale=_sent(stage.scale),
+        )
+        opened = yield Ask(body=ask, silos=tuple(sizes), step=0)
+        answers: dict[str, Tally] = opened.answers
+        sizes = {name: sizes[name] for name in answers}
+        answered = pooled_answer(
+            {name: each.counts for name, each in answers.items()},
+            sizes,
+            budget.stage_scales(stage.kind, CELL_SIDE),
+        )
+        try:
+            stage = search.send(answered)
+        except StopIteration as stop:
+            return stop.value, sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareSettings:
+    """Preparation alone, for a code book that later fits use.
+
+    Attributes
+    ----------
+    study
+        The terms: those of the fit that it would be a part of, whose moment is not asked for.
+    """
+
+    study: Study
+
+
+def preparation(settings: PrepareSettings, rng: np.random.Generator) -> Exchange:
+    """Return the code book that the silos' tallies give, and nothing after it."""
+    del rng  # nothing is random here
+    sizes = yield from enrol()
+    book, _ = yield from prepare(settings.study, sizes)
+    return book
+
+
+def _sent(values: Array | None) -> Array | None:
+    return None if values is None else read_only(values)
 
 
 def _copies(answers: dict[str, PackedMoment], sizes: dict[str, int]) -> list[str]:
@@ -145,6 +241,9 @@ def decompose(
     noise_std: float = 0.0,
     kept: bool = True,
     remarks: tuple[str, ...] = (),
+    mean_weight: float = MEAN_WEIGHT,
+    standardize: bool = False,
+    code_book: CodeBook | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
@@ -152,6 +251,13 @@ def decompose(
     components that stand above it (``kept``: see :func:`chosen_rank`).
     """
     dim = moment.shape[0]
+    deviations = None
+    if standardize:
+        deviations = spread_of(moment, noise_std)
+        moment = moment / np.outer(deviations, deviations)
+        total_variance = float(np.trace(moment))
+        noise_std *= spread_noise(deviations)
+    middle = center if center is None or deviations is None else center / deviations
     count = iteration_rank if isinstance(rank, int) else dim
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
@@ -161,9 +267,10 @@ def decompose(
         signal = find_signal(
             moment,
             (spectrum, vectors),
-            center=center,
+            center=middle,
             total_variance=total_variance,
             std=noise_std,
+            mean_weight=mean_weight,
         )
     if not isinstance(rank, int):
         if signal is not None:
@@ -185,11 +292,56 @@ def decompose(
         spectrum=spectrum,
         signal=signal,
         remarks=remarks,
+        deviations=deviations,
+        code_book=code_book,
     )
 
 
+FLOOR_STDS = 2.0
+"""A column's variance is taken to be at least so many standard deviations of its noise."""
+
+CLEAR_STDS = 10.0
+"""One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
+
+
+def spread_of(moment: Array, noise_std: float) -> Array:
+    """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
+
+    A column without variance, where nothing is noised, is divided by 1, as scikit-learn does.
+    """
+    variances = np.diagonal(moment)
+    if noise_std > 0:
+        usual = float(np.median(variances)) / 4.0
+        least = max(FLOOR_STDS * noise_std, min(CLEAR_STDS * noise_std, usual))
+        return np.asarray(np.sqrt(np.maximum(variances, least)))
+    return np.asarray(np.sqrt(np.where(variances > 0, variances, 1.0)))
+
+
+def spread_noise(deviations: Array) -> float:
+    """Return by what the noise's edge grows where columns are divided by their deviations.
+
+    Entries of variance τ²g_jg_l/2, g = 1/v, have a spectrum that ends at x, where
+    x² = τ²/2 · min_r Σ_j g_j/(r(1 − g_jr)) over 0 < r < 1/max g: the edge of the solution m_j of
+    −1/m_j = z + τ²g_j/2 · Σ_l g_lm_l [AEK17]. With equal g it is gτ√(2d), r = 1/2g.
+    """
+    gains = 1.0 / deviations**2
+    gains, unit = gains / gains.max(), float(gains.max())
+
+    def squared(r: float) -> float:
+        return float(np.sum(gains / (1.0 - gains * r)) / r)
+
+    least = scipy.optimize.minimize_scalar(squared, bounds=(1e-9, 1.0 - 1e-9), method="bounded")
+    return unit * math.sqrt(float(least.fun) / (4.0 * gains.size))
+
+
 def smoothed(
-    moment: Array, center: Array | None, total: float, smooth: Smoothing, *, key: bytes
+    moment: Array,
+    center: Array | None,
+    total: float,
+    smooth: Smoothing,
+    *,
+    key: bytes,
+    mean_weight: float = MEAN_WEIGHT,
 ) -> tuple[Array, Array | None, float]:
     """Return a pooled moment, mean and trace with a little noise more: all that may be published.
 
@@ -197,8 +349,10 @@ def smoothed(
     """
     if center is not None:
         moment, total = moment + np.outer(center, center), total + float(center @ center)
-    vector = smooth(pack(moment, center, total), key)
-    moment, center, total = unpack(vector, len(moment), with_mean=center is not None)
+    vector = smooth(pack(moment, center, total, mean_weight), key)
+    moment, center, total = unpack(
+        vector, len(moment), with_mean=center is not None, mean_weight=mean_weight
+    )
     if center is None:
         return moment, None, total
     return moment - np.outer(center, center), read_only(center), total - float(center @ center)
@@ -255,12 +409,15 @@ class SecureSettings:
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
         k, a fraction of variance, or ``"noise"``.
+    standardize
+        See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
     """
 
     study: Study
     rank: Rank
+    standardize: bool = False
     run: str = ""
 
 
@@ -286,7 +443,9 @@ def _solution(vector: Array, sizes: dict[str, int], settings: SecureSettings) ->
     study = settings.study
     budget = budget_of(study)
     assert budget is not None
-    moment, mean, trace = unpack(vector, study.n_features, with_mean=study.center)
+    moment, mean, trace = unpack(
+        vector, study.n_features, with_mean=study.center, mean_weight=study.mean_weight
+    )
     if mean is not None:
         moment -= np.outer(mean, mean)
         trace -= float(mean @ mean)
@@ -299,4 +458,6 @@ def _solution(vector: Array, sizes: dict[str, int], settings: SecureSettings) ->
         iteration_rank=study.iteration_rank,
         noise_std=pooled_std(budget, sizes),
         kept=False,
+        mean_weight=study.mean_weight,
+        standardize=settings.standardize,
     )

@@ -1,0 +1,140 @@
+"""The code book: what preparation found, or people know, about the columns. It is public."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpower.data.columns import public_vector, shown
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Vector
+from fedpower.errors import InputError
+
+Ranges = tuple[tuple[float, float] | None, ...]
+"""By column: what people know that its cells lie between; None where nobody said."""
+
+MEAN_WEIGHT = 0.25
+"""c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CodeBook:
+    """How each column is centred, scaled and bounded, and where these numbers come from.
+
+    Attributes
+    ----------
+    columns
+        Names, in order; None where columns have none.
+    offset, scale
+        What is subtracted from a column, and what it is divided by.
+    low, high
+        What its cells are clipped to first.
+    bound
+        B, to which the norm of a row so treated is clipped.
+    found
+        By column: how these numbers were found.
+    epsilon, delta, mu
+        What finding them cost each silo, all of it; zeros where people gave them.
+    n_rows
+        How many rows it was found from; 0 where it was from none.
+    """
+
+    columns: tuple[str, ...] | None
+    offset: Vector
+    scale: Vector
+    low: Vector
+    high: Vector
+    bound: float
+    found: tuple[str, ...]
+    epsilon: float = 0.0
+    delta: float = 0.0
+    mu: float = 0.0
+    n_rows: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("offset", "scale", "low", "high"):
+            values = np.array(getattr(self, name), dtype=np.float64)
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+        treatment = self.treatment
+        if self.columns is not None and len(self.columns) != treatment.low.size:  # type: ignore[union-attr]
+            raise InputError(
+                f"a code book must have numbers for each of its {len(self.columns)} columns, got "
+                f"{self.offset.size}; make it anew with `fedpower prepare`"
+            )
+
+    @property
+    def treatment(self) -> RowTreatment:
+        """What is done to each row."""
+        return RowTreatment(
+            center=self.offset,
+            scale=self.scale,
+            row_norm=self.bound,
+            low=self.low,
+            high=self.high,
+        )
+
+    def check_columns(self, columns: tuple[str, ...] | None, n_features: int) -> None:
+        """Refuse rows of other columns than these."""
+        if self.columns is not None and columns is not None and columns != self.columns:
+            odd = sorted(set(columns) ^ set(self.columns)) or list(columns)
+            raise InputError(
+                f"a code book must be of the columns of the fit, in their order, got one that differs in "
+                f"{shown(odd)}; prepare these columns"
+            )
+        if self.offset.size != n_features:
+            raise InputError(
+                f"a code book must have numbers for each of the {n_features} columns, got "
+                f"{self.offset.size}; prepare these columns"
+            )
+
+
+def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
+    """Return what was said about each column; whatever is no range, or of no column, is refused.
+
+    Parameters
+    ----------
+    given
+        None; a mapping from names to pairs; one pair for all columns; or a pair, or None, for each.
+    columns, n_features
+        Names of the columns, where they have any, and how many there are.
+    """
+    if given is None:
+        return (None,) * n_features
+    if isinstance(given, Mapping):
+        known = columns or tuple(str(place) for place in range(n_features))
+        unknown = [str(name) for name in given if str(name) not in known]
+        if unknown:
+            raise InputError(
+                f"ranges must be of columns of the fit, got {shown(unknown)}; the columns are "
+                f"{shown(known)}"
+            )
+        return tuple(_range(name, given[name]) if name in given else None for name in known)
+    listed: Sequence[Any] = list(given)
+    if len(listed) == 2 and all(np.ndim(each) == 0 and each is not None for each in listed):
+        return (_range("all columns", listed),) * n_features
+    if len(listed) != n_features:
+        raise InputError(
+            f"ranges must be one for each of the {n_features} columns, got {len(listed)}; give a mapping "
+            "from names to pairs"
+        )
+    return tuple(
+        None if each is None else _range(f"column {place + 1}", each)
+        for place, each in enumerate(listed)
+    )
+
+
+def _range(name: str, given: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in given)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(
+            f"the range of {name} must be two finite numbers, the smaller first, got {given!r}; give "
+            "e.g. (0, 120)"
+        )
+    public_vector("range", [low, high])
+    return low, high

@@ -1,0 +1,225 @@
+"""Sums over rows that tell where their columns lie: whole numbers, before any bound is known.
+
+Preparation asks four questions in turn, each in the light of the answers to those before: in which octave
+do the cells of a column lie, in which of a few bins of the range found, what are their mean and mean
+square within it, how long are the rows then. Each is a sum over rows of a vector of whole numbers that
+depends on one row alone, whatever else there is; `fedpower.privacy.preparation` says how far one row
+moves it, and nothing here needs to be exact for that.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.dask_source import DaskSource
+from fedpower.data.device import Device
+from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, block_rows
+from fedpower.data.local import ON_LATTICE, LocalMoment
+from fedpower.data.passes import enrolled
+from fedpower.data.rows import RowTreatment, row_norms
+from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
+from fedpower.data.watch import UNWATCHED, Watch
+from fedpower.errors import InputError
+
+Integers = NDArray[np.int64]
+StageKind = Literal["octaves", "bins", "means", "norms"]
+STAGES: tuple[StageKind, ...] = ("octaves", "bins", "means", "norms")
+"""In the order in which they are asked."""
+
+OCTAVES = 40
+"""Cells are told apart by size from 2⁻⁴⁰ to 2⁴⁰; smaller ones count as 0, larger ones as the largest."""
+
+N_OCTAVES = 4 * OCTAVES + 1
+"""Octaves of negative numbers, one place for 0, octaves of positive numbers."""
+
+N_BINS = 16
+"""Equal parts of a range."""
+
+CELL_SIDE = 2**12
+"""Q: a cell within its range is a whole number from −Q to Q."""
+
+NORM_STEPS = 4
+"""Bins of norms to a factor of 2."""
+
+NORM_EDGES = 2.0 ** (np.arange(-12, 17) / NORM_STEPS)
+"""Where bins of norms meet, in units of √d."""
+
+N_NORMS = NORM_EDGES.size + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """A question to the rows; all that it holds is public.
+
+    Attributes
+    ----------
+    kind
+        What is asked.
+    open_columns
+        Places of the columns that are asked about in ``octaves`` and ``bins``.
+    low, high
+        Ranges of all columns, from ``bins`` on.
+    offset, scale
+        What rows are centred on and divided by, in ``norms``.
+    """
+
+    kind: StageKind
+    n_features: int
+    open_columns: NDArray[np.intp]
+    low: Vector | None = None
+    high: Vector | None = None
+    offset: Vector | None = None
+    scale: Vector | None = None
+
+    @property
+    def size(self) -> int:
+        """How many whole numbers answer it."""
+        return {
+            "octaves": N_OCTAVES * self.open_columns.size,
+            "bins": N_BINS * self.open_columns.size,
+            "means": 2 * self.n_features,
+            "norms": N_NORMS,
+        }[self.kind]
+
+    def tally(self, block: Block) -> Integers:
+        """Return the sum of what each row of a block counts for.
+
+        In ``octaves`` and ``bins`` a row counts 1 in one place of each open column; in ``norms`` in one
+        place. In ``means`` it adds q_j and q_j² of every column, |q_j| ≤ Q, the q's first.
+        """
+        rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            if self.kind == "octaves":
+                return _counts(octave_of(rows[:, self.open_columns]), N_OCTAVES)
+            assert self.low is not None
+            assert self.high is not None
+            if self.kind == "bins":
+                chosen = self.open_columns
+                part = (rows[:, chosen] - self.low[chosen]) / (self.high - self.low)[chosen]
+                return _counts(np.clip(np.floor(part * N_BINS), 0, N_BINS - 1), N_BINS)
+            if self.kind == "means":
+                half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
+                cells = np.rint(np.clip((rows - middle) / half, -1.0, 1.0) * CELL_SIDE)
+                cells = cells.astype(np.int64)
+                return np.concatenate([cells.sum(axis=0), (cells * cells).sum(axis=0)])
+            assert self.offset is not None
+            assert self.scale is not None
+            moved = (np.clip(rows, self.low, self.high) - self.offset) / self.scale
+            norms = row_norms(moved) / np.sqrt(self.n_features)
+            return np.bincount(np.searchsorted(NORM_EDGES, norms), minlength=N_NORMS)
+
+
+def octave_of(cells: Matrix) -> Integers:
+    """Return the place of each cell among the signed octaves, from 0 for the most negative."""
+    _, power = np.frexp(cells)
+    place = np.where(cells == 0, 0, np.clip(power + OCTAVES, 0, 2 * OCTAVES))
+    return np.where(cells < 0, -place, place) + 2 * OCTAVES
+
+
+def octave_edges(place: int) -> tuple[float, float]:
+    """Return where an octave begins and ends; the outermost ones go on without end."""
+    distance = abs(place - 2 * OCTAVES)
+    if distance == 0:
+        return -(2.0**-OCTAVES), 2.0**-OCTAVES
+    near, far = 2.0 ** (distance - 1 - OCTAVES), 2.0 ** (distance - OCTAVES)
+    return (near, far) if place > 2 * OCTAVES else (-far, -near)
+
+
+def _counts(places: NDArray[np.generic], n_places: int) -> Integers:
+    """Return how often each place of each column occurs, column after column."""
+    width = places.shape[1]
+    flat = places.astype(np.int64) + n_places * np.arange(width)
+    return np.bincount(flat.ravel(), minlength=n_places * width)
+
+
+class Survey:
+    """One silo's rows before their treatment is known: what preparation asks of them, and their moment.
+
+    Every pass is over the rows of the first one, or refused (`passes`).
+
+    Parameters
+    ----------
+    source : the rows.
+    device : where the moment is made in the end.
+    watch : is told of every block, and may stop a pass.
+    workers : threads that blocks are shared out to while the moment is made.
+    fingerprinted : whether the fingerprint will be asked for.
+    memory_limit : bytes that d×d arrays may take.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        *,
+        device: Device | None = None,
+        watch: Watch | None = None,
+        workers: int = 1,
+        fingerprinted: bool = False,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        if isinstance(source, DaskSource):
+            raise InputError(
+                f"{source.name} must be rows in memory, a file or a query to be prepared, got rows that "
+                "lie at Dask's workers; give a code book, or row_norm"
+            )
+        self.source = enrolled(source, contents=True, fingerprinted=fingerprinted)
+        self.choice = KernelChoice(kind="moment", reason=ON_LATTICE)
+        self.device = device
+        self.watch = UNWATCHED if watch is None else watch
+        self._workers = workers
+        self._limit = memory_limit
+        self._n_rows = self.source.n_rows
+        self._treated: LocalMoment | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        if self._n_rows is None:
+            self.prepare()
+        assert self._n_rows is not None
+        return self._n_rows
+
+    def prepare(self) -> None:
+        """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
+        self._n_rows = self._pass(lambda _: None)
+
+    def tally(self, stage: Stage) -> Integers:
+        """Return the sum over all rows that answers a question: as secret as the rows."""
+        total = np.zeros(stage.size, dtype=np.int64)
+
+        def add(block: Block) -> None:
+            np.add(total, stage.tally(block), out=total)
+
+        if self._pass(add) != self.n_rows:
+            raise InputError(
+                f"{self.source.name} must hold the rows that were counted, got another number of them; "
+                "start the silo again"
+            )
+        return total
+
+    def treated(self, treatment: RowTreatment) -> LocalMoment:
+        """Return the moment of the rows by a treatment, to be summed in whole numbers."""
+        if self._treated is None or self._treated.treatment != treatment:
+            self._treated = LocalMoment(
+                self.source,
+                treatment,
+                choice=self.choice,
+                memory_limit=self._limit,
+                device=self.device,
+                watch=self.watch,
+                workers=self._workers,
+                on_lattice=True,
+            )
+        return self._treated
+
+    def _pass(self, use: Callable[[Block], None]) -> int:
+        """Hand over every block and return how many rows there were."""
+        count = 0
+        for block in self.source.blocks(block_rows(self.source.n_features)):
+            self.watch.saw(int(block.shape[0]))
+            count += int(block.shape[0])
+            use(block)
+        return count

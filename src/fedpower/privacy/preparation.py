@@ -1,0 +1,142 @@
+"""How far one row moves the sums that preparation asks for, what noise hides it, and what each may cost.
+
+Preparation finds offset, scale and bound privately, by four sums over rows of whole numbers
+(`fedpower.data.survey`), each asked in the light of the noised answers to those before. Every number is
+noised on its own lattice, the integers: n + round(MX) = round(n + MX) for a whole number n, so each
+release is the Gaussian mechanism, rounded (`integer_release`).
+
+Neighbours: replace one row x by y; the number of rows is public. Norm: Euclidean.
+
+Theorem. Let f columns be open (without a range from the user) and d there be in all.
+(1) ``octaves`` and ``bins``: a row counts 1 in one place of each open column. Replacing it changes the
+    counts by a vector of squared norm at most 2f.
+(2) ``norms``: a row counts 1 in one place. The squared norm is at most 2.
+(3) ``means``: a row adds (Q·q_j, q_j²) for every column, q_j whole and |q_j| ≤ Q. The squared norm is at
+    most 4dQ⁴.
+
+Proof. (1), (2): of each column one count falls by 1 and one rises by 1, or none changes. (3): of one
+column, with z = q/Q and w = q'/Q in [−1, 1], the change is Q⁴ times
+(z − w)² + (z² − w²)² = a²(1 + b²) for a = |z − w|, b = |z + w|. As a + b = 2·max(|z|, |w|) ≤ 2, it is at
+most g(a) = a²(1 + (2 − a)²) for some 0 ≤ a ≤ 2, and g′(a) = 2a[1 + 2(2 − a)(1 − a)] ≥ a > 0, because
+(2 − a)(a − 1) ≤ ¼. So g ≤ g(2) = 4: the squares are free beside the means. ∎
+
+Corollary. A release whose counts have noise of scale M ≥ √(2f)/μ, or M ≥ √2/μ, or whose Σq² has
+M ≥ 2√d·Q²/μ and whose Σq has M′ ≥ M/Q, all whole numbers, is μ-GDP. For (3): divided by their scales,
+the change has squared norm Σ_j (Δq_j)²/M′² + (Δq_j²)²/M² ≤ [Σ_j Q²(Δq_j)² + (Δq_j²)²]/M² ≤ 4dQ⁴/M². ∎
+
+**Composition.** The four and the moment are adaptive Gaussian releases: Σμ² is exactly what they cost
+together [DRS22 Cor. 3.3]. A stage has a share of μ²; the moment has the rest.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError
+from fedpower.privacy.noise import NoiseSource, gaussian_integers
+from fedpower.privacy.sensitivity import whole
+
+Shares = tuple[float, float, float, float]
+"""Of μ², for ``octaves``, ``bins``, ``means`` and ``norms``; 0 where a stage is not asked."""
+
+STAGES = ("octaves", "bins", "means", "norms")
+
+MOST_COUNTS = 256
+"""No stage has more numbers than this for each open column, or than twice this where there are none."""
+
+_MOST = (0.05, 0.03, 0.08, 0.02)
+_LEAST = (0.01, 0.01, 0.02, 0.005)
+_GOAL = (0.002, 0.002, 0.01, 0.002)
+
+
+def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float) -> Shares:
+    """Return what each stage of preparation may spend of μ², from public numbers.
+
+    A stage gets what brings its noise to a goal: 0.2% of the rows for a count, 1% of half a range for a
+    mean and a mean square. Less than a least share is not worth the saving, and more than a most share
+    would take from the moment what it brings: 18% in all at most, 10% where every column has a range. The
+    goals and limits were found by simulation (docs/decisions/0024). Without a number of rows it is the
+    most.
+
+    Parameters
+    ----------
+    n_rows, n_features, n_open
+        n of all silos, d and how many columns have no range from the user.
+    mu
+        The Gaussian-DP parameter of the whole fit.
+    """
+    moved = (math.sqrt(2.0 * n_open), math.sqrt(2.0 * n_open), 2.0 * math.sqrt(n_features), 2**0.5)
+    shares = []
+    for length, goal, least, most in zip(moved, _GOAL, _LEAST, _MOST, strict=True):
+        needed = most if n_rows is None else (length / (goal * n_rows * mu)) ** 2
+        # To three digits, so that a study says it as it is.
+        shares.append(float(f"{min(max(needed, least), most):.3g}") if length else 0.0)
+    return (shares[0], shares[1], shares[2], shares[3])
+
+
+def stage_scales(
+    kind: str, multiplier: float, *, n_features: int, n_open: int, side: int
+) -> tuple[int, ...]:
+    """Return the least whole scales of a stage's noise: one of its counts, or of Σq and of Σq².
+
+    Parameters
+    ----------
+    kind
+        One of `STAGES`.
+    multiplier
+        Noise over sensitivity, 1/μ of the stage; taken as the fraction that a float64 is.
+    n_features, n_open
+        d and f.
+    side
+        Q.
+    """
+    if not 0 < multiplier < math.inf:
+        raise InputError(
+            f"multiplier must be a positive number, got {multiplier!r}; calibrate it first"
+        )
+    factor = Fraction(multiplier)
+    if kind == "means":
+        squares = _least_root(factor**2 * squared_sensitivity(kind, n_features, n_open, side))
+        return -(-squares // side), squares
+    return (_least_root(factor**2 * squared_sensitivity(kind, n_features, n_open, side)),)
+
+
+def squared_sensitivity(kind: str, n_features: int, n_open: int, side: int) -> int:
+    """Return by how much at most one row moves a stage's vector, squared: the theorem above.
+
+    Of ``means`` it is that of (Q·Σq, Σq²).
+    """
+    if kind in ("octaves", "bins"):
+        return 2 * whole("n_open", n_open)
+    if kind == "means":
+        return 4 * whole("n_features", n_features) * whole("side", side) ** 4
+    if kind == "norms":
+        return 2
+    raise InputError(f"a stage must be one of {', '.join(STAGES)}, got {kind!r}; ask for one")
+
+
+def perturb_stage(
+    exact: NDArray[np.int64], scales: tuple[int, ...], source: NoiseSource
+) -> NDArray[np.int64]:
+    """Return a stage's whole numbers with noise, in as many equal parts as there are scales.
+
+    Parameters
+    ----------
+    exact
+        The sums, as secret as the rows.
+    scales
+        As `stage_scales` gives them.
+    source
+        `SystemNoise()`, or words for an experiment.
+    """
+    part = exact.size // len(scales)
+    added = [gaussian_integers(source, part, scale=scale) for scale in scales]
+    return exact + np.concatenate(added)
+
+
+def _least_root(square: Fraction) -> int:
+    """Return the least whole number whose square is at least the given one."""
+    least = -(-square.numerator // square.denominator)
+    return math.isqrt(least - 1) + 1 if least > 0 else 1

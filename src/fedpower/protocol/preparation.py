@@ -1,0 +1,238 @@
+"""Preparation at the coordinator: what is asked, and the code book that the noised answers give.
+
+Everything here is computed from releases, so it costs nothing: thresholds, ranges, scales and the bound
+are public functions of noised sums whose noise is known. Which rules, and what they were tried on:
+docs/decisions/0024.
+"""
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+from fedpower.data.codebook import CodeBook, Ranges
+from fedpower.data.survey import (
+    CELL_SIDE,
+    N_BINS,
+    N_OCTAVES,
+    NORM_EDGES,
+    NORM_STEPS,
+    Stage,
+    octave_edges,
+)
+from fedpower.privacy.accounting import epsilon_of
+from fedpower.privacy.budget import Budget
+
+Array = NDArray[np.float64]
+
+FALSE_SEED = 0.02
+"""The chance that noise alone makes an octave of any column one that holds rows for certain."""
+
+NEXT = 2.0
+"""An octave beside one that is in the range joins it from so many standard deviations of its noise on."""
+
+SPARE = 0.06
+"""A range is cut by k of its bins where at most (k/16)³ of this share of the rows may lie there."""
+
+UNEVEN = 0.2
+"""κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
+
+FLOOR = 1e-4
+"""The least variance of a column in units of half its range squared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The pooled answer to a stage.
+
+    Attributes
+    ----------
+    sums
+        Of all silos' noised whole numbers.
+    stds
+        Standard deviation of their noise, pooled: one for each scale of the stage.
+    n_rows
+        Of the silos that answered.
+    """
+
+    sums: Array
+    stds: tuple[float, ...]
+    n_rows: int
+
+
+def find_code_book(
+    budget: Budget, columns: tuple[str, ...] | None, ranges: Ranges
+) -> Generator[Stage, Answered, CodeBook]:
+    """Return the code book; yields each question, and is sent what was answered to it.
+
+    Parameters
+    ----------
+    budget
+        The price list of the study, for the shares and for the noise that the moment will have.
+    columns
+        Names of the columns, where they have any.
+    ranges
+        What people know of them.
+    """
+    d = budget.n_features
+    low, high = (np.zeros(d) for _ in range(2))
+    for place, known in enumerate(ranges):
+        if known is not None:
+            low[place], high[place] = known
+    open_columns = np.array([place for place in range(d) if ranges[place] is None], dtype=np.intp)
+    ask = Stage(kind="octaves", n_features=d, open_columns=open_columns)
+    if open_columns.size:
+        answered = yield ask
+        counts = answered.sums.reshape(open_columns.size, N_OCTAVES)
+        for place, found in zip(open_columns, counts, strict=True):
+            low[place], high[place] = octave_range(
+                found, answered.stds[0], n_tests=open_columns.size * N_OCTAVES
+            )
+        answered = yield replace(ask, kind="bins", low=low.copy(), high=high.copy())
+        counts = answered.sums.reshape(open_columns.size, N_BINS)
+        for place, found in zip(open_columns, counts, strict=True):
+            first, last = trimmed(found, answered.stds[0], answered.n_rows)
+            width = (high[place] - low[place]) / N_BINS
+            low[place], high[place] = low[place] + first * width, low[place] + (last + 1) * width
+    answered = yield replace(ask, kind="means", low=low, high=high)
+    offset, scale, settled = center_and_scale(answered, low, high)
+    answered = yield replace(ask, kind="norms", low=low, high=high, offset=offset, scale=scale)
+    bound = choose_bound(answered, d, std=_moment_std(budget, answered))
+    told = tuple(
+        _how(known=ranges[place] is not None, settled=bool(settled[place])) for place in range(d)
+    )
+    mu = budget.preparation_mu
+    left = budget.delta - budget.n_releases * budget.slack_delta
+    return CodeBook(
+        columns=columns,
+        offset=offset,
+        scale=scale,
+        low=low,
+        high=high,
+        bound=bound,
+        found=told,
+        epsilon=epsilon_of(mu, left),
+        delta=budget.delta,
+        mu=mu,
+        n_rows=answered.n_rows,
+    )
+
+
+def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, float]:
+    """Return the range of a column from how many cells lie in each octave, noised.
+
+    Octaves that hold rows for certain are those above what the noise of all ``n_tests`` counts reaches
+    with probability `FALSE_SEED`; the range goes from the first to the last of them, and on to either
+    side while the next octave stands out by itself. Where none is certain it is the fullest.
+    """
+    seeds = np.flatnonzero(counts > std * float(scipy.stats.norm.isf(FALSE_SEED / n_tests)))
+    first, last = (seeds[0], seeds[-1]) if seeds.size else (int(np.argmax(counts)),) * 2
+    while first > 0 and counts[first - 1] > max(NEXT * std, 0.5):
+        first -= 1
+    while last < counts.size - 1 and counts[last + 1] > max(NEXT * std, 0.5):
+        last += 1
+    return octave_edges(int(first))[0], octave_edges(int(last))[1]
+
+
+def trimmed(counts: Array, std: float, n_rows: int) -> tuple[int, int]:
+    """Return the first and the last bin of a range that are kept.
+
+    Bins at an end are cut where one standard deviation more than was counted there is still below a share
+    of the rows that grows with the cube of what is cut: much is cut only for much, and nothing where
+    noise leaves it open.
+    """
+    places = np.arange(1, counts.size)
+    spare = SPARE * n_rows * (places / counts.size) ** 3
+
+    def cut(side: Array) -> int:
+        fits = np.flatnonzero(np.cumsum(side)[:-1] + std * np.sqrt(places) <= spare)
+        return int(fits[-1]) + 1 if fits.size else 0
+
+    first, last = cut(counts), counts.size - 1 - cut(counts[::-1])
+    return (first, last) if first <= last else (0, counts.size - 1)
+
+
+def center_and_scale(
+    answered: Answered, low: Array, high: Array
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return offset and scale of the columns, and where the variance stood above its noise.
+
+    A variance below its noise is taken to be as large: a column that may be constant is not blown up.
+    """
+    half, middle, d = (high - low) / 2, (high + low) / 2, low.size
+    noise = answered.stds[0] / (answered.n_rows * CELL_SIDE)
+    means = np.clip(answered.sums[:d] / (answered.n_rows * CELL_SIDE), -1.0, 1.0)
+    squares = answered.sums[d:] / (answered.n_rows * CELL_SIDE**2)
+    variances = squares - means**2 + noise**2
+    least = max(FLOOR, noise)
+    scale = half * np.sqrt(np.clip(variances, least, 1.0))
+    return middle + half * means, scale, variances > least
+
+
+def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
+    """Return B, where the noise it brings and the bias from shortening rows balance.
+
+    Rows of norm r count with weight w = min(1, B²/r²). If all are shortened alike nothing is lost but
+    scale; what turns components is that some are and some are not. So the bias is taken to be κ/√d times
+    the squared coefficient of variation of w over the rows' energy, and the noise B²τ√(2d) over the trace
+    that is left. B is at most twice the median norm.
+
+    Parameters
+    ----------
+    answered
+        The histogram of norms.
+    n_features
+        d.
+    std
+        τ, the noise that the moment will have on its diagonal, in units of B².
+    """
+    edges = NORM_EDGES * math.sqrt(n_features)
+    counts = np.where(answered.sums > 2.0 * answered.stds[0], answered.sums, 0.0)
+    if counts.sum() <= 0:
+        return float(edges[np.searchsorted(NORM_EDGES, 1.0)])
+    half_step = 2.0 ** (0.5 / NORM_STEPS)
+    norms = np.append(edges / half_step, edges[-1] * half_step)
+    median = edges[min(int(np.searchsorted(np.cumsum(counts), counts.sum() / 2)), edges.size - 1)]
+    energy = counts * norms**2
+    trace = float(energy.sum() / counts.sum())
+    energy /= energy.sum()
+
+    def cost(bound: float) -> float:
+        weights = np.minimum(1.0, (bound / norms) ** 2)
+        kept = float(energy @ weights)
+        uneven = float(energy @ weights**2) / kept**2 - 1.0
+        noise = bound**2 * std * math.sqrt(2.0 * n_features) / (trace * kept)
+        return noise + UNEVEN * uneven / math.sqrt(n_features)
+
+    return float(min((edge for edge in edges if edge <= 2.0 * median), key=cost))
+
+
+def _moment_std(budget: Budget, answered: Answered) -> float:
+    """Return about the pooled noise of the moment to come, from that of the stage just answered.
+
+    Either has the noise of as many silos, over rows that count by their number.
+    """
+    share = budget.preparation[-1] / (1.0 - sum(budget.preparation))
+    count_std = answered.stds[0] / math.sqrt(2.0)  # of sensitivity 1 at the stage's share
+    return math.sqrt(2.0) * count_std * math.sqrt(share) / answered.n_rows
+
+
+def _how(*, known: bool, settled: bool) -> str:
+    begin = "range given" if known else "range found"
+    return f"{begin}, mean and spread found" if settled else f"{begin}, spread below the noise"
+
+
+def pooled_answer(
+    answers: Mapping[str, Array], sizes: Mapping[str, int], scales: tuple[int, ...]
+) -> Answered:
+    """Return the sum of silos' noised whole numbers, each noised by itself with these scales."""
+    total = np.sum([answers[name] for name in answers], axis=0)
+    together = math.sqrt(len(answers))
+    return Answered(
+        sums=np.asarray(total, dtype=np.float64),
+        stds=tuple(together * scale for scale in scales),
+        n_rows=sum(sizes[name] for name in answers),
+    )

@@ -1,0 +1,125 @@
+"""Code books as files: TOML that people read, written and read in this one place."""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpower.data.codebook import CodeBook
+from fedpower.errors import InputError
+from fedpower.report.atomic import new_file
+
+FORMAT = "fedpower-codebook/1"
+
+_PER_COLUMN = ("offset", "scale", "low", "high")
+
+
+def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = False) -> Path:
+    """Write a code book to a file, whole or not at all, and return where it is."""
+    with new_file(Path(path), force=force) as place:
+        place.write_text(rendered(book), encoding="utf-8")
+    return Path(path)
+
+
+def rendered(book: CodeBook) -> str:
+    """Return the text of a code book's file."""
+    lines = [
+        "# A code book: how columns are centred, scaled and bounded before their moment is taken.",
+        "# It is public. Cells are clipped to low and high; then (cell - offset) / scale; then rows",
+        "# longer than bound are shortened to it.",
+        f"format = {json.dumps(FORMAT)}",
+        f"bound = {book.bound!r}",
+        "",
+        "[cost]",
+        "# what finding it cost each silo, once; fits that use it are not charged for it again",
+        f"epsilon = {book.epsilon!r}",
+        f"delta = {book.delta!r}",
+        f"mu = {book.mu!r}",
+        f"rows = {book.n_rows}",
+    ]
+    names = book.columns or tuple(f"x{place}" for place in range(book.offset.size))
+    lines += [] if book.columns else ["", "# columns have no names: they go by their order"]
+    for place, name in enumerate(names):
+        lines += ["", "[[column]]"]
+        if book.columns:
+            text = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"name = {text}")
+        lines += [f"{key} = {float(getattr(book, key)[place])!r}" for key in _PER_COLUMN]
+        lines.append(f"found = {json.dumps(book.found[place])}")
+    return "\n".join(lines) + "\n"
+
+
+def read_code_book(path: str | PathLike[str]) -> CodeBook:
+    """Return the code book of a file; what is wrong with it is said in one sentence."""
+    place = Path(path)
+    try:
+        content = tomllib.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"a code book must exist, got no file at {place}; check the path"
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        told = " ".join(str(error).split())
+        raise InputError(
+            f"the code book {place} must be readable TOML, got something else ({told}); correct it"
+        ) from None
+    if content.get("format") != FORMAT:
+        raise InputError(
+            f"{place} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one "
+            "with `fedpower prepare`"
+        )
+    columns = content.get("column")
+    if not isinstance(columns, list) or not columns or not all(map(_is_column, columns)):
+        raise InputError(
+            f"every column of the code book {place} must have the numbers {', '.join(_PER_COLUMN)}, got "
+            "one that has not; correct it, or make it anew with `fedpower prepare`"
+        )
+    named = [each.get("name") for each in columns]
+    if not (all(isinstance(name, str) for name in named) or named == [None] * len(named)):
+        raise InputError(
+            f"all columns of the code book {place} must have names or none, got some of each; name them"
+        )
+    cost = content.get("cost", {})
+    numbers = [content.get("bound"), *(cost.get(key, 0.0) for key in ("epsilon", "delta", "mu"))]
+    if not all(_is_number(each) for each in numbers) or not isinstance(cost.get("rows", 0), int):
+        raise InputError(
+            f"the bound and the cost in the code book {place} must be numbers, got others; correct them"
+        )
+    return CodeBook(
+        columns=None if named[0] is None else tuple(named),
+        **{key: np.array([float(each[key]) for each in columns]) for key in _PER_COLUMN},
+        bound=float(content["bound"]),
+        found=tuple(str(each.get("found", "given")) for each in columns),
+        epsilon=float(cost.get("epsilon", 0.0)),
+        delta=float(cost.get("delta", 0.0)),
+        mu=float(cost.get("mu", 0.0)),
+        n_rows=cost.get("rows", 0),
+    )
+
+
+def code_book_of_record(record: Mapping[str, Any]) -> CodeBook | None:
+    """Return the code book that a fit found, from its record; None where it found none."""
+    told = record.get("code_book")
+    if told is None:
+        return None
+    return CodeBook(
+        **{
+            **told,
+            "columns": None if told["columns"] is None else tuple(told["columns"]),
+            "found": tuple(told["found"]),
+            **{key: np.array(told[key], dtype=np.float64) for key in _PER_COLUMN},
+        }
+    )
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(value.get(key)) for key in _PER_COLUMN)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,53 @@
+"""A study that agrees on no centre, scale or bound: the run finds them."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from studies import write_silo, write_study
+from test_checkpoint import RUN, Counted
+
+from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.silo_node import open_silo
+from fedpower.privacy.ledger import Ledger
+
+
+def test_a_study_without_public_numbers_is_run_taken_up_again_and_charged_once(tmp_path: Path):
+    study = write_study(tmp_path, rows={"row_norm": None}, privacy={"epsilon": 1.0})
+    path = tmp_path / "runs" / RUN / "rounds.journal"
+    with ExitStack() as stack:
+        silos = Counted(
+            {
+                name: stack.enter_context(open_silo(study, write_silo(tmp_path, name, cap=1.5)))
+                for name in study.silos
+            }
+        )
+        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        silos.finish(node)
+        found = node.result
+        node.write_result(tmp_path / "result")
+        again = CoordinatorNode(study, run=RUN, checkpoint=path)
+        other = CoordinatorNode(study, run="another", checkpoint=tmp_path / "other.journal")
+        silos.finish(other)
+    assert [row["kind"] for row in found.rounds] == ["tally"] * 4 + ["prepared-moment"]
+    assert found.privacy.is_private
+    assert (tmp_path / "result" / "codebook.toml").exists()
+    assert found.code_book is not None
+    for one in (again.result, other.result):
+        assert np.array_equal(one.components, found.components)
+        assert one.code_book is not None
+        assert one.code_book.treatment == found.code_book.treatment
+    for name in study.silos:
+        with Ledger.open(tmp_path / f"{name}.ledger") as ledger:
+            assert ledger.spent().n_releases == 5
+
+
+def test_a_public_centre_of_an_earlier_study_is_one_without_the_pooled_mean(tmp_path: Path):
+    """Its hash is what it was, and so is what it means; an offset is the new word."""
+    old = write_study(tmp_path, rows={"center": None}, columns={"center": [1.0] * 5})
+    assert not old.parameters.centers
+    assert np.array_equal(old.treatment.center, np.ones(5))
+    new = write_study(tmp_path, columns={"offset": [1.0] * 5})
+    assert new.parameters.centers
+    assert np.array_equal(new.treatment.center, np.ones(5))
+    assert old.digest != new.digest

@@ -1,0 +1,292 @@
+"""Preparation through the protocol: what is found, what is charged, replayed and refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpower.data import open_source
+from fedpower.data.codebook import CodeBook
+from fedpower.data.survey import (
+    CELL_SIDE,
+    N_OCTAVES,
+    STAGES,
+    Stage,
+    Survey,
+    octave_edges,
+    octave_of,
+)
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.preparation import shares_of
+from fedpower.protocol.messages import (
+    AskMoment,
+    AskPreparedMoment,
+    AskTally,
+    Message,
+    PackedMoment,
+    Refusal,
+    Tally,
+    decode,
+    encode,
+)
+from fedpower.protocol.preparation import Answered, choose_bound, octave_range, trimmed
+from fedpower.protocol.silo import Silo, open_releases
+from fedpower.protocol.study import PREPARED, Study
+
+D = 4
+
+
+def study(ranges=(None,) * D, **changed):
+    n_open = sum(each is None for each in ranges)
+    terms = {
+        "columns": None,
+        "n_features": D,
+        "iteration_rank": D,
+        "center": True,
+        "treatment": PREPARED,
+        "noise": "moment",
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "preparation": shares_of(n_rows=500, n_features=D, n_open=n_open, mu=0.24),
+        "ranges": ranges,
+        "mean_weight": 0.25,
+    }
+    return Study(**{**terms, **changed})
+
+
+def rows(n=500, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, D)) * [1, 10, 0.1, 1e4] + [0, 5, 3, 1e5]
+
+
+def silo(agreed, ledger, X=None, seed=1):
+    survey = Survey(open_source(rows() if X is None else X))
+    releases = open_releases(
+        "north", survey, agreed, ledger=ledger, source=SeededNoiseForExperiments(seed)
+    )
+    return Silo("north", agreed, releases)
+
+
+def ask(party, agreed, body, run="r"):
+    message = Message(study=agreed.digest, run=run, round=1, silo="north", body=body)
+    return party.answer(decode(encode(message))).body
+
+
+@pytest.fixture
+def ledger():
+    with Ledger.in_memory(1.0, 1e-6, silo="north") as made:
+        yield made
+
+
+LOW, HIGH = np.full(D, -1e6), np.full(D, 1e6)
+PREPARED_MOMENT = AskPreparedMoment(
+    low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D), bound=3.0
+)
+
+
+def test_an_octave_holds_the_cells_between_its_edges():
+    cells = np.array([[0.0, 1.0, 1.999, 2.0, -1.0, -3.0, 2.0**-45, 1e300, -1e300, 5e-324]])
+    for cell, place in zip(cells[0], octave_of(cells)[0], strict=True):
+        low, high = octave_edges(int(place))
+        if 0 < place < N_OCTAVES - 1:
+            assert low <= cell <= high
+    assert octave_of(np.array([[0.0]]))[0, 0] == octave_of(np.array([[-(2.0**-45)]]))[0, 0]
+
+
+def test_the_stages_and_the_moment_spend_the_studys_epsilon_and_nothing_more(ledger):
+    agreed = study()
+    party = silo(agreed, ledger)
+    for body in (
+        AskTally(stage="octaves"),
+        AskTally(stage="bins", low=LOW, high=HIGH),
+        AskTally(stage="means", low=LOW, high=HIGH),
+        AskTally(stage="norms", low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D)),
+    ):
+        assert isinstance(ask(party, agreed, body), Tally)
+    alone = ledger.spent()
+    assert alone.n_releases == 4
+    assert 0 < alone.epsilon < 0.45
+    assert isinstance(ask(party, agreed, PREPARED_MOMENT), PackedMoment)
+    assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-5)
+    assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
+
+
+def test_the_same_question_gets_the_same_bytes_from_a_silo_that_was_started_again(tmp_path):
+    path = tmp_path / "north.ledger"
+    agreed = study()
+    Ledger.create(path, epsilon=1.0, delta=1e-6, silo="north", for_experiments=True).close()
+    told = []
+    for seed in (1, 2):
+        with Ledger.open(path) as kept:
+            party = silo(agreed, kept, seed=seed)
+            told.append(
+                [
+                    ask(party, agreed, AskTally(stage="octaves"), run=f"run-{seed}").counts,
+                    ask(party, agreed, PREPARED_MOMENT).triangle,
+                ]
+            )
+            spent = kept.spent()
+            assert spent.n_releases == 2
+    for one, other in zip(*told, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap_allows(tmp_path):
+    agreed = study()
+    with Ledger.create(
+        tmp_path / "l", epsilon=50.0, delta=1e-6, silo="north", for_experiments=True
+    ) as rich:
+        party = silo(agreed, rich)
+        answers = [
+            ask(party, agreed, AskTally(stage="means", low=LOW - shift, high=HIGH))
+            for shift in range(14)
+        ]
+    refused = [each for each in answers if isinstance(each, Refusal)]
+    assert len(answers) - len(refused) <= math.floor(1 / agreed.preparation[2])
+    assert refused
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        AskTally(stage="everything"),
+        AskTally(stage="bins"),
+        AskTally(stage="octaves", low=LOW, high=HIGH),
+        AskTally(stage="means", low=LOW, high=LOW),
+        AskTally(stage="means", low=LOW[:2], high=HIGH[:2]),
+        AskTally(stage="means", low=LOW, high=np.full(D, np.inf)),
+        AskTally(stage="norms", low=LOW, high=HIGH, offset=LOW, scale=np.zeros(D)),
+        AskPreparedMoment(low=LOW, high=HIGH, offset=LOW, scale=HIGH, bound=0.0),
+        AskPreparedMoment(low=LOW, high=HIGH, offset=LOW, scale=HIGH, bound=math.nan),
+        AskMoment(),
+    ],
+    ids=lambda body: f"{body.kind}-{getattr(body, 'stage', '')}",
+)
+def test_a_question_that_is_none_is_refused_in_a_sentence_and_charged_nothing(body, ledger):
+    agreed = study()
+    answer = ask(silo(agreed, ledger), agreed, body)
+    assert isinstance(answer, Refusal)
+    assert answer.reason.count("\n") == 0
+    assert "operator" not in answer.reason
+    assert ledger.spent().n_releases == 0
+
+
+def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
+    agreed = study(ranges=((0.0, 1.0),) * D)
+    party = silo(agreed, ledger)
+    assert isinstance(ask(party, agreed, AskTally(stage="octaves")), Refusal)
+    assert isinstance(ask(party, agreed, AskTally(stage="means", low=LOW, high=HIGH)), Tally)
+
+
+def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
+    from fedpower.data import RowTreatment, local_moment
+
+    rule = RowTreatment(row_norm=3.0)
+    agreed = study(treatment=rule.digest(), preparation=(), ranges=(), mean_weight=0.5)
+    moment = local_moment(open_source(rows()), rule, rank=2, steps=1, on_lattice=True)
+    with Ledger.in_memory(1.0, 1e-6, silo="north") as ledger:
+        releases = open_releases("north", moment, agreed, ledger=ledger)
+        answer = ask(Silo("north", agreed, releases), agreed, AskTally(stage="octaves"))
+        assert isinstance(answer, Refusal)
+        assert ledger.spent().n_releases == 0
+
+
+def test_the_moment_is_that_of_rows_clipped_to_their_ranges_centred_scaled_and_bounded():
+    X = rows(60)
+    book = CodeBook(
+        columns=None,
+        offset=X.mean(0),
+        scale=X.std(0),
+        low=np.percentile(X, 20, axis=0),
+        high=np.percentile(X, 80, axis=0),
+        bound=1.5,
+        found=("given",) * D,
+    )
+    by_hand = (np.clip(X, book.low, book.high) - book.offset) / book.scale / book.bound
+    by_hand /= np.maximum(np.linalg.norm(by_hand, axis=1), 1.0)[:, None]
+    survey = Survey(open_source(X))
+    found = survey.treated(book.treatment).moment()
+    assert np.abs(found - by_hand.T @ by_hand / 60).max() < 1e-5
+    exact = np.asarray(book.treatment.apply(X)[0])
+    assert np.abs(exact - by_hand).max() < 1e-12
+
+
+def test_tallies_do_not_depend_on_how_rows_are_cut_into_blocks():
+    X = rows(300)
+    asked = Stage(kind="means", n_features=D, open_columns=np.arange(D), low=LOW, high=HIGH)
+    whole = asked.tally(X)
+    parts = sum(asked.tally(part) for part in np.array_split(X, 7))
+    assert np.array_equal(whole, parts)
+
+
+def test_noise_alone_makes_no_octave_of_an_empty_column_certain():
+    """With probability 0.98 by the union bound; the seed is one of them, and stays so."""
+    noise = np.random.default_rng(3).normal(0, 50, (20, N_OCTAVES))
+    counts = noise.copy()
+    inside = octave_of(np.array([[3.0]]))[0, 0]
+    counts[:, inside] += 5_000
+    for column in counts:
+        low, high = octave_range(column, 50.0, n_tests=counts.size)
+        assert low >= 1.0
+        assert high <= 8.0
+
+
+def test_ends_of_a_range_are_cut_where_they_are_empty_for_certain_and_only_there():
+    counts = np.zeros(16)
+    counts[6:8] = 5_000
+    assert trimmed(counts, 1.0, 10_000) == (6, 7)
+    assert trimmed(counts, 500.0, 10_000) == (0, 15)
+
+
+def test_the_bound_is_lower_where_there_is_more_noise_and_where_rows_are_alike():
+    def bound(norms, std):
+        survey = Stage(
+            kind="norms",
+            n_features=1,
+            open_columns=np.arange(1),
+            low=np.array([-1e9]),
+            high=np.array([1e9]),
+            offset=np.zeros(1),
+            scale=np.ones(1),
+        )
+        counts = survey.tally(norms[:, None]).astype(float)
+        return choose_bound(
+            Answered(sums=counts, stds=(1.0,), n_rows=norms.size), n_features=1, std=std
+        )
+
+    spread = np.abs(np.random.default_rng(0).standard_t(3, 20_000))
+    assert bound(spread, 0.3) < bound(spread, 1e-4)
+    assert bound(np.full(20_000, 2.0), 1e-4) < bound(spread * 2.0, 1e-4)
+
+
+def test_a_cell_on_the_lattice_is_never_beyond_its_side():
+    asked = Stage(kind="means", n_features=D, open_columns=np.arange(D), low=LOW, high=HIGH)
+    found = asked.tally(np.array([[1e300, -1e300, 5.0, -1e6]]))
+    assert np.abs(found[:D]).max() == CELL_SIDE
+
+
+def test_a_prepared_study_has_a_hash_of_its_own_and_others_keep_theirs():
+    plain = study(treatment="x", preparation=(), ranges=(), mean_weight=0.5)
+    same = Study(
+        columns=None,
+        n_features=D,
+        iteration_rank=D,
+        center=True,
+        treatment="x",
+        noise="moment",
+        epsilon=1.0,
+        delta=1e-6,
+    )
+    assert plain.digest == same.digest
+    hashes = {
+        study().digest,
+        study(roster="a").digest,
+        study(ranges=((0.0, 1.0),) + (None,) * (D - 1)).digest,
+        plain.digest,
+    }
+    assert len(hashes) == 4
+    assert study(roster="a").ledger_name != study(roster="b").ledger_name
+
+
+def test_stages_are_asked_in_the_order_in_which_they_are_listed():
+    assert STAGES == ("octaves", "bins", "means", "norms")
