@@ -277,7 +277,10 @@ class Answers:
         """Take the answer to the last question, which is what :meth:`next_basis` gave."""
         narrow = product.astype(np.float32)
         noise = product_noise(question, product)
-        moved = float(np.abs(narrow - product).max(initial=0.0))
+        moved = max(
+            float(np.abs(narrow[start : start + STRIPE] - product[start : start + STRIPE]).max())
+            for start in range(0, len(product), STRIPE)
+        )
         self._hold(narrow if moved <= ROUNDED * noise else product)
         self._answers.extend(range(len(self._gram) - self._width, len(self._gram)))
 
