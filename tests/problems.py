@@ -30,10 +30,14 @@ class ArrayMoment:
         return about.T @ about / len(about)
 
     def product(self, basis: Array, center: Array | None = None) -> Array:
+        if len(self.rows) < len(basis):  # wide: no d×d array
+            about = self.rows if center is None else self.rows - center
+            return about.T @ (about @ basis) / len(about)
         return self.moment(center) @ basis
 
     def trace(self, center: Array | None = None) -> float:
-        return float(np.trace(self.moment(center)))
+        about = self.rows if center is None else self.rows - center
+        return float(np.vdot(about, about)) / len(about)
 
     def factor(self, center: Array | None = None) -> Array:
         return moment_factor(self.rows if center is None else self.rows - center)

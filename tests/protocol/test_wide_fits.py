@@ -223,3 +223,11 @@ def test_answers_without_noise_keep_every_digit() -> None:
     held, _, (*products, _) = asked(4, 0.0)
     assert all(block.dtype == np.float64 for block in held._held)
     assert any(np.array_equal(block, products[-1]) for block in held._held)
+
+
+def test_a_run_of_noised_steps_keeps_no_wide_array_in_its_record() -> None:
+    parts = [np.random.default_rng(place).standard_normal((3, TALL)) for place in range(2)]
+    _, coordinator = run(parts, rank=1, width=2, n_steps=3)
+    asked_for = [each for each in coordinator.history if each.kind == "steps"]
+    assert [tuple(each.answers) for each in asked_for] == [("silo-0", "silo-1")] * 3
+    assert all(body.product.size == 0 for each in asked_for for body in each.answers.values())

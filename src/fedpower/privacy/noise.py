@@ -334,7 +334,8 @@ def quantise(values: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
     if not np.all(np.isfinite(values)):
         raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
     steps = values / spacing
-    return np.rint(np.clip(steps, -_LARGEST_INTEGER, _LARGEST_INTEGER)).astype(np.int64)
+    np.clip(steps, -_LARGEST_INTEGER, _LARGEST_INTEGER, out=steps)
+    return np.rint(steps, out=steps).astype(np.int64)
 
 
 def _spacing(std: float) -> float:
@@ -425,7 +426,8 @@ def perturb(
         return Noised(value=value, std=0.0, spacing=0.0, sensitivity=math.inf, tv=0.0)
     integers = quantise(array, lattice.spacing)
     integers += gaussian_integers(source, array.size, scale=lattice.scale).reshape(array.shape)
-    value = integers.astype(np.float64) * lattice.spacing
+    value = integers.astype(np.float64)
+    value *= lattice.spacing
     value.setflags(write=False)
     return Noised(
         value=value,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.linalg import orth
+from fedpower.linalg.subspace import TALL
 from fedpower.linalg.symmetric import (
     DEPENDENT,
     complement,
@@ -21,7 +22,7 @@ from fedpower.linalg.symmetric import (
     rounding_level,
     subspace_error,
 )
-from fedpower.protocol.exchange import Ask, Exchange
+from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskFactor, Factor, read_only
 from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Evidence, Product, Products
@@ -231,6 +232,8 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
         before = basis
         found: Product = yield from products.multiply(basis)
         answers.add(basis, found.value)
+        if len(basis) >= TALL:
+            _forget_products(found.closed)
         basis, left = answers.next_basis(rank)
         # sin θ_k by its cosines: to 1e-8, far below what noise leaves of it.
         cosines = np.linalg.svd(before.T @ basis @ left[:, :rank], compute_uv=False)
@@ -249,6 +252,14 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
         "n_steps": products.step,
         "change": change,
         "converged": False,
+    }
+
+
+def _forget_products(closed: Round) -> None:
+    """Leave of the answers in a round's record what is asked of them later: not their wide arrays."""
+    nothing = read_only(np.empty((0, 0)))
+    closed.answers = {
+        name: replace(body, product=nothing, basis=None) for name, body in closed.answers.items()
     }
 
 
@@ -277,7 +288,10 @@ class Answers:
         """Take the answer to the last question, which is what :meth:`next_basis` gave."""
         narrow = product.astype(np.float32)
         noise = product_noise(question, product)
-        moved = float(np.abs(narrow - product).max(initial=0.0))
+        moved = max(
+            float(np.abs(narrow[start : start + STRIPE] - product[start : start + STRIPE]).max())
+            for start in range(0, len(product), STRIPE)
+        )
         self._hold(narrow if moved <= ROUNDED * noise else product)
         self._answers.extend(range(len(self._gram) - self._width, len(self._gram)))
 
@@ -562,6 +576,8 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         apart = np.array([math.sqrt(weights[n]) * (mean - center) for n, mean in means.items()])
         factors.append(apart)
         total += float(np.vdot(apart, apart))
+    nothing = read_only(np.empty((0, 0)))  # the record keeps no wide array
+    closed.answers = {name: replace(each, factor=nothing) for name, each in answers.items()}
     by_share = isinstance(settings.rank, float)
     values, vectors = pairs_of_factors(factors, None if by_share else _block_width(settings))
     rank = rank_for(settings.rank, values, total) if by_share else int(settings.rank)
