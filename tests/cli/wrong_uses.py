@@ -44,8 +44,8 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a range from above": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--range", "age=120:0"), "Invalid value for '--range': it must be COLUMN=LOW:HIGH with the smaller number first, got 'age=120:0'; see `fedpower fit --help`"),
         "a range of no column": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--range", "weather=0:1"), "ranges must be of columns of the fit, got 'weather'; the columns are ..."),
         "a code book that is not there": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--codebook", "none.toml"), "a code book must exist, got no file at none.toml; check the path"),
-        "a code book and a bound": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--codebook", "none.toml", "--row-norm", 1), "--row-norm must be left alone with codebook, which says it already, got both; leave one of them out"),
-        "preparation without privacy": Wrong(("prepare", "north.csv", "--epsilon", "inf", "-o", "new"), "preparation must be told nothing but a finite epsilon and ranges, got more; leave out --row-norm, normalize, scale, codebook, a public center, and settings of other solvers"),
+        "a code book and a bound": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--codebook", "none.toml", "--row-norm", 1), "--row-norm must be left alone with --codebook, which says it already, got both; leave one of them out"),
+        "preparation without privacy": Wrong(("prepare", "north.csv", "--epsilon", "inf", "-o", "new"), "preparation must be given nothing but a finite --epsilon and ranges, got more; leave out --row-norm, --normalize, --codebook, public centres and scales, and settings of other solvers"),
         "a negative bound": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm=-1"), "--row-norm must be a positive finite number, got -1.0; give a public bound"),
         "a bound beyond all measure": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 1e308), "--row-norm must lie between 1e-150 and 1e+150, got 1e+308; give a public bound near the rows' length, or the columns in other units"),
         "delta of one": Wrong((*NORTH, *PRIVATE, "--delta", 1), "--delta must lie between 0 and 1, got 1.0; 1e-6 is usual"),
@@ -107,7 +107,6 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a scale that is missing": Wrong((*NORTH, *EXACT, "--scale-file", "missing.csv"), "scale must be finite in every column, got nan for column 'bmi'; give public numbers"),
         "too few scales": Wrong((*NORTH, *EXACT, "--scale-file", "three.npy"), "scale must have one value per column, got 3 for 5 columns; give it for the agreed columns"),
         "no such scales": Wrong((*NORTH, *EXACT, "--scale-file", "nowhere.csv"), "nowhere.csv must be a file that exists, got none there; check the path"),
-        "centred twice": Wrong((*NORTH, *EXACT, "--no-center", "--center-file", "three.npy"), "--center-file must not go with --no-center, got both; leave one of them out"),
     },
     "Types": {
         "a missing value": Wrong(("fit", "holes.csv", *EXACT, "-o", "new"), "column 'bmi' of holes.csv must hold finite numbers, got a missing value (empty, null or NaN) at row 7; fill it in or leave that row out"),

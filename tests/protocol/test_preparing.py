@@ -31,7 +31,7 @@ from fedpower.protocol.messages import (
     encode,
 )
 from fedpower.protocol.preparation import Answered, choose_bound, octave_range, trimmed
-from fedpower.protocol.silo import Silo, open_releases
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.study import PREPARED, Study
 
 D = 4
@@ -61,10 +61,7 @@ def rows(n=500, seed=0):
 
 def silo(agreed, ledger, X=None, seed=1):
     survey = Survey(open_source(rows() if X is None else X))
-    releases = open_releases(
-        "north", survey, agreed, ledger=ledger, source=SeededNoiseForExperiments(seed)
-    )
-    return Silo("north", agreed, releases)
+    return assemble("north", survey, agreed, ledger=ledger, source=SeededNoiseForExperiments(seed))
 
 
 def ask(party, agreed, body, run="r"):
@@ -185,8 +182,8 @@ def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
     agreed = study(treatment=rule.digest(), preparation=(), ranges=(), mean_weight=0.5)
     moment = local_moment(open_source(rows()), rule, rank=2, steps=1, on_lattice=True)
     with Ledger.in_memory(1.0, 1e-6, silo="north") as ledger:
-        releases = open_releases("north", moment, agreed, ledger=ledger)
-        answer = ask(Silo("north", agreed, releases), agreed, AskTally(stage="octaves"))
+        party = assemble("north", moment, agreed, ledger=ledger)
+        answer = ask(party, agreed, AskTally(stage="octaves"))
         assert isinstance(answer, Refusal)
         assert ledger.spent().n_releases == 0
 

@@ -36,6 +36,8 @@ _OPTIONS = {
     "data_version": "--data-version",
     "data_set": "--data-set",
     "drop": "--drop",
+    "codebook": "--codebook",
+    "ranges": "--range",
 }
 """Options that are no parameters of a fit."""
 

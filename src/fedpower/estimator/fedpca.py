@@ -457,8 +457,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         parameters = Parameters.of(self)
         if not prepares(parameters):
             raise InputError(
-                "preparation must be told nothing but a finite epsilon and ranges, got more; leave out "
-                "row_norm, normalize, scale, codebook, a public center, and settings of other solvers"
+                Sentence(
+                    "preparation must be given nothing but a finite {epsilon} and ranges, got more; "
+                    "leave out {row_norm}, {normalize}, {codebook}, public centres and scales, and "
+                    "settings of other solvers"
+                )
             )
         sources = named_sources(silos)
         columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)

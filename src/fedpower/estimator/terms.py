@@ -114,8 +114,9 @@ def code_book_of(parameters: Parameters) -> CodeBook | None:
         contradicting.append("center")
     if contradicting:
         raise InputError(
-            f"{contradicting[0]} must be left alone with codebook, which says it already, got both; "
-            "leave one of them out"
+            "{option} must be left alone with {codebook}, which says it already, got both; leave one of "
+            "them out",
+            option=Sentence("{" + contradicting[0] + "}"),
         )
     if isinstance(given, CodeBook):
         return given
@@ -171,8 +172,10 @@ def treatment_of(
         return treatment, None
     if parameters.aggregation == "secure":
         raise InputError(
-            "aggregation='secure' must know a public bound on the norm of a row, got none; give "
-            "row_norm=B, normalize=True, or the code book that `fedpower prepare` finds"
+            Sentence(
+                "{aggregation:secure} must know a public bound on the norm of a row, got none; give "
+                "{row_norm:B}, {normalize:True}, or the code book that `fedpower prepare` finds"
+            )
         )
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warnings.warn(
