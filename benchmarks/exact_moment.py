@@ -75,7 +75,7 @@ def _ways(rows: Any, cores: int) -> dict[str, Callable[[], object]]:
     def summed(kernel: Callable[..., object], rule: RowTreatment) -> Callable[[], object]:
         def run() -> object:
             with blas_threads(1 if shared else cores):
-                return kernel(source, rule, workers=cores if shared else 1)
+                return kernel(source, rule, workers=cores)
 
         return run
 
