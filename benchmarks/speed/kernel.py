@@ -1,7 +1,7 @@
 """The moment kernel against a bare product and against a read of the same rows.
 
-A moment here is checked, bounded and summed about a mean; ``X.T @ X`` is neither. Everything is timed
-in turn in one process.
+A moment here is that of a private fit: checked, bounded and summed with its mean in whole numbers;
+``X.T @ X`` is none of it. Everything is timed in turn in one process.
 """
 
 import time
@@ -71,7 +71,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             )
     return Tables(
         settings={
-            "moment": "accumulate_moment(open_source(X), RowTreatment(row_norm=2.0 | row_norm=1.0 | "
+            "moment": "exact_moment(open_source(X), RowTreatment(row_norm=2.0 | row_norm=1.0 | "
             "normalize=True)), the cores shared out as in a fit",
             "values": f"{sizes.kernel_values:,}",
             "repeats": sizes.kernel_repeats,
@@ -124,14 +124,15 @@ def sparse(*, n_rows: int, n_features: int, density: float, repeats: int) -> dic
 
 def moment_pass(rows: Any, treatment: Any) -> Callable[[], object]:
     """Return the pass over rows as a fit of one silo makes it: every core is used once."""
-    from fedpower.data import accumulate_moment, open_source, shares_blocks
+    from fedpower.data import open_source, shares_blocks
+    from fedpower.data.exact_moment import exact_moment
     from fedpower.engines.inprocess import available_cores, blas_threads
 
     source, shared, cores = open_source(rows), shares_blocks(rows.shape[1]), available_cores()
 
     def run() -> object:
         with blas_threads(1 if shared else cores):
-            return accumulate_moment(source, treatment, workers=cores if shared else 1)
+            return exact_moment(source, treatment, workers=cores)
 
     return run
 
