@@ -1,7 +1,7 @@
 """The moment kernel against a bare product and against a read of the same rows.
 
-A moment here is checked, bounded and summed about a mean; ``X.T @ X`` is neither. Everything is timed
-in turn in one process.
+A moment here is that of a private fit: checked, bounded and summed with its mean in whole numbers;
+``X.T @ X`` is none of it. Everything is timed in turn in one process.
 """
 
 import time
@@ -129,13 +129,16 @@ def sparse(*, n_rows: int, n_features: int, density: float, repeats: int) -> dic
 def moment_pass(kernel: Callable[..., object], rows: Any, treatment: Any) -> Callable[[], object]:
     """Return the pass over rows as a fit of one silo makes it: every core is used once."""
     from fedpower.data import open_source, shares_blocks
+    from fedpower.data.exact_moment import exact_moment
     from fedpower.engines.inprocess import available_cores, blas_threads
 
     source, shared, cores = open_source(rows), shares_blocks(rows.shape[1]), available_cores()
 
     def run() -> object:
         with blas_threads(1 if shared else cores):
-            return kernel(source, treatment, workers=cores if shared else 1)
+            # Whole numbers are made by every core, whatever the width.
+            spread = shared or kernel is exact_moment
+            return kernel(source, treatment, workers=cores if spread else 1)
 
     return run
 

@@ -79,6 +79,13 @@ def parquet_over_ours(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, l
     return {way: _over_ours(measured, "Parquet", way) for way in ways if " + PCA" in way}
 
 
+def csv_over_ours(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:
+    """Return the time of polars with scikit-learn over fedpower's private fit, from CSV."""
+    del sizes
+    ways = dict.fromkeys(each["way"] for each in measured if each["from"] == "CSV")
+    return {way: _over_ours(measured, "CSV", way) for way in ways if way.startswith("polars")}
+
+
 def exponents_in_rows(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:
     """Return the exponent in n over all sizes and over the larger half."""
     here = of_way(measured, curve="rows n")
@@ -144,9 +151,10 @@ def _over_ours(measured: Sequence[Measured], place: str, way: str) -> list[float
 TARGETS = tuple(
     Target(part=part, what=what, asked=asked, at_most=at_most, measured=measured)
     for part, what, asked, at_most, measured in (
-        ("kernel", "moment / plain X.T @ X, float64", 1.1, True, moment_over_plain),
+        ("kernel", "moment / plain X.T @ X, float64", 1.05, True, moment_over_plain),
         ("end_to_end", "scikit-learn / private fit, from memory", 3.0, False, pooled_over_ours),
-        ("end_to_end", "scikit-learn / private fit, from Parquet", 2.0, False, parquet_over_ours),
+        ("end_to_end", "scikit-learn / private fit, from Parquet", 2.5, False, parquet_over_ours),
+        ("end_to_end", "polars + scikit-learn / private fit, from CSV", 1.0, False, csv_over_ours),
         ("growth", "exponent of the time in n", 1.05, True, exponents_in_rows),
         ("growth", "many silos / one silo, the same rows", 2.0, True, many_silos_over_one),
         ("cold", "import / the libraries", 1.3, True, imports_over_libraries),

@@ -30,6 +30,9 @@ def fits(memory: float, pandas: float, polars: float) -> list[dict[str, Any]]:
         *timed(PRIVATE, 1.0, **{"from": "Parquet"}),
         *timed(READER, pandas, **{"from": "Parquet"}),
         *timed(READER.replace("pandas", "polars"), polars, **{"from": "Parquet"}),
+        *timed(PRIVATE, 1.0, **{"from": "CSV"}),
+        *timed(READER, pandas, **{"from": "CSV"}),
+        *timed(READER.replace("pandas", "polars"), polars / 2.5, **{"from": "CSV"}),
     ]
 
 
@@ -70,15 +73,15 @@ def wide_fits(memory: float, parquet: float, step: float, bases: float) -> list[
 
 def test_targets_are_met_up_to_their_bounds() -> None:
     parts = {
-        "kernel": kernels(bounded=1.1),
-        "end_to_end": fits(3.0, 2.0, 2.0),
+        "kernel": kernels(bounded=1.05),
+        "end_to_end": fits(3.0, 2.5, 2.5),
         "growth": grown(1.04, 2.0),
         "cold": starts(0.1, 1.3, 0.6),
         "wide": wide_fits(1.0, 3.0, 25.0, 6.0),
     }
     lines = tables(QUICK, parts).rows
     assert [line[-1] for line in lines] == [MET] * len(TARGETS)
-    assert settled(lines) == "10 of 10 targets met"
+    assert settled(lines) == "11 of 11 targets met"
 
 
 def test_the_worst_case_decides_and_is_named() -> None:
@@ -91,13 +94,13 @@ def test_the_worst_case_decides_and_is_named() -> None:
     }
     lines = tables(QUICK, parts).rows
     assert [line[-1] for line in lines] == [NOT_MET] * len(TARGETS)
-    measured = ["1.2", "2.9", "1.5", "1.1", "2.1", "1.4", "0.7", "3.1", "26", "6.5"]
+    measured = ["1.2", "2.9", "1.5", "0.6", "1.1", "2.1", "1.4", "0.7", "3.1", "26", "6.5"]
     assert [line[2] for line in lines] == measured
-    assert lines[7][3] == "from Parquet"
+    assert lines[8][3] == "from Parquet"
     assert "normalised" in str(lines[0][3])
     assert lines[1][3] == "PCA, covariance_eigh"
     assert str(lines[2][3]).startswith("polars")
-    assert settled(lines) == "0 of 10 targets met"
+    assert settled(lines) == "0 of 11 targets met"
 
 
 def test_the_fastest_solver_is_the_one_to_beat() -> None:
@@ -108,12 +111,12 @@ def test_the_fastest_solver_is_the_one_to_beat() -> None:
 
 
 def test_what_did_not_finish_is_not_met() -> None:
-    measured = fits(3.0, 2.0, 2.0)
+    measured = fits(3.0, 2.5, 2.5)
     for each in measured:
-        if each["way"] == READER:
+        if each["way"] == READER and each["from"] == "Parquet":
             each["ended"] = f"did not finish in {each.pop('seconds')} s"
     lines = tables(QUICK, {"end_to_end": measured}).rows
-    assert [line[-1] for line in lines] == [MET, NOT_MET]
+    assert [line[-1] for line in lines] == [MET, NOT_MET, MET]
     assert lines[1][2:4] == ["did not finish", READER]
 
 

@@ -5,6 +5,8 @@ minds the order: blocks of any size, threads, files, partitions and merged parts
 and equal sums can be told by comparing them.
 """
 
+import functools
+import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +32,11 @@ from fedpower.linalg.words import Words
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""
 
-PRODUCT_BYTES = 8 * 2**20
-"""Rows that are multiplied together, where fewer than `RowLattice.exact_rows` of them are as much."""
+FEW_ROWS = 64
+"""Rows of a d×d array that are added at once, so that what is made of them stays in a core's cache."""
+
+PRODUCT_BYTES, WIDE_BYTES = 8 * 2**20, 64 * 2**20
+"""Bytes of rows that are multiplied together, a core's own and all cores', within what is exact."""
 
 _MAGIC = b"fedpower.ExactMoments/1\n"
 _HEAD = struct.Struct("<qqqq")
@@ -187,6 +192,44 @@ class ExactMoments:
         return hash((self.n_rows, self.n_clipped, self.lattice, self.total.tobytes()))
 
 
+class Crew:
+    """Threads that do parts of one piece of work.
+
+    Parameters
+    ----------
+    size : how many; with one, nothing is started.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._pool: ThreadPoolExecutor | None = None
+
+    def each(self, count: int, work: Callable[[int, slice], Any]) -> list[Any]:
+        """Return what ``work`` gives for every thread's number and its part of ``count`` things."""
+        edges = np.linspace(0, count, min(self.size, max(1, count)) + 1, dtype=int).tolist()
+        parts = [slice(*edge) for edge in itertools.pairwise(edges)]
+        if len(parts) == 1:
+            return [work(0, parts[0])]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.size, thread_name_prefix="rows")
+        return list(self._pool.map(work, range(len(parts)), parts))
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def _add_integers(into: NDArray[np.int64], values: NDArray[Any], _: int, rows: slice) -> None:
+    """Add whole numbers of any dtype to integers, a few rows at a time."""
+    for start in range(rows.start, rows.stop, FEW_ROWS):
+        part = slice(start, min(start + FEW_ROWS, rows.stop))
+        # Made integers first: a sum of both kinds would be one of floats.
+        into[part] += values[part].astype(np.int64, copy=False)
+
+
 class ExactSum:
     """The sums so far, in 64-bit integers; past `RowLattice.word_rows` rows in two words.
 
@@ -213,6 +256,7 @@ class ExactSum:
         n_clipped: int,
         total: NDArray[Any],
         squares: Iterable[tuple[int, int, NDArray[Any]]],
+        crew: "Crew | None" = None,
     ) -> None:
         """Add sums over rows, at most `RowLattice.word_rows` of them, in whole numbers of any dtype.
 
@@ -221,14 +265,16 @@ class ExactSum:
         n_rows, n_clipped : how many rows, and how many of them were clipped.
         total : Σ z.
         squares : the lower triangle of Σ z zᵀ at least, in pieces: first row, first column, values.
+        crew : threads that share the additions.
         """
+        crew = Crew(1) if crew is None else crew
         with self._lock:
             self._make_room(n_rows)
             self._count(n_rows, n_clipped, total)
             for row, column, values in squares:
                 stop = row + values.shape[0], column + values.shape[1]
-                # Made integers first: a sum of both kinds would be one of floats.
-                self._low[row : stop[0], column : stop[1]] += values.astype(np.int64)
+                into = self._low[row : stop[0], column : stop[1]]
+                crew.each(values.shape[0], functools.partial(_add_integers, into, values))
 
     def add_sparse(self, n_rows: int, n_clipped: int, total: NDArray[Any], squares: Any) -> None:
         """Add the same with Σ z zᵀ as a sparse matrix of integers, which has no place twice."""
@@ -289,6 +335,8 @@ class BlockSums:
     ----------
     treatment, n_features, recheck, lattice : see `LatticeRows`.
     into : where the sums go.
+    crew : threads that share what is no matrix product, where rows are so wide that all cores are
+        given to one product at a time.
     """
 
     def __init__(
@@ -297,8 +345,14 @@ class BlockSums:
         n_features: int,
         recheck: Callable[[], None],
         into: ExactSum,
+        crew: Crew | None = None,
     ) -> None:
-        self._rows = LatticeRows(treatment, n_features, recheck, into.lattice)
+        self._crew = Crew(1) if crew is None else crew
+        self._rows = [
+            LatticeRows(treatment, n_features, recheck, into.lattice)
+            for _ in range(self._crew.size)
+        ]
+        self._room: Matrix | None = None
         self._into = into
         self._densifies = treatment.densifies()
         self._size = product_rows(n_features, into.lattice)
@@ -325,11 +379,10 @@ class BlockSums:
             self._n_rows, self._n_clipped = 0, 0
 
     def _add_dense(self, block: Matrix) -> None:
-        rows, n_clipped = self._rows.of_dense(block)
+        rows, n_clipped, total = self._integers(block)
         count = int(rows.shape[0])
-        total = _column_sums(rows)
         if self._squares is None:
-            self._into.add(count, n_clipped, total, self._panels(rows))
+            self._into.add(count, n_clipped, total, self._panels(rows), self._crew)
             return
         if self._n_rows + count > self._into.lattice.exact_rows:
             self.hand_over()
@@ -341,6 +394,22 @@ class BlockSums:
             self._total += total
         self._n_rows += count
         self._n_clipped += n_clipped
+
+    def _integers(self, block: Matrix) -> tuple[Matrix, int, Vector]:
+        """Return the integers of a block, how many rows were clipped, and the sums of its columns."""
+        if self._crew.size == 1 or not block.flags.c_contiguous:
+            rows, n_clipped = self._rows[0].of_dense(block)
+            return rows, n_clipped, _column_sums(rows)
+        if self._room is None or len(self._room) < len(block):
+            self._room = np.empty(block.shape)
+        rows = self._room[: len(block)]
+
+        def treat(number: int, part: slice) -> tuple[int, Vector]:
+            _, n_clipped = self._rows[number].of_dense(block[part], rows[part])
+            return n_clipped, _column_sums(rows[part])
+
+        found = self._crew.each(len(block), treat)
+        return rows, sum(each[0] for each in found), sum(each[1] for each in found)
 
     def _panels(self, rows: Matrix) -> Iterator[tuple[int, int, Matrix]]:
         """Yield the lower triangle of Σ z zᵀ, made as it is taken.
@@ -359,7 +428,7 @@ class BlockSums:
 
     def _add_sparse(self, block: SparseBlock) -> None:
         """Add sparse rows, multiplied as 64-bit integers."""
-        found, n_clipped = self._rows.of_sparse(block)
+        found, n_clipped = self._rows[0].of_sparse(block)
         n_rows, width = found.shape
         total = np.bincount(found.indices, weights=found.data, minlength=width)
         rows: Any = type(found)(
@@ -370,8 +439,9 @@ class BlockSums:
 
 
 def product_rows(n_features: int, lattice: RowLattice) -> int:
-    """Return how many rows are multiplied together: a few MiB of them, and no more than is exact."""
-    return min(max(gram_rows(n_features), PRODUCT_BYTES // (8 * n_features)), lattice.exact_rows)
+    """Return how many rows are multiplied together: some MiB of them, and no more than is exact."""
+    size = PRODUCT_BYTES if shares_blocks(n_features) else WIDE_BYTES
+    return min(max(gram_rows(n_features), size // (8 * n_features)), lattice.exact_rows)
 
 
 def exact_moment(
@@ -393,7 +463,8 @@ def exact_moment(
     source, treatment : the rows and what is done to them, which must bound them.
     block_rows : rows per block; by default as many as products are fast with.
     watch : is told of every block, and may stop the pass.
-    workers : threads that blocks are shared out to, each with products on one thread of BLAS.
+    workers : threads that blocks are shared out to, each with products on one thread of BLAS; where
+        rows are wide (`shares_blocks`), that share what is done to a block beside the product.
     lattice : the whole numbers; by default those of `BITS` bits.
     """
     treatment.check_width(source.n_features)
@@ -407,11 +478,16 @@ def exact_moment(
         size = block_rows or product_rows(source.n_features, lattice)
         blocks, recheck = dense_blocks(source, size, watch)
     total = ExactSum(source.n_features, lattice)
-    if source.n_rows is not None:
-        workers = min(workers, -(-source.n_rows // size))
-    _share_out(
-        blocks, lambda: BlockSums(treatment, source.n_features, recheck, total), workers=workers
-    )
+    by_blocks = shares_blocks(source.n_features)
+    with Crew(1 if by_blocks or source.sparse else workers) as crew:
+        workers = workers if by_blocks else 1
+        if source.n_rows is not None:
+            workers = min(workers, -(-source.n_rows // size))
+        _share_out(
+            blocks,
+            lambda: BlockSums(treatment, source.n_features, recheck, total, crew),
+            workers=workers,
+        )
     return total.result()
 
 

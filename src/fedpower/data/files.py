@@ -20,7 +20,7 @@ from fedpower.errors import InputError
 READ_BYTES = 2**20
 """Bytes buffered over all the column chunks of a Parquet file."""
 
-BATCH_ROWS, BATCH_BYTES = 2**14, 4 * 2**20
+BATCH_ROWS, BATCH_BYTES = 2**14, 16 * 2**20
 """Rows decoded at once at least, within these bytes: every batch of a column has a cost of its own."""
 
 

@@ -168,18 +168,17 @@ class LatticeRows:
         self._expect_long = treatment.normalize
         self._held: dict[tuple[str, bool], Matrix] = {}
 
-    def of_dense(self, block: NDArray[Any]) -> tuple[Matrix, int]:
+    def of_dense(self, block: NDArray[Any], out: Matrix | None = None) -> tuple[Matrix, int]:
         """Return the integers of a block's rows, in float64, and how many rows were clipped.
-
-        They are this object's memory, and good until the next call.
 
         Parameters
         ----------
         block : rows in any real dtype that float64 holds exactly, contiguous by rows or by columns.
+        out : where the integers are put; by default memory of this object, good until the next call.
         """
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             rows = self._moved(block)
-            out = self._memory("integers", rows)
+            out = self._memory("integers", rows) if out is None else out
             if self._expect_long:
                 return out, self._scale(rows, out)
             # Most rows are not too long, and the integers alone show it: no norm is needed before.

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.in_order import in_order
-from fedpower.data.kernel import SPARSE_LIMIT, gram_rows
+from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
 from fedpower.data.kernel import block_rows as usual_rows
 from fedpower.data.rows import RowTreatment
 from fedpower.data.scatter import BlockSquares, Part, ScatterSum, mirror
@@ -117,6 +117,7 @@ def _of_dense(
 ) -> Moments:
     if source.n_rows is not None:
         workers = min(workers, max(1, -(-source.n_rows // block_rows) - 1))
+    workers = workers if shares_blocks(source.n_features) else 1
     blocks, recheck = dense_blocks(source, block_rows, watch)
     first = next(blocks)
     squares = BlockSquares(treatment, source.n_features, recheck)

@@ -123,7 +123,7 @@ def read_silos(
             density=1.0 if private else source.density,
             device=place,
             watch=_watch(name, source, on_rows),
-            workers=threads if by_blocks else 1,
+            workers=threads,
             fingerprinted=fingerprinted,
             on_lattice=on_lattice,
         )
