@@ -245,20 +245,20 @@ def _run(kit: Path, result: Path) -> dict[str, Any]:
 
 
 def _wait_for_silos(kit: Path, count: int) -> None:
-    from fedpower.federation.runner import open_desk  # noqa: PLC0415
+    from fedpower.federation.runner import open_session  # noqa: PLC0415
 
-    with open_desk(kit, patience=300.0) as desk:
-        while len(desk.silos()) < count:
+    with open_session(kit, patience=300.0) as session:
+        while len(session.silos()) < count:
             time.sleep(0.5)
 
 
 @contextmanager
 def _echoing(shape: dict[str, int]) -> Iterator[None]:
     """Let the federation load the echo in place of the study's classes."""
-    kept = policy.CONTROLLER, policy.EXECUTOR, policy.DOORKEEPER
+    kept = policy.CONTROLLER, policy.EXECUTOR, policy.JOB_CHECK
     module = "benchmarks.federation_echo"
     policy.CONTROLLER, policy.EXECUTOR = f"{module}.EchoController", f"{module}.EchoSilo"
-    policy.DOORKEEPER = f"{module}.EchoDoorkeeper"
+    policy.JOB_CHECK = f"{module}.EchoJobCheck"
     root = str(Path(__file__).parents[1])
     paths = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([root, paths])
@@ -266,7 +266,7 @@ def _echoing(shape: dict[str, int]) -> Iterator[None]:
     try:
         yield
     finally:
-        policy.CONTROLLER, policy.EXECUTOR, policy.DOORKEEPER = kept
+        policy.CONTROLLER, policy.EXECUTOR, policy.JOB_CHECK = kept
         os.environ["PYTHONPATH"] = paths
         del os.environ[SHAPE]
 

@@ -12,7 +12,7 @@ from nvflare.apis.shareable import Shareable
 
 from fedpower.engines.flare import LOOK_S
 from fedpower.federation import environment, policy
-from fedpower.federation.doorkeeper import Doorkeeper
+from fedpower.federation.job_check import JobCheck
 
 TASK, KEY = "fedpower", "message"
 SHAPE = "BENCHMARK_ECHO"
@@ -54,11 +54,17 @@ class EchoController(Controller):
         workspace = self._engine.get_workspace()
         place = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / "fedpower"
         (place / environment.RESULT).mkdir(parents=True)
-        told = {"done": True, "reason": None, "run": self._run, "rounds": [], "seconds": seconds}
-        (place / environment.STATE).write_text(json.dumps(told))
+        reported = {
+            "done": True,
+            "reason": None,
+            "run": self._run,
+            "rounds": [],
+            "seconds": seconds,
+        }
+        (place / environment.STATE).write_text(json.dumps(reported))
 
 
-class EchoDoorkeeper(Doorkeeper):
+class EchoJobCheck(JobCheck):
     """Lets in jobs that name the echo in place of the study's class."""
 
     def deploy(self, *args, **options):

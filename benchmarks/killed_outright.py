@@ -147,7 +147,7 @@ def rehearsal(folder: Path, agreed: Path, after: float | None) -> Killed:
     with _Killing("rehearsal", folder, after, own) as killing:
         killing.start("run", words)
     ledgers = sorted(own.glob("fedpower-*/kits/*/*.ledger"))
-    return killing.told(ledgers)
+    return killing.reported(ledgers)
 
 
 def separate_parties(folder: Path, agreed: Path, after: float | None) -> Killed:
@@ -158,14 +158,14 @@ def separate_parties(folder: Path, agreed: Path, after: float | None) -> Killed:
     ledgers = [made.ledger(name) for name in SILOS]
     with _Killing("separate parties", folder, after) as killing:
         _start_all(killing, made, "result")
-    first = killing.told(ledgers)
+    first = killing.reported(ledgers)
     if after is None:
         return first
     with _Killing("separate parties", folder, None) as second:
         _start_all(second, made, "result-again")
     if not (folder / "result-again" / "components.npz").is_file():
         raise SystemExit(f"no second result in {folder}")
-    again = second.told(ledgers)
+    again = second.reported(ledgers)
     if again.charged != (N_RELEASES,) * len(SILOS) or again.n_twice or again.n_unsound:
         raise SystemExit(f"ledgers are not as they must be after a second run: {again}")
     return Killed(**{**asdict(first), "charged_again": sum(again.charged)})
@@ -235,7 +235,7 @@ class _Killing:
                 each.wait()
         time.sleep(SETTLE_S)
 
-    def told(self, ledgers: Sequence[Path]) -> Killed:
+    def reported(self, ledgers: Sequence[Path]) -> Killed:
         """Return what is left; end it, where anything is, so that it disturbs nothing else."""
         left = marked(self.mark)
         for each in left:

@@ -67,7 +67,7 @@ def page(reproduction: Path) -> str:
         kept(name) for name in ("accuracy_real", "accuracy_peers", "localpower_tables")
     )
     claims = _claims(reproduction)
-    told = [
+    reported = [
         *_told_by_claims(claims),
         *on_real_data(real),
         *beside_peers(peers),
@@ -76,7 +76,7 @@ def page(reproduction: Path) -> str:
     ]
     parts = [
         OPENING,
-        "**What to take from it**\n\n" + "\n".join(f"- {sentence}" for sentence in told),
+        "**What to take from it**\n\n" + "\n".join(f"- {sentence}" for sentence in reported),
         _claims_section(claims),
         *_figures(reproduction),
         REAL,
@@ -105,12 +105,12 @@ def _claims(folder: Path) -> dict[str, Any] | None:
 def _told_by_claims(claims: dict[str, Any] | None) -> list[str]:
     if claims is None:
         return []
-    told = []
+    reported = []
     for whose, name in (("paper", "the paper"), ("fedpower", "fedpower")):
         mine = [claim for claim in claims["claims"] if claim["whose"] == whose]
         held = sum(claim["holds"] for claim in mine)
-        told.append(f"Of {len(mine)} claims of {name} that were put to the test, {held} hold.")
-    return told
+        reported.append(f"Of {len(mine)} claims of {name} that were put to the test, {held} hold.")
+    return reported
 
 
 def _claims_section(claims: dict[str, Any] | None) -> str:

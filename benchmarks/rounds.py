@@ -188,7 +188,7 @@ def best_paper(found: dict[str, Any]) -> float:
 
 def verdicts(families: dict[str, Any]) -> list[str]:
     """Return a sentence a family: warm krylov beside the best of the paper and the trial."""
-    told = []
+    reported = []
     for key, found in families.items():
         ratio, eta = key.split("/")
         best = best_paper(found)
@@ -197,14 +197,14 @@ def verdicts(families: dict[str, Any]) -> list[str]:
             for name in ("krylov cold", "krylov warm")
         }
         limit = best / ASKED[float(ratio)]
-        told.append(
+        reported.append(
             f"σ_{{k+1}}/σ_k = {ratio}, η ≈ {eta}: best of the paper {best:g} rounds to 1e-6; asked at "
             f"most {limit:.2f}; krylov warm {got['krylov warm']:g}, cold {got['krylov cold']:g}"
             f" ({'met' if got['krylov warm'] <= limit else 'MISSED'} warm, "
             f"{'met' if got['krylov cold'] <= limit else 'MISSED'} cold)"
             + (f"; the trial took {TRIAL[float(ratio)]}." if eta == "0.2" else ".")
         )
-    return told
+    return reported
 
 
 def _shown(value: float, form: str) -> str:

@@ -93,7 +93,7 @@ def _one_seed(
     budget = budget_of(problem.study)
     assert budget is not None
     for name, variant in VARIANTS.items():
-        for who, turnout in {
+        for who, participation in {
             "all": {},
             "first 8 of 20": {"n_participants": 8, "participation": "first"},
             "8 of 20 drawn": {"n_participants": 8, "participation": "sampled"},
@@ -107,9 +107,9 @@ def _one_seed(
                     max_rounds=rounds,
                     shift=noise_shift(budget),
                     **variant,
-                    **turnout,  # type: ignore[arg-type]
+                    **participation,  # type: ignore[arg-type]
                 )
-                outcome = drive(problem, settings, seed=seed, late=bool(turnout))[0].outcome
+                outcome = drive(problem, settings, seed=seed, late=bool(participation))[0].outcome
                 error = sin_theta(outcome.vectors[:, :4], problem.truth)
                 ratios.setdefault((name, who, rounds), []).append(error / floor)
     paper = PowerSettings(
@@ -148,13 +148,13 @@ def _step_mode(moments: list[Any], seed: int) -> dict[str, float]:
 
 
 def _late_without_noise(seeds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Return errors and exchanges, by blocks and turnout; a block takes three exchanges at K/m = .4."""
+    """Return errors and exchanges, by blocks and participation: a block takes three at K/m = .4."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for blocks in (1, 2, 3, 4, 5, None):
         row: dict[str, dict[str, list[float]]] = {}
-        for who, turnout in LATE.items():
+        for who, participation in LATE.items():
             row[who] = {"errors": [], "exchanges": []}
-            most = 100 if blocks is None else blocks * (3 if turnout else 1)
+            most = 100 if blocks is None else blocks * (3 if participation else 1)
             for seed in range(seeds):
                 problem = family(ratio=0.86, eta=0.5, seed=seed)
                 settings = KrylovSettings(
@@ -164,9 +164,9 @@ def _late_without_noise(seeds: int) -> dict[str, dict[str, dict[str, list[float]
                     tol=1e-6 if blocks is None else 0.0,
                     max_rounds=most,
                     warm=False,
-                    **turnout,
+                    **participation,
                 )
-                coordinator, bases = drive(problem, settings, seed=seed, late=bool(turnout))
+                coordinator, bases = drive(problem, settings, seed=seed, late=bool(participation))
                 row[who]["errors"].append(sin_theta(coordinator.outcome.basis, problem.truth))
                 row[who]["exchanges"].append(float(len(bases)))
         found["until tol" if blocks is None else str(blocks)] = row

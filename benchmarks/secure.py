@@ -130,7 +130,7 @@ def accuracy(name: str, make: Callable[[int], Any], options: argparse.Namespace)
                 held = together if way == "curator" else silos
                 basis = run(way, held, epsilon=epsilon, rank=model.rank, seed=noise)
                 errors[f"{epsilon:g}"][way].append(sin_theta(basis, truth))
-        latest = {epsilon: round(told["secure"][-1], 5) for epsilon, told in errors.items()}
+        latest = {epsilon: round(reported["secure"][-1], 5) for epsilon, reported in errors.items()}
         print(f"{name}, seed {seed}, gap {gap:.2g}: {latest}", flush=True)
     return errors
 

@@ -35,7 +35,7 @@ def on_real_data(found: dict[str, Any]) -> list[str]:
         method: [mean(rows, "captured", method=method, epsilon=USUAL, data=each) for each in sets]
         for method in values_of(rows, "method")
     }
-    told = ", ".join(
+    reported = ", ".join(
         f"`{method}` {_range(each)}" for method, each in shares.items() if method != "fedpower"
     )
     by_split = [
@@ -57,7 +57,7 @@ def on_real_data(found: dict[str, Any]) -> list[str]:
     }
     return [
         f"On {len(sets)} real data sets at ε = {USUAL:g}, fedpower's default captures "
-        f"{_range(shares['fedpower'])} of the variance that the exact subspace captures ({told}).",
+        f"{_range(shares['fedpower'])} of the variance that the exact subspace captures ({reported}).",
         "Whether silos are alike or hold different labels makes no difference to the default: with the "
         f"same noise, captured variance changes by {max(by_split):.1e} at most.",
         "It is no magic: a direction of the subspace is lost (mean sin θ_k above "
@@ -110,10 +110,10 @@ def beside_localpower(found: dict[str, Any]) -> list[str]:
     methods = [key for key in rows[0] if key not in ("data", "split")]
     ours = next(method for method in methods if method.startswith("FedPCA"))
     worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}
-    told = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
+    reported = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
     return [
         f"Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
-        f"splits is {worst[ours]:.1e}; the others' largest: {told}."
+        f"splits is {worst[ours]:.1e}; the others' largest: {reported}."
     ]
 
 
@@ -121,18 +121,20 @@ def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any])
     """Return how far a library's own PCA came, and how it did where it finished."""
     epsilons, seeds = found["settings"]["epsilons"], len(found["settings"]["seeds"])
     mine = [row for row in rows if row["method"] == peer]
-    told = []
+    reported = []
     for each in sets:
         for epsilon in epsilons:
             share = mean(mine, "captured", data=each, epsilon=epsilon)
             if not math.isnan(share):
                 ours = mean(rows, "captured", method="fedpower", data=each, epsilon=epsilon)
-                told.append(f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}")
+                reported.append(
+                    f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}"
+                )
     return (
         f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits in the "
         f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} "
         "seconds on the clock it had for a data set"
-        + (f" (captured variance on {'; '.join(told)})." if told else ".")
+        + (f" (captured variance on {'; '.join(reported)})." if reported else ".")
     )
 
 

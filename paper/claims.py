@@ -281,20 +281,20 @@ class Verdict:
         """One plain sentence."""
         found, part = self.weakest.found, self.weakest.part
         spread = f" ({found.low:.3g} to {found.high:.3g})" if found.low < found.high else ""
-        told = f"the {part.what} is {found.value:.3g}{spread} where {part.bound} was asked"
+        reported = f"the {part.what} is {found.value:.3g}{spread} where {part.bound} was asked"
         others = len(self.parts) - 1
         if self.holds:
             kept = (
                 f", and {'the other part holds' if others == 1 else f'the other {others} hold'} too"
             )
             hollow = f", though only because {DROWNED}" if self.weakest.drowned else ""
-            return f"It holds: {told}{kept if others else ''}{hollow}."
+            return f"It holds: {reported}{kept if others else ''}{hollow}."
         bound = part.bound
         if self.weakest.drowned:
-            return f"It does not hold: {told}, because {DROWNED}."
+            return f"It does not hold: {reported}, because {DROWNED}."
         if bound.at_least <= found.value <= bound.at_most:
-            return f"It is not shown: {told}, but {found.n} repetitions spread too widely."
-        return f"It does not hold: {told}."
+            return f"It is not shown: {reported}, but {found.n} repetitions spread too widely."
+        return f"It does not hold: {reported}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict for JSON."""

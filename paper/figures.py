@@ -113,7 +113,7 @@ def _schedules(table: Table) -> str:
 
 def _alignment(table: Table) -> str:
     panels = dict.fromkeys(row.panel for row in table.select(figure="alignment"))
-    told = []
+    reported = []
     for panel in panels:
         low, high = (
             table.last(
@@ -125,10 +125,10 @@ def _alignment(table: Table) -> str:
             ).mean()
             for p in (4, 16)
         )
-        told.append(f"{low:.2g} and {high:.2g} in Model {panel.replace(' r=', ', r = ')}")
+        reported.append(f"{low:.2g} and {high:.2g} in Model {panel.replace(' r=', ', r = ')}")
     return (
         "Misalignment ρ_t of the silos' bases in the last round against p, without noise: with "
-        f"Procrustes at p = 4 and 16 it is {'; '.join(told)}. Where r > k a basis has a column more "
+        f"Procrustes at p = 4 and 16 it is {'; '.join(reported)}. Where r > k a basis has a column more "
         "than there are eigenvectors that stand out, and no rotation aligns that one. "
         "Bars: 10th to 90th percentile."
     )

@@ -34,12 +34,12 @@ def write_outputs(
     folder: Path, settings: Settings, table: Table, verdicts: list[Verdict]
 ) -> list[Path]:
     """Return the files written to ``folder``: each whole or not at all, the same for the same runs."""
-    told = captions(settings, table)
+    reported = captions(settings, table)
     files: dict[str, str | bytes] = {
         RUNS: table.as_csv(),
         CLAIMS: _json(claims_record(settings, verdicts)),
-        CAPTIONS: _json(told),
-        **draw_all(table, told),
+        CAPTIONS: _json(reported),
+        **draw_all(table, reported),
     }
     for name, content in files.items():
         write_whole(folder / name, content)

@@ -186,8 +186,13 @@ def result_bytes(case: str, coordinator: Coordinator) -> bytes:
     solution, kept = outcome.solution, io.BytesIO()
     np.savez(kept, basis=solution.basis, values=solution.values)
     rows = [each.as_row() for each in coordinator.history]
-    told = (rows, solution.sizes, outcome.privacy, [each.refused for each in coordinator.history])
-    return kept.getvalue() + repr(told).encode()
+    reported = (
+        rows,
+        solution.sizes,
+        outcome.privacy,
+        [each.refused for each in coordinator.history],
+    )
+    return kept.getvalue() + repr(reported).encode()
 
 
 def closed_rounds(coordinator: Coordinator) -> list[Round]:

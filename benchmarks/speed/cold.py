@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, ratios, told, values
+from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, ratios, reported, values
 from benchmarks.speed.running import Runner
 from benchmarks.speed.sizes import Sizes
 
@@ -50,8 +50,8 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
         rows=[
             [
                 f"`{name}`",
-                told(values(of_way(measured, way=name))),
-                told(ratios(of_way(measured, way=name), base)),
+                reported(values(of_way(measured, way=name))),
+                reported(ratios(of_way(measured, way=name), base)),
             ]
             for name in commands()
         ],

@@ -16,8 +16,8 @@ from benchmarks.speed.measuring import (
     most,
     of_way,
     ratios,
+    reported,
     times,
-    told,
     values,
 )
 from benchmarks.speed.methods import READERS, fed_pca, scikit_learn
@@ -79,7 +79,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                 f"{place}, {here[0]['n_rows']:,} rows",
                 way,
                 times(here),
-                told(ratios(here, ours)),
+                reported(ratios(here, ours)),
                 most(here, "error", ".1e"),
                 most(here, "above_mb", ",.0f"),
                 most(here, "rise_mb", ",.0f"),

@@ -15,8 +15,8 @@ from benchmarks.speed.measuring import (
     most,
     of_way,
     ratios,
+    reported,
     times,
-    told,
 )
 from benchmarks.speed.methods import fed_pca
 from benchmarks.speed.rows import WARM_ROWS, drawn, model, timed
@@ -98,8 +98,8 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                 name,
                 f"{least:,} to {largest:,}",
                 curve.fixed,
-                told(exponents(here, curve.sizes)),
-                told(exponents(here, curve.upper())),
+                reported(exponents(here, curve.sizes)),
+                reported(exponents(here, curve.upper())),
                 f"{_memory(here, least)} and {_memory(here, largest)}",
             ]
         )
@@ -119,7 +119,9 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                 ]
             )
     many = sizes.grown_silos[-1]
-    private, exact = (told(many_over_one(sizes, measured, curve)) for curve in (SILOS, EXACT_SILOS))
+    private, exact = (
+        reported(many_over_one(sizes, measured, curve)) for curve in (SILOS, EXACT_SILOS)
+    )
     return Tables(
         settings={"fit": PRIVATE_FIT, "repeats": sizes.repeats, "seed": SEED},
         columns=[

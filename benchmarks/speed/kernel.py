@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, ratios, times, told
+from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, ratios, reported, times
 from benchmarks.speed.running import Runner
 from benchmarks.speed.sizes import SEED, Sizes
 
@@ -63,9 +63,9 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                     shape,
                     way,
                     times(ours),
-                    told(ratios(ours, plain)),
-                    told(ratios(ours, read)),
-                    told(ratios(ours, plain, "cpu_seconds")),
+                    reported(ratios(ours, plain)),
+                    reported(ratios(ours, read)),
+                    reported(ratios(ours, plain, "cpu_seconds")),
                     times(plain),
                 ]
             )

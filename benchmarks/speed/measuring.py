@@ -63,7 +63,7 @@ def values(measured: Sequence[Measured], key: str = "seconds") -> list[float]:
     return [each[key] for each in measured if key in each]
 
 
-def told(found: Sequence[float]) -> str:
+def reported(found: Sequence[float]) -> str:
     """Return the median and the range as text."""
     if not found:
         return ""
@@ -73,7 +73,7 @@ def told(found: Sequence[float]) -> str:
 
 def times(measured: Sequence[Measured]) -> str:
     """Return the seconds as text or, where a process gave none, how it ended."""
-    return next((each["ended"] for each in measured if "ended" in each), told(values(measured)))
+    return next((each["ended"] for each in measured if "ended" in each), reported(values(measured)))
 
 
 def most(measured: Sequence[Measured], key: str, form: str) -> str:

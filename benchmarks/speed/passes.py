@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, told, values
+from benchmarks.speed.measuring import Measured, Tables, in_turn, of_way, reported, values
 from benchmarks.speed.rows import Array, drawn
 from benchmarks.speed.running import Runner, scratch
 from benchmarks.speed.sizes import SEED, Sizes
@@ -50,7 +50,8 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
         },
         columns=["of", "pass", "ns of processor time a value"],
         rows=[
-            [kind, way, told(values(of_way(measured, of=kind, way=way), KEY))] for kind, way in ways
+            [kind, way, reported(values(of_way(measured, of=kind, way=way), KEY))]
+            for kind, way in ways
         ],
         notes=[
             f"Median (range) of {sizes.kernel_repeats} repeats, in turn, in blocks as a fit takes them. "

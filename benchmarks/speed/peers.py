@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, most, of_way, ratios, times, told
+from benchmarks.speed.measuring import (
+    Measured,
+    Tables,
+    in_turn,
+    most,
+    of_way,
+    ratios,
+    reported,
+    times,
+)
 from benchmarks.speed.methods import EXACT, FULL_SVD_COPIES, METHODS, ONE_BLAS_THREAD, PRIVATE
 from benchmarks.speed.rows import WARM_ROWS, drawn, leading, timed
 from benchmarks.speed.running import Runner, scratch
@@ -60,8 +69,8 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             [
                 name,
                 times(here),
-                told(ratios(here, ours)),
-                told(ratios(here, private)),
+                reported(ratios(here, ours)),
+                reported(ratios(here, private)),
                 most(here, "error", ".1e"),
                 most(here, "above_mb", ",.0f"),
                 most(here, "rise_mb", ",.0f"),

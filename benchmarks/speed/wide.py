@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.measuring import Measured, Tables, in_turn, most, of_way, times, told, values
+from benchmarks.speed.measuring import (
+    Measured,
+    Tables,
+    in_turn,
+    most,
+    of_way,
+    reported,
+    times,
+    values,
+)
 from benchmarks.speed.methods import fed_pca
 from benchmarks.speed.rows import timed
 from benchmarks.speed.running import Runner, scratch
@@ -43,8 +52,8 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                 most(here, "file_mb", ",.0f"),
                 most(here, "steps", "d"),
                 times(here),
-                told(values(here, "step_seconds")),
-                told(values(here, "step_over_read")),
+                reported(values(here, "step_seconds")),
+                reported(values(here, "step_over_read")),
                 most(here, "above_mb", ",.0f"),
                 most(here, "rise_mb", ",.0f"),
             ]

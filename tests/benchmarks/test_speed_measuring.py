@@ -13,8 +13,8 @@ from benchmarks.speed.measuring import (
     most,
     of_way,
     ratios,
+    reported,
     times,
-    told,
 )
 
 
@@ -65,5 +65,5 @@ def test_there_is_an_exponent_for_every_repeat_in_which_all_sizes_finished() -> 
 
 
 def test_text_has_three_digits_and_the_range() -> None:
-    assert told([0.01234, 123456.0, 1.0]) == "1.00 (0.0123 to 123,456)"
-    assert told([]) == ""
+    assert reported([0.01234, 123456.0, 1.0]) == "1.00 (0.0123 to 123,456)"
+    assert reported([]) == ""

@@ -21,8 +21,8 @@ def kit_for(party: str, *, study: str = "study.toml") -> Path:
     (kit / "startup").mkdir(parents=True)
     kind = {"coordinator": "fed_server.json", "runner": "fed_admin.json"}
     (kit / "startup" / "rootCA.pem").write_text("")
-    told = json.dumps({"client": {"fqsn": party}})
-    (kit / "startup" / kind.get(party, "fed_client.json")).write_text(told)
+    reported = json.dumps({"client": {"fqsn": party}})
+    (kit / "startup" / kind.get(party, "fed_client.json")).write_text(reported)
     (kit / "study.toml").write_text(Path(study).read_text())
     return kit
 

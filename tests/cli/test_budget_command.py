@@ -64,9 +64,9 @@ def test_json_is_the_ledgers_statement(used: Path):
     with Ledger.open(used) as opened:
         statement = opened.statement()
     assert json.loads(succeed("budget", "--json", used).stdout) == statement
-    told = json.loads(succeed("budget", used, "--json", "--what-if", 1).stdout)
-    assert told.pop("what_if")["fits"] is True
-    assert told == statement
+    reported = json.loads(succeed("budget", used, "--json", "--what-if", 1).stdout)
+    assert reported.pop("what_if")["fits"] is True
+    assert reported == statement
 
 
 def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(used: Path):

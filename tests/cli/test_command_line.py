@@ -13,7 +13,7 @@ from hospitals import EXACT, run, succeed
 
 from fedpower import __version__
 from fedpower.cli import COMMANDS, main
-from fedpower.cli.failures import exit_status, told
+from fedpower.cli.failures import exit_status, reported
 
 PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
@@ -128,9 +128,9 @@ def test_errors_of_the_system_and_of_libraries_are_sentences():
         raise PermissionError(13, "Permission denied", "secret.csv")
 
     assert exit_status(denied, traceback=False) == 2
-    assert "secret.csv" in told(PermissionError(13, "Permission denied", "secret.csv"))[0]
-    assert told(ValueError("X has\n  nothing"))[1] == 2
-    assert told(click.FileError("x", "gone"))[1] == 2
+    assert "secret.csv" in reported(PermissionError(13, "Permission denied", "secret.csv"))[0]
+    assert reported(ValueError("X has\n  nothing"))[1] == 2
+    assert reported(click.FileError("x", "gone"))[1] == 2
     assert exit_status(lambda: 3, traceback=False) == 3
     assert exit_status(lambda: None, traceback=False) == 0
 

@@ -16,12 +16,12 @@ def out(here: Path) -> Path:
     return here / "out"
 
 
-def told(*words: object) -> dict:
+def reported(*words: object) -> dict:
     return json.loads(succeed("compare", *words, "--json").stdout)
 
 
 def test_a_result_is_no_angle_from_itself(out: Path):
-    found = told(out, out)
+    found = reported(out, out)
     np.testing.assert_allclose(found["angles_degrees"], 0, atol=1e-6)
     assert found["sin_theta"] < 1e-8
     np.testing.assert_allclose(found["component_cosines"], 1, atol=1e-12)
@@ -36,7 +36,7 @@ def test_a_known_angle_is_found(here: Path):
     np.savez("found.npz", components=3 * second.T)
     np.save("found.npy", second)
     for other in ("found.npz", "found.npy"):
-        found = told("truth.npz", other)
+        found = reported("truth.npz", other)
         np.testing.assert_allclose(found["angles_degrees"], [0, 30], atol=1e-6)
         assert found["sin_theta"] == pytest.approx(0.5)
         np.testing.assert_allclose(found["component_cosines"], [1, np.cos(angle)])
@@ -70,12 +70,12 @@ def test_components_that_turned_within_a_plane_that_was_found_are_told_of(
 def test_columns_in_another_order_make_no_difference(out: Path):
     backwards = ("--columns", ",".join(COLUMNS[::-1]))
     succeed("fit", "north.csv", "south.parquet", *EXACT, *backwards, "-o", "reversed")
-    assert told(out, "reversed")["sin_theta"] < 1e-7
+    assert reported(out, "reversed")["sin_theta"] < 1e-7
 
 
 def test_a_result_is_compared_with_a_basis_of_fewer_columns(out: Path):
     np.savez("truth.npz", basis=read_result(out).components[:1].T)
-    found = told(out, "truth.npz")
+    found = reported(out, "truth.npz")
     assert found["n_components"] == [2, 1]
     assert found["sin_theta"] < 1e-7
 

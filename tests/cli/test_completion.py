@@ -93,8 +93,8 @@ def test_a_script_is_printed_for_every_shell(shell: str):
 def test_help_has_a_line_for_every_shell():
     lines = succeed("completion", "--help").stdout.splitlines()
     for shell in SHELLS:
-        (told,) = [line for line in lines if line.strip().startswith(f"{shell}:")]
-        assert f"fedpower completion {shell} > ~/" in told
+        (reported,) = [line for line in lines if line.strip().startswith(f"{shell}:")]
+        assert f"fedpower completion {shell} > ~/" in reported
     assert not [line for line in lines if "\\b" in line or "\b" in line]
 
 

@@ -46,9 +46,9 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.programs
 def test_this_installation_is_sound(here: Path):
     before = sorted(here.iterdir())
-    told = json.loads(succeed("doctor", "--json", "--folder", ".").stdout)
-    assert told["sound"] is True
-    states = {each["name"]: each["state"] for each in told["findings"]}
+    reported = json.loads(succeed("doctor", "--json", "--folder", ".").stdout)
+    assert reported["sound"] is True
+    states = {each["name"]: each["state"] for each in reported["findings"]}
     tests = ("Python", "packages", "matrix products", "exact fit", "noise", "private fit", "ledger")
     assert {name: states[name] for name in tests} == dict.fromkeys(tests, "sound")
     extras = set(importlib.metadata.metadata("fedpower").get_all("Provides-Extra")) - {"dev"}
@@ -102,9 +102,9 @@ def test_a_package_that_is_too_old_or_not_there_is_broken():
     assert check_packages(ASKED).state == "sound"
     old = Requirement(package="numpy", bounds=">=999", extra=None)
     found = check_packages([*ASKED, old])
-    assert (found.state, found.told[:21]) == ("broken", "numpy must be >=999, ")
+    assert (found.state, found.detail[:21]) == ("broken", "numpy must be >=999, ")
     gone = Requirement(package="no-such-package", bounds="", extra=None)
-    assert check_packages([gone]).told == "no-such-package is not installed"
+    assert check_packages([gone]).detail == "no-such-package is not installed"
 
 
 def test_an_extra_that_is_absent_breaks_nothing_and_is_told_how_to_get():
@@ -112,30 +112,30 @@ def test_an_extra_that_is_absent_breaks_nothing_and_is_told_how_to_get():
     found = check_extra("sql", [*ASKED, gone])
     assert found.state == "absent"
     assert found.advice == "`pip install '.[sql]'` in a copy of the project"
-    assert "PostgreSQL" in found.told
+    assert "PostgreSQL" in found.detail
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         ("raise OSError('libnothing.so: cannot open')", "OSError: libnothing.so: cannot open"),
         ("import os; os.kill(os.getpid(), 11)", "ended with status -11"),
         ("raise SystemExit(3)", "ended with status 3"),
     ],
 )
-def test_an_extra_that_is_there_and_fails_is_broken(site: Path, body: str, told: str):
+def test_an_extra_that_is_there_and_fails_is_broken(site: Path, body: str, reported: str):
     asked = module(site, "fragile", body)
     assert check_extra("own", [asked]) == Finding(
         name="extra own",
         state="broken",
-        told=told,
+        detail=reported,
         advice="`pip install '.[own]'` in a copy of the project",
     )
 
 
 def test_an_extra_of_another_version_is_broken_and_one_that_prints_is_sound(site: Path):
     newer = module(site, "newer", "", version="2.5")
-    assert check_extra("own", [newer]).told == "newer must be >=1.0,<2, got 2.5"
+    assert check_extra("own", [newer]).detail == "newer must be >=1.0,<2, got 2.5"
     loud = module(site, "loud", "print('hello'); import warnings; warnings.warn('x')")
     assert check_extra("own", [loud]).state == "sound"
 
@@ -144,7 +144,7 @@ def test_an_extra_of_another_version_is_broken_and_one_that_prints_is_sound(site
 def test_an_import_that_hangs_is_broken(site: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health, "TIMEOUT_S", 1)
     asked = module(site, "endless", "import time; time.sleep(60)")
-    assert "no answer within 1 seconds" in check_extra("own", [asked]).told
+    assert "no answer within 1 seconds" in check_extra("own", [asked]).detail
 
 
 @pytest.mark.programs
@@ -190,7 +190,7 @@ def test_a_folder_that_keeps_no_ledger_is_broken(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
     (ledger,) = [each for each in examine(tmp_path / "nowhere") if each.name == "ledger"]
     assert ledger.state == "broken"
-    assert "nowhere" in ledger.told
+    assert "nowhere" in ledger.detail
     monkeypatch.setattr(selftests, "LOCKED", "print('free')")
     with pytest.raises(selftests.SelfTestError, match="keeps no locks"):
         selftests.ledger(tmp_path)
@@ -222,5 +222,5 @@ def test_whatever_is_broken_has_something_to_do_beside_it(here: Path):
     findings = examine(here / "north.csv")
     broken = [each for each in findings if each.state == "broken"]
     assert [each.name for each in broken] == ["ledger"]
-    assert "PermissionError" not in broken[0].told
+    assert "PermissionError" not in broken[0].detail
     assert all(each.advice for each in broken)

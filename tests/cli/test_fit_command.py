@@ -46,8 +46,8 @@ def test_arrays_without_names_and_names_given_on_the_line(here: Path):
     assert read_result("out").feature_names is None
     named = ("--columns", ",".join(COLUMNS))
     said = succeed("fit", "north.npy", "south.parquet", *named, *EXACT, "-o", "named")
-    (told,) = [line for line in said.stderr.splitlines() if "by position" in line]
-    assert told.startswith("Note: north.npy has no column names")
+    (reported,) = [line for line in said.stderr.splitlines() if "by position" in line]
+    assert reported.startswith("Note: north.npy has no column names")
     assert read_result("named").feature_names == COLUMNS
 
 
@@ -122,12 +122,12 @@ def test_public_centre_and_scale_come_from_files(here: Path):
 
 def test_json_is_one_object_and_alone_on_stdout(here: Path):
     said = succeed("fit", *FILES, *EXACT, "-o", "out", "--json")
-    told = json.loads(said.stdout)
-    assert told["result"] == "out"
-    assert np.shape(told["components"]) == (2, 5)
-    assert not told["privacy"]["private"]
+    reported = json.loads(said.stdout)
+    assert reported["result"] == "out"
+    assert np.shape(reported["components"]) == (2, 5)
+    assert not reported["privacy"]["private"]
     assert "NOT PRIVATE" in said.stderr
-    assert shlex.join(told["command"]).startswith("fedpower fit north.csv south.parquet")
+    assert shlex.join(reported["command"]).startswith("fedpower fit north.csv south.parquet")
 
 
 def test_a_private_fit_prints_its_statement_and_says_that_nothing_recorded_it(here: Path):

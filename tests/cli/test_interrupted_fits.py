@@ -38,8 +38,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def spent(name: str) -> tuple[int, float]:
     with Ledger.open(f"{name}.ledger") as ledger:
-        told = ledger.spent()
-    return told.n_releases, told.epsilon
+        reported = ledger.spent()
+    return reported.n_releases, reported.epsilon
 
 
 def test_while_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ def test_what_cannot_be_chosen_is_refused_in_one_sentence(silo: Path) -> None:
 
 def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
     words = ("plan", "--features", "20", "--silos", "2x20000", "--epsilon", "1")
-    told = succeed(*words, "-k", "noise", "--spectrum", "0.3,0.2,0.001", "--json")
-    ways = json.loads(told.stdout)["ways"]
+    reported = succeed(*words, "-k", "noise", "--spectrum", "0.3,0.2,0.001", "--json")
+    ways = json.loads(reported.stdout)["ways"]
     assert {(way["solver"], way["aggregation"]) for way in ways} == {
         ("moment", "plain"),
         ("moment", "secure"),
@@ -69,5 +69,9 @@ def test_a_study_may_agree_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     words = ("--silos", "north,south", "--columns", "a,b,c", "--epsilon", "1", "--row-norm", "2")
     succeed("study", "init", "--name", "heart", *words, "-k", "noise")
     assert 'n_components = "noise"' in Path("study.toml").read_text()
-    told = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
-    assert (told["n_components"], told["solver"], told["iteration_rank"]) == ("noise", "moment", 3)
+    reported = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert (reported["n_components"], reported["solver"], reported["iteration_rank"]) == (
+        "noise",
+        "moment",
+        3,
+    )

@@ -11,44 +11,46 @@ from hospitals import COLUMNS, EXACT, PRIVATE, run, succeed
 COMMAND = "from fedpower.cli import main; main()"
 
 
-def told(*words: object) -> dict:
+def reported(*words: object) -> dict:
     return json.loads(succeed(*words, "--json").stdout)
 
 
 def test_ledgers_are_made_and_changed_with_a_statement(here: Path):
-    made = told("budget", "init", "north.ledger", "--epsilon", 2, "--delta", 1e-6)
+    made = reported("budget", "init", "north.ledger", "--epsilon", 2, "--delta", 1e-6)
     assert made["ledger"] == "north.ledger"
     assert made["silo"] == "north"
     assert made["cap"] == {"epsilon": 2, "delta": 1e-6}
     words = ("--epsilon", 3, "--delta", 1e-6, "--reason", "a longer study")
-    changed = told("budget", "cap", "north.ledger", *words)
+    changed = reported("budget", "cap", "north.ledger", *words)
     assert changed["cap"]["epsilon"] == 3
     assert changed["cap_changes"][-1]["reason"] == "a longer study"
 
 
 def test_what_was_written_is_told(here: Path):
     succeed("fit", "north.csv", *EXACT, "-o", "out")
-    assert told("transform", "out", "east.csv", "-o", "scores.csv") == {
+    assert reported("transform", "out", "east.csv", "-o", "scores.csv") == {
         "file": "scores.csv",
         "rows": 40,
         "scores": ["pc1", "pc2"],
     }
-    assert told("export", "out", "--to", "csv", "-o", "out.csv") == {
+    assert reported("export", "out", "--to", "csv", "-o", "out.csv") == {
         "to": "csv",
         "files": {"out.csv": "5 features by 2 components"},
     }
-    assert told("export", "out", "--to", "plink", "--rows", "east.csv", "-o", "east")["files"] == {
+    assert reported("export", "out", "--to", "plink", "--rows", "east.csv", "-o", "east")[
+        "files"
+    ] == {
         "east.eigenvec": "40 samples",
         "east.eigenval": "their eigenvalues",
     }
-    assert told("report", "out") == {"report": "out/report.html"}
+    assert reported("report", "out") == {"report": "out/report.html"}
 
 
 def test_a_study_in_order_is_told_with_its_hash(here: Path):
     columns = ("--columns", ",".join(COLUMNS))
     words = ("--name", "heart", "--silos", "a,b", *columns, "-k", 2, "--epsilon", 1, "--normalize")
     succeed("study", "init", "study.toml", *words)
-    found = told("study", "check", "study.toml")
+    found = reported("study", "check", "study.toml")
     assert found["name"] == "heart"
     assert (
         found["hash"] == json.loads(succeed("study", "show", "study.toml", "--json").stdout)["hash"]

@@ -78,8 +78,8 @@ def test_a_silo_tells_its_jobs_which_rows_were_checked_before_it_connects(
     """What it would start is looked at in place of being started."""
     started: list[dict[str, str]] = []
 
-    def supervise(command: list[str], told: dict[str, str], **_: Any) -> int:
-        started.append(told)
+    def supervise(command: list[str], reported: dict[str, str], **_: Any) -> int:
+        started.append(reported)
         return 0
 
     monkeypatch.setattr(processes, "supervise", supervise)
@@ -120,14 +120,14 @@ def test_a_dry_run_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> 
     refused_before_connecting("[agrees]\nepsilon = 1.0\n", "a study that can spend 1.81")
 
 
-def refused_before_connecting(agrees: str, told: str) -> None:
+def refused_before_connecting(agrees: str, reported: str) -> None:
     """Nobody is contacted: the kit holds no keys, and the sentence is not about them."""
     silo_file(more=f'[identity]\npath = "north.pem"\n{agrees}')
     before = files_in(Path())
     for dry in ((), ("--dry-run",)):
         said = run("silo", "kits/north", "north.toml", *dry)
         assert said.exit_code == 2
-        assert told in said.stderr
+        assert reported in said.stderr
         assert len(said.stderr.splitlines()) == 1
     assert files_in(Path()) == before
 
@@ -323,12 +323,12 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str
     Path("elsewhere").mkdir()
     Path("elsewhere/study.toml").write_text(text)
     before = files_in(place)
-    words, told = WRONG[use]
+    words, reported = WRONG[use]
     said = run(*words)
     assert said.exit_code == 2, said.output
     sentence = said.stderr.splitlines()[-1]
     assert sentence.startswith("Error: ")
-    assert told in sentence
+    assert reported in sentence
     assert "Traceback" not in said.stderr
     assert files_in(place) == before
 
@@ -389,10 +389,12 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
         .replace("# delta = 1e-6", "delta = 1e-6")
     )
-    (told,) = (line for line in template.splitlines() if line.startswith("# fedpower budget init"))
+    (reported,) = (
+        line for line in template.splitlines() if line.startswith("# fedpower budget init")
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here / "kits" / "north")
-        succeed(*told.split()[2:])
+        succeed(*reported.split()[2:])
     shown = json.loads(
         succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout
     )
@@ -403,17 +405,17 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
 def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here: Path) -> None:
     write_study()
     assert "sign them with" in succeed("federation", "init", "study.toml").stdout
-    told = {}
+    reported = {}
     for party in ("coordinator", "runner", "north", "south", "east"):
         said = succeed("federation", "request", "study.toml", party).stdout.splitlines()
         assert said[0].startswith(f"wrote kits/{party}/{party}.csr: send it to the authority")
-        told[party] = said[1].removeprefix("fingerprint of the key: ")
-    requests = [f"kits/{party}/{party}.csr" for party in told]
+        reported[party] = said[1].removeprefix("fingerprint of the key: ")
+    requests = [f"kits/{party}/{party}.csr" for party in reported]
     twice = run("federation", "sign", "authority", *requests, requests[0])
     assert twice.exit_code == 2
     assert "got two requests from 'coordinator'" in twice.stderr
     said = succeed("federation", "sign", "authority", *requests, "--days", 30).stdout
-    for party, digits in told.items():
+    for party, digits in reported.items():
         assert f"fingerprint of {party}: {digits}" in said
         assert f"authority/signed/{party}.crt" in said
         whole = succeed("federation", "accept", f"kits/{party}", f"authority/signed/{party}.crt")
@@ -423,8 +425,8 @@ def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here:
     succeed("federation", "accept", "kits/north", "authority/signed/north.crt")
     shown = json.loads(succeed("federation", "show", "kits/north", "authority", "--json").stdout)
     left = {each["party"]: each["days_left"] for each in shown}
-    assert left == {"authority": 3649, **dict.fromkeys(told, 29), "north": 59}
-    assert shown[0]["fingerprint"] != told["north"]
+    assert left == {"authority": 3649, **dict.fromkeys(reported, 29), "north": 59}
+    assert shown[0]["fingerprint"] != reported["north"]
     lines = succeed("federation", "show", "kits/south").stdout
-    assert f"fingerprint of south: {told['south']}" in lines
+    assert f"fingerprint of south: {reported['south']}" in lines
     assert not list(Path("authority").rglob("client.key"))

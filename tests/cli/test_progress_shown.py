@@ -78,7 +78,7 @@ def test_a_callback_is_told_of_every_row_of_every_pass(here: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     model = FedPCA(2, epsilon=float("inf"))
     silos = {"north": "north.csv", "south": "south.parquet"}
-    model.fit_silos(silos, on_rows=lambda *told: seen.append(told))
+    model.fit_silos(silos, on_rows=lambda *reported: seen.append(reported))
     assert sum(count for name, count, _ in seen if name == "north") == 60
     assert [(count, total) for name, count, total in seen if name == "south"] == [(50, 50)]
     assert {total for name, _, total in seen if name == "north"} == {None}

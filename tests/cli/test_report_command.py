@@ -17,9 +17,9 @@ COMMAND = (sys.executable, "-c", "from fedpower.cli import main; main()")
 def test_fit_names_the_report_it_wrote(here: Path):
     said = succeed("fit", *FILES, *EXACT, "-o", "out")
     assert said.stdout.splitlines()[-1].startswith(f"Result: out (open {Path('out/report.html')};")
-    told = Path("out/report.html").read_text(encoding="utf-8")
-    assert "2 components of 150 rows held by 3 silos" in told
-    assert "south.parquet" in told  # where silos' rows are is on the record of a fit
+    reported = Path("out/report.html").read_text(encoding="utf-8")
+    assert "2 components of 150 rows held by 3 silos" in reported
+    assert "south.parquet" in reported  # where silos' rows are is on the record of a fit
 
 
 def test_the_same_folder_gives_the_same_page(here: Path):

@@ -72,10 +72,10 @@ def test_many_silos_sort_by_name(tmp_path: Path) -> None:
 
 def test_json_goes_to_stdout_and_nothing_else_does(tmp_path: Path) -> None:
     result = run("spiked", "-o", tmp_path / "d", "--json", *SMALL)
-    told = json.loads(result.stdout)
-    assert told["model"] == "spiked"
-    assert told["n_rows"] == 50
-    assert told["bytes"] == sum(Path(path).stat().st_size for path in told["files"])
+    reported = json.loads(result.stdout)
+    assert reported["model"] == "spiked"
+    assert reported["n_rows"] == 50
+    assert reported["bytes"] == sum(Path(path).stat().st_size for path in reported["files"])
 
 
 @pytest.mark.parametrize(

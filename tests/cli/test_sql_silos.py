@@ -76,8 +76,8 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
 
     def fit(output: str, *more: str) -> list[str]:
         succeed("fit", *words, *more, "-o", output)
-        told = json.loads(succeed("budget", here / "north.ledger", "--json").stdout)
-        return [f"{told['left']}", (here / output / "components.csv").read_text()]
+        reported = json.loads(succeed("budget", here / "north.ledger", "--json").stdout)
+        return [f"{reported['left']}", (here / output / "components.csv").read_text()]
 
     first = fit("one")
     with sqlite3.connect(ward.parent / "north.db") as connection:

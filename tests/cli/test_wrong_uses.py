@@ -35,7 +35,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path / "here"
 
 
-def told(use: Wrong) -> tuple[int, str, str]:
+def reported(use: Wrong) -> tuple[int, str, str]:
     """Return exit status, stdout and stderr of a wrong use."""
     if not use.under:
         said = run(*use.words)
@@ -72,7 +72,7 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
 def test_a_wrong_use_is_told_in_its_sentence_and_leaves_no_trace(place: Path, name: str):
     use = USES[name]
     before = contents(place)
-    status, printed, said = told(use)
+    status, printed, said = reported(use)
     assert (status, printed) == (2, ""), said
     *silos_log, sentence = said.splitlines()
     pattern = ".*".join(map(re.escape, use.sentence.split("...")))

@@ -56,9 +56,9 @@ def test_columns_of_tables_and_of_python_are_refused(bad: str, tmp_path: Path) -
         lambda: Study(columns=("x", bad), n_features=2, iteration_rank=1),
     ]
     for use in uses:
-        with pytest.raises(InputError, match="control characters") as told:
+        with pytest.raises(InputError, match="control characters") as reported:
             use()
-        assert str(told.value).isprintable()
+        assert str(reported.value).isprintable()
 
 
 @pytest.mark.parametrize("bad", ["\x1b[2Jage", "safe\u202egnp"])
@@ -94,6 +94,6 @@ def test_columns_of_study_files_are_refused(bad: str, tmp_path: Path) -> None:
         "coordinator": {"host": "localhost"},
     }
     path.write_text(rendered(content), encoding="utf-8")
-    with pytest.raises(InputError, match="control characters") as told:
+    with pytest.raises(InputError, match="control characters") as reported:
         read_study(path)
-    assert str(told.value).replace(str(tmp_path), "").isprintable()
+    assert str(reported.value).replace(str(tmp_path), "").isprintable()

@@ -170,8 +170,8 @@ def test_a_silo_whose_rows_cannot_be_read_says_nothing_about_them(
         executor.handle_event(EventType.START_RUN, FLContext())
         reply = ask(executor, wrapped(question(party)))
     executor.handle_event(EventType.END_RUN, FLContext())
-    told = unwrapped(reply, most_bytes=MANY)
-    assert told.body == Refusal(reason="the silo could not answer; its operator's log says why")
+    reported = unwrapped(reply, most_bytes=MANY)
+    assert reported.body == Refusal(reason="the silo could not answer; its operator's log says why")
     assert b"HIV" not in reply[KEY]
     assert "HIV positive" in caplog.text  # at the silo's own log, where the operator looks
 

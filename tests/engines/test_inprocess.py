@@ -104,8 +104,8 @@ def test_a_straggler_is_left_behind_at_the_deadline() -> None:
     coordinator = make_coordinator(silos, SETTINGS, min_silos=2)
     crew = {**silos, "silo-1": Slow(silos["silo-1"], number=3, seconds=2.0)}
     run_in_process(coordinator, crew, deadline=0.5)
-    turnout = [len(each.answers) for each in coordinator.history]
-    assert turnout[3] == 2
+    answered = [len(each.answers) for each in coordinator.history]
+    assert answered[3] == 2
     assert coordinator.done
 
 

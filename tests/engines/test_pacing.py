@@ -84,8 +84,8 @@ def test_after_the_grace_period_a_round_goes_on_without_the_rest() -> None:
     with gate() as closed:
         crew = {**silos, "silo-2": Held(silos["silo-2"], closed, from_round=2)}
         run_in_process(coordinator, crew, deadline=LONG, grace=0.05)
-    turnout = [len(each.answers) for each in coordinator.history]
-    assert turnout == [4, 4, *[3] * (len(turnout) - 2)]
+    answered = [len(each.answers) for each in coordinator.history]
+    assert answered == [4, 4, *[3] * (len(answered) - 2)]
 
 
 def test_grace_does_not_begin_before_enough_have_answered() -> None:

@@ -108,8 +108,8 @@ def test_what_is_known_is_kept_with_the_result(tmp_path: Path) -> None:
     ):
         model.fit_silos(silos)
         write_result(tmp_path / "out", model, force=True)
-        told = read_result(tmp_path / "out").run
-        assert told["n_above_noise"] == model.n_above_noise_
+        reported = read_result(tmp_path / "out").run
+        assert reported["n_above_noise"] == model.n_above_noise_
         with np.load(tmp_path / "out" / "components.npz") as stored:
             np.testing.assert_array_equal(stored["spectrum"], model.spectrum_)
     assert model.n_above_noise_ >= 2

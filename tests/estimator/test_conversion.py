@@ -122,8 +122,8 @@ def test_a_folder_gives_what_the_estimator_gives(
 
 
 def test_a_total_that_was_not_released_is_not_made_up() -> None:
-    told = np.full(3, np.nan)  # as it is where no silo told its total
-    result = replace(fitted().result_, explained_variance_ratio=told)
+    reported = np.full(3, np.nan)  # as it is where no silo reported its total
+    result = replace(fitted().result_, explained_variance_ratio=reported)
     assert np.isnan(result.to_sklearn().noise_variance_)
 
 

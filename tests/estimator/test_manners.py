@@ -63,10 +63,10 @@ def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame, rows: A
 
 
 def test_advice_from_python_can_be_followed_in_python(frame: pd.DataFrame) -> None:
-    told = frame.assign(e="text")
+    reported = frame.assign(e="text")
     with pytest.raises(InputError, match=r"\(table\.drop\(columns='e'\), or open_source"):
-        FedPCA(2, epsilon=INF).fit_silos([told])
-    assert FedPCA(2, epsilon=INF).fit_silos([told.drop(columns="e")]).n_features_in_ == 5
+        FedPCA(2, epsilon=INF).fit_silos([reported])
+    assert FedPCA(2, epsilon=INF).fit_silos([reported.drop(columns="e")]).n_features_in_ == 5
 
 
 def test_a_series_is_no_silo(frame: pd.DataFrame) -> None:
@@ -161,7 +161,7 @@ def test_the_report_is_reached_from_the_package() -> None:
 
 def test_a_result_shows_itself_in_a_line(rows: Array, tmp_path: Path) -> None:
     write_result(tmp_path / "exact", FedPCA(2, epsilon=INF).fit(rows))
-    told = repr(read_result(tmp_path / "exact"))
-    assert told == "<Result: 2 components of 6 columns, 90 rows, not private>"
+    reported = repr(read_result(tmp_path / "exact"))
+    assert reported == "<Result: 2 components of 6 columns, 90 rows, not private>"
     write_result(tmp_path / "private", FedPCA(2, epsilon=0.5, row_norm=9.0).fit(rows))
     assert "90 rows, epsilon=0.5>" in str(read_result(tmp_path / "private"))

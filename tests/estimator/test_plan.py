@@ -114,9 +114,9 @@ def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
 
     def error(spectrum: Array) -> float:
         made = plan(model, sizes=[20_000, 20_000], n_features=d, spectrum=spectrum)
-        (told,) = [way.error for way in made.ways if way.chosen]
-        assert told is not None
-        return told
+        (reported,) = [way.error for way in made.ways if way.chosen]
+        assert reported is not None
+        return reported
 
     assert 0.5 < error(whole[:7]) / error(whole) < 2.0
 

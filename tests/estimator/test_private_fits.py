@@ -109,11 +109,11 @@ def test_how_sparse_the_rows_are_is_told_in_no_private_result() -> None:
     rows[:, :3] = 1.0
     other = rows.copy()
     other[7] = 1.0
-    told = [
+    reported = [
         FedPCA(2, epsilon=1.0, normalize=True).fit_silos([sparse.csr_array(each)]).kernels_
         for each in (rows, other)
     ]
-    assert told[0] == told[1]
+    assert reported[0] == reported[1]
 
 
 def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str, Array]) -> None:
@@ -267,7 +267,7 @@ class TestWhatALedgerNeverBooks:
             warnings.simplefilter("error")
             with pytest.raises(InputError, match=sentence):
                 FedPCA(2, **parameters).fit_silos(
-                    parts, ledgers=paths, on_rows=lambda *told: read.append(told)
+                    parts, ledgers=paths, on_rows=lambda *reported: read.append(reported)
                 )
         assert not read
         assert {name: path.read_bytes() for name, path in paths.items()} == before

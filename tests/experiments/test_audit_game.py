@@ -130,9 +130,9 @@ def test_a_control_s_silo_really_adds_that_much_less(mode):
 
 
 def test_progress_is_told_to_the_end():
-    told = []
-    audit_mode("moment", n_runs=120, on_progress=lambda *at: told.append(at), **TERMS)
-    assert told == [(50, 120), (100, 120), (120, 120)]
+    reported = []
+    audit_mode("moment", n_runs=120, on_progress=lambda *at: reported.append(at), **TERMS)
+    assert reported == [(50, 120), (100, 120), (120, 120)]
 
 
 @pytest.mark.parametrize(

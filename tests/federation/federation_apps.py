@@ -25,7 +25,7 @@ from nvflare.apis.shareable import Shareable
 from fedpower.engines.flare import KEY, TASK
 from fedpower.federation import environment, policy
 from fedpower.federation.apps import StudyController, StudySilo
-from fedpower.federation.doorkeeper import Doorkeeper
+from fedpower.federation.job_check import JobCheck
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -107,7 +107,7 @@ class HeldSilo(StudySilo):
             yield Held(ByRound(node.silo, noise), own.path.parent)
 
 
-class HeldDoorkeeper(Doorkeeper):
+class HeldJobCheck(JobCheck):
     """Lets in jobs that name the class above in place of the product's."""
 
     def deploy(self, *args, **options):
@@ -151,12 +151,12 @@ class HeldController(StudyController):
             "malformed": b"fedpower1\n" + b"\0" * 100,
             "not bytes": "rows, please",
         }
-        told = {}
+        reported = {}
         for name, content in junk.items():
             carried = Shareable()
             carried[KEY] = content
             task = Task(name=TASK, data=carried, result_received_cb=self._received)
             self.send(task, fl_ctx, targets=["north"], send_order=SendOrder.ANY)
             _, result = self._arrived.get(timeout=WAIT_S)
-            told[name] = [str(result.get_return_code()), KEY in result]
-        (self._folder / "junk.json").write_text(json.dumps(told))
+            reported[name] = [str(result.get_return_code()), KEY in result]
+        (self._folder / "junk.json").write_text(json.dumps(reported))

@@ -62,7 +62,7 @@ class Counted:
             pass
 
 
-def told(node: CoordinatorNode) -> bytes:
+def reported(node: CoordinatorNode) -> bytes:
     found = node.result
     arrays = (found.components, found.explained_variance, found.mean)
     rows = [each.as_row() for each in node.coordinator.history]
@@ -83,7 +83,7 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: A
     study, silos, path = federation
     whole = CoordinatorNode(study, run=RUN, checkpoint=path)
     silos.finish(whole)
-    expected, charges, asked = told(whole), silos.charges(), silos.n
+    expected, charges, asked = reported(whole), silos.charges(), silos.n
     content = path.read_bytes()
     ends = journal.read(content).ends
     for place, end in enumerate(ends):
@@ -93,7 +93,7 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: A
         assert resumed.coordinator.n_replayed == place
         silos.finish(resumed)
         assert silos.n == asked - sum(len(each.asked) for each in whole.coordinator.history[:place])
-        assert told(resumed) == expected
+        assert reported(resumed) == expected
         assert path.read_bytes() == content
     assert silos.charges() == charges
 
@@ -107,13 +107,13 @@ def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(
         silos = Counted(nodes)
         whole = CoordinatorNode(study, run=RUN, checkpoint=path)
         silos.finish(whole)
-        content, expected = path.read_bytes(), told(whole)
+        content, expected = path.read_bytes(), reported(whole)
         # `test_journal` shows for every byte which rounds stand; here is what becomes of the file.
         for cut in {*journal.read(content).ends, *range(0, len(content), 61)}:
             path.write_bytes(content[:cut])
             resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
             silos.finish(resumed)
-            assert told(resumed) == expected
+            assert reported(resumed) == expected
             assert path.read_bytes() == content
         assert silos.charges() == [1, 1, 1]
 
@@ -128,7 +128,7 @@ def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(
         silos = Counted(nodes)
         whole = CoordinatorNode(study, run=RUN, checkpoint=path)
         silos.finish(whole)
-        content, expected = path.read_bytes(), told(whole)
+        content, expected = path.read_bytes(), reported(whole)
         opening = len(journal.opening(whole.study.digest, RUN))
         for place in [*range(0, opening, 7), *range(opening, len(content), 53)]:
             turned = bytearray(content)
@@ -142,7 +142,7 @@ def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(
             resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
             assert resumed.checkpoint.n_lost > 0
             silos.finish(resumed)
-            assert told(resumed) == expected
+            assert reported(resumed) == expected
             assert path.read_bytes() == content
         assert silos.charges() == [1, 1, 1]
 
@@ -166,7 +166,7 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
         silos = Counted(nodes)
         whole = CoordinatorNode(study, run=RUN, checkpoint=path)
         silos.finish(whole)
-        content, expected = path.read_bytes(), told(whole)
+        content, expected = path.read_bytes(), reported(whole)
         held = journal.read(content)
         assert len(held.rounds) >= 3
         asked_otherwise = held.rounds[1]
@@ -179,7 +179,7 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
         silos.finish(resumed, rounds=1)
         assert path.read_bytes() == content[: held.ends[2]]
         silos.finish(resumed)
-        assert told(resumed) == expected
+        assert reported(resumed) == expected
 
 
 def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
@@ -249,9 +249,9 @@ def test_a_run_whose_roll_died_with_its_job_is_taken_up_with_a_new_roll(tmp_path
         assert again.coordinator.n_replayed == 3, "that the roll is dead is on disk"
         silos.finish(again)
         assert silos.charges() == [2, 2, 1]
-        told = again.outcome.privacy
+        reported = again.outcome.privacy
         spent = max(each.spent().mu for each in silos.ledgers.values() if each is not None)
-        assert told.protections[1].mu >= spent * (1 - 1e-12)
+        assert reported.protections[1].mu >= spent * (1 - 1e-12)
 
 
 def test_the_statement_of_a_new_run_counts_what_an_abandoned_one_has_cost(tmp_path: Path) -> None:

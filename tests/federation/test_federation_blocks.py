@@ -88,7 +88,7 @@ class Parties:
 
     def _all_connected(self) -> bool:
         """Return whether all silos are connected; parties that start together take their time."""
-        told = subprocess.run(
+        reported = subprocess.run(
             ["fedpower", "status", "study.toml"],
             check=False,
             cwd=self.folder,
@@ -96,7 +96,7 @@ class Parties:
             text=True,
             timeout=LONGEST_S,
         )
-        return told.returncode == 0 and " no " not in told.stdout
+        return reported.returncode == 0 and " no " not in reported.stdout
 
     def stop(self, kit: str) -> None:
         process = self.running.pop(kit)

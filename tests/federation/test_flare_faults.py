@@ -26,7 +26,7 @@ def held():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "CONTROLLER", "federation_apps.HeldController")
         patch.setattr(policy, "EXECUTOR", "federation_apps.HeldSilo")
-        patch.setattr(policy, "DOORKEEPER", "federation_apps.HeldDoorkeeper")
+        patch.setattr(policy, "JOB_CHECK", "federation_apps.HeldJobCheck")
         here = str(Path(__file__).parent)
         patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
         yield
@@ -155,8 +155,8 @@ def test_a_replayed_round_gets_the_same_bytes_and_junk_gets_none_and_neither_is_
     for name in SILOS:
         sent = [line.split() for line in (strict.place(name) / "sent").read_text().splitlines()]
         assert {digest for number, _, digest in sent if number == "2"} == {replayed[name]}
-    told = json.loads((place / "junk.json").read_text())
-    assert {tuple(each) for each in told.values()} == {("BAD_TASK_DATA", False)}
+    reported = json.loads((place / "junk.json").read_text())
+    assert {tuple(each) for each in reported.values()} == {("BAD_TASK_DATA", False)}
     for refusal in ("at most", "checksum does not match", "must be bytes"):
         assert refusal in strict.log("north")
 

@@ -18,7 +18,7 @@ from fedpower.federation import policy
 from fedpower.federation.kits import COORDINATOR, make_kits
 from fedpower.federation.policy import job
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
-from fedpower.federation.runner import open_desk
+from fedpower.federation.runner import open_session
 
 pytestmark = pytest.mark.federation
 
@@ -33,8 +33,8 @@ def ground(tmp_path_factory):
         patch.setattr(policy, "COORDINATOR_RIGHTS", rights | {"shell_commands": "any"})
         made = Ground(tmp_path_factory.mktemp("intrusion"), min_silos=4)
         made.start()
-        with open_desk(made.runner, patience=120.0) as desk:
-            wait_for(lambda: set(desk.silos()) == set(SILOS), "four silos")
+        with open_session(made.runner, patience=120.0) as session:
+            wait_for(lambda: set(session.silos()) == set(SILOS), "four silos")
         yield made
         made.stop()
 
@@ -47,10 +47,10 @@ def submit(ground, files: dict[str, object]) -> str:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with open_desk(ground.runner, patience=60.0) as desk:
-        number = desk._session.submit_job(str(folder))
-        wait_for(lambda: desk.status(number).startswith("FINISHED"), "the job's end")
-        return desk.status(number)
+    with open_session(ground.runner, patience=60.0) as session:
+        number = session._session.submit_job(str(folder))
+        wait_for(lambda: session.status(number).startswith("FINISHED"), "the job's end")
+        return session.status(number)
 
 
 def assert_untouched(ground):
@@ -59,10 +59,12 @@ def assert_untouched(ground):
 
 def logs(ground) -> str:
     """Return what the silos logged, in their consoles and their files."""
-    told = [ground.log(name) for name in SILOS]
+    reported = [ground.log(name) for name in SILOS]
     for name in SILOS:
-        told += [path.read_text(errors="replace") for path in ground.place(name).rglob("log.txt")]
-    return "\n".join(told)
+        reported += [
+            path.read_text(errors="replace") for path in ground.place(name).rglob("log.txt")
+        ]
+    return "\n".join(reported)
 
 
 def test_a_job_that_brings_code_is_refused_at_the_silo(ground):
@@ -110,8 +112,8 @@ def test_flare_s_own_policy_holds_where_the_doorkeeper_is_away(ground):
 
         patch.setattr(policy, "write_silo_policy", without_doorkeeper)
         ground.start("north")
-    with open_desk(ground.runner, patience=60.0) as desk:
-        wait_for(lambda: set(desk.silos()) == set(SILOS), "four silos")
+    with open_session(ground.runner, patience=60.0) as session:
+        wait_for(lambda: set(session.silos()) == set(SILOS), "four silos")
     files = job("2" * 16, "faults")
     files["meta.json"]["deploy_map"] = {"app": ["server", "north"]}
     client = files["app/config/config_fed_client.json"]
@@ -125,13 +127,13 @@ def test_flare_s_own_policy_holds_where_the_doorkeeper_is_away(ground):
 
 
 def test_logs_and_shells_of_a_silo_are_closed_to_the_runner(ground):
-    with open_desk(ground.runner, patience=60.0) as desk:
-        session = desk._session
+    with open_session(ground.runner, patience=60.0) as session:
+        flare = session._session
         for peek in (
-            lambda: session.tail_target_log("north"),
-            lambda: session.cat_target("north", file="log.txt"),
-            lambda: session.ls_target("north"),
-            lambda: session.grep_target("north", pattern="a", file="log.txt"),
+            lambda: flare.tail_target_log("north"),
+            lambda: flare.cat_target("north", file="log.txt"),
+            lambda: flare.ls_target("north"),
+            lambda: flare.grep_target("north", pattern="a", file="log.txt"),
         ):
             with pytest.raises(Exception, match=r"(?i)not authorized|permission|denied"):
                 peek()
@@ -146,11 +148,11 @@ def knock(ground, kit: Path) -> str:
     content = json.loads((kit / "startup" / "fed_client.json").read_text())
     content["servers"][0]["service"]["target"] = f"localhost:{ground.study.port}"
     (kit / "startup" / "fed_client.json").write_text(json.dumps(content))
-    command, told = silo_command(kit, kit / "silo.toml", checked="")
+    command, reported = silo_command(kit, kit / "silo.toml", checked="")
     log = kit.parent / "knock.log"
     before = ground.log(COORDINATOR).count(REFUSED)
     with log.open("w") as file:
-        child = start(command, told, cwd=kit, log=file.fileno())
+        child = start(command, reported, cwd=kit, log=file.fileno())
         try:
             wait_for(
                 lambda: (
@@ -228,14 +230,14 @@ def test_a_silo_does_not_speak_to_a_coordinator_of_another_authority(ground, tmp
     kits = tmp_path / "foreign"
     make_kits(ground.study, kits)
     ground.stop(COORDINATOR)
-    command, told = coordinator_command(kits / COORDINATOR)
+    command, reported = coordinator_command(kits / COORDINATOR)
     log = tmp_path / "foreign.log"
     with log.open("w") as file:
-        child = start(command, told, cwd=kits / COORDINATOR, log=file.fileno())
+        child = start(command, reported, cwd=kits / COORDINATOR, log=file.fileno())
         try:
             wait_for(lambda: all(REFUSED in ground.log(name) for name in SILOS), "refusals")
-            with open_desk(kits / "runner", patience=60.0) as desk:
-                assert desk.silos() == {}
+            with open_session(kits / "runner", patience=60.0) as session:
+                assert session.silos() == {}
         finally:
             stop(child)
             ground.start(COORDINATOR)

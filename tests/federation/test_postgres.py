@@ -281,11 +281,11 @@ def test_no_failure_tells_the_password_or_a_cell(
     (tmp_path / "north.toml").write_text(
         "[data]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in spec.items())
     )
-    told = command("fit", tmp_path / "north.toml", "-k", 1, "--epsilon", "inf", "-o", tmp_path / "r",
+    reported = command("fit", tmp_path / "north.toml", "-k", 1, "--epsilon", "inf", "-o", tmp_path / "r",
                    "--traceback")  # fmt: skip
-    assert told.exit_code == 2
+    assert reported.exit_code == 2
     for secret in (PLANTED, READER, CELL, "x150000C"):
-        assert secret not in message + told.output + told.stderr + caplog.text
+        assert secret not in message + reported.output + reported.stderr + caplog.text
 
 
 def command(*words: object) -> Result:
@@ -305,9 +305,9 @@ def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(
     ledger, result = tmp_path / "north.ledger", tmp_path / "result"
     assert command("budget", "init", ledger, "--epsilon", 2, "--delta", 1e-4).exit_code == 0
     words = ("-k", 2, "--epsilon", 1, "--delta", 1e-6, "--normalize", "--ledgers", tmp_path)
-    told = command("fit", tmp_path / "north.toml", *words, "-o", result)
-    assert told.exit_code == 0, told.stderr
-    written = [told.output.encode(), ledger.read_bytes()]
+    reported = command("fit", tmp_path / "north.toml", *words, "-o", result)
+    assert reported.exit_code == 0, reported.stderr
+    written = [reported.output.encode(), ledger.read_bytes()]
     written += [path.read_bytes() for path in result.rglob("*") if path.is_file()]
     assert len(written) > 4
     assert all(READER.encode() not in each for each in written)

@@ -11,7 +11,7 @@ from studies import write_study
 
 from fedpower.errors import ProtocolError
 from fedpower.federation import runner as running
-from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, Desk, Runner
+from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, CoordinatorSession, Runner
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def kit(tmp_path: Path) -> Path:
 
 
 def runner_with(kit: Path, said: list[str]) -> Runner:
-    return Runner(kit=kit, patience=0.0, say=said.append, on_round=lambda told: None)
+    return Runner(kit=kit, patience=0.0, say=said.append, on_round=lambda reported: None)
 
 
 @pytest.mark.parametrize("left", [None, "", "no json"])
@@ -39,10 +39,10 @@ def test_where_no_run_was_begun_none_is_resumed(
 
 
 @pytest.mark.parametrize(
-    "told", [{}, [], {"study": "0" * 64}, {"run": "a"}, {"study": 1, "run": 2}]
+    "reported", [{}, [], {"study": "0" * 64}, {"run": "a"}, {"study": 1, "run": 2}]
 )
-def test_a_trace_that_names_no_run_is_no_trace(told: Any, kit: Path, tmp_path: Path) -> None:
-    (kit / LAST_RUN).write_text(json.dumps(told))
+def test_a_trace_that_names_no_run_is_no_trace(reported: Any, kit: Path, tmp_path: Path) -> None:
+    (kit / LAST_RUN).write_text(json.dumps(reported))
     with pytest.raises(ProtocolError, match="run without --resume"):
         runner_with(kit, []).run(tmp_path / "out", resume=True)
 
@@ -110,7 +110,7 @@ def test_what_flare_raises_is_no_answer_and_is_in_the_log(caplog: pytest.LogCapt
             raise AttributeError("a cell that is gone")
 
     with caplog.at_level(logging.DEBUG):
-        assert Desk(Broken(), "heart").progress("job") is None
+        assert CoordinatorSession(Broken(), "heart").progress("job") is None
     assert "a cell that is gone" in caplog.text
 
 

@@ -77,8 +77,8 @@ def test_a_study_is_agreed_to_by_its_whole_hash(place: int, tmp_path: Path) -> N
     digest = write_study(tmp_path, rounds={"min_silos": 2}).digest
     agreed(f'study = "{digest}"', tmp_path)
     other = digest[:place] + ("1" if digest[place] != "1" else "2") + digest[place + 1 :]
-    told = f"agreed to the study {other}, got the study {digest}; read it"
-    with pytest.raises(ProtocolError, match=told):
+    reported = f"agreed to the study {other}, got the study {digest}; read it"
+    with pytest.raises(ProtocolError, match=reported):
         agreed(f'study = "{other}"', tmp_path)
 
 
@@ -114,10 +114,10 @@ def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
     silo = write_silo(tmp_path, more="[agrees]\nepsilon = 1.0")
     with pytest.raises(ProtocolError) as refused:
         silo.check_agreed(secure_study(tmp_path))
-    told = str(refused.value)
-    assert "agrees to epsilon=1 at most, got a study that can spend 1.81" in told
-    assert "in 3 attempts at a secure sum of 1 each" in told
-    advised = float(told.split("epsilon<=")[1].split(maxsplit=1)[0])
+    reported = str(refused.value)
+    assert "agrees to epsilon=1 at most, got a study that can spend 1.81" in reported
+    assert "in 3 attempts at a secure sum of 1 each" in reported
+    advised = float(reported.split("epsilon<=")[1].split(maxsplit=1)[0])
     silo.check_agreed(secure_study(tmp_path, epsilon=advised))
     with pytest.raises(ProtocolError, match="can spend"):
         silo.check_agreed(secure_study(tmp_path, epsilon=advised * 1.01))

@@ -174,9 +174,9 @@ def test_a_silo_that_cannot_pay_says_so_at_enrolment(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     with open_silo(study, write_silo(tmp_path, cap=0.5)) as node:
         assert not node.affordable
-        told = node.silo.answer(question(study, Enrol())).body
-        assert isinstance(told, Refusal)
-        assert "would spend epsilon=0.873 but silo 'north' has 0.5 left" in told.reason
+        reported = node.silo.answer(question(study, Enrol())).body
+        assert isinstance(reported, Refusal)
+        assert "would spend epsilon=0.873 but silo 'north' has 0.5 left" in reported.reason
         assert node.ledger is not None
         assert node.ledger.spent().n_releases == 0
 
@@ -232,8 +232,8 @@ def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
     """What it would start is looked at in place of being started; a bad row, and nothing is."""
     started: dict[str, Mapping[str, str]] = {}
 
-    def start(command: list[str], told: Mapping[str, str], *, cwd: Path, log: int) -> None:
-        started[cwd.name] = told
+    def start(command: list[str], reported: Mapping[str, str], *, cwd: Path, log: int) -> None:
+        started[cwd.name] = reported
 
     monkeypatch.setattr(local, "start", start)
     study = write_study(tmp_path)
@@ -299,8 +299,8 @@ def test_a_new_version_is_told_to_all_and_charged_whether_or_not_rows_changed(
     change(tmp_path)
     declare(tmp_path, "2026-03")
     with open_silo(study, read_silo(tmp_path / "north.toml")) as node:
-        told = node.silo.answer(question(study, Enrol())).body
-        assert told == Enrolment(n_rows=60, n_features=5, data_version="2026-03")
+        reported = node.silo.answer(question(study, Enrol())).body
+        assert reported == Enrolment(n_rows=60, n_features=5, data_version="2026-03")
         assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
         assert node.ledger is not None
         assert node.ledger.spent().n_releases == 2

@@ -107,10 +107,10 @@ def test_a_wrong_study_is_refused_in_one_sentence(fault: str, tmp_path: Path) ->
     changes, sentence = WRONG[fault]
     with pytest.raises(InputError, match=sentence) as refused:
         write_study(tmp_path, **changes)
-    told = str(refused.value)
-    assert "\n" not in told
-    assert "got" in told, told
-    assert ";" in told, told
+    reported = str(refused.value)
+    assert "\n" not in reported
+    assert "got" in reported, reported
+    assert ";" in reported, reported
 
 
 @pytest.mark.parametrize(

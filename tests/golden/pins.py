@@ -166,11 +166,11 @@ def ledger() -> dict[str, Any]:
 
 def amounts() -> dict[str, Any]:
     """Return what releases cost and how much noise they take, over the range of use."""
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for epsilon in (1e-3, 0.1, 0.5, 1.0, 3.0, 10.0, 60.0):
         for delta in (1e-12, 1e-9, 1e-6, 1e-4):
             mu = mu_of(epsilon, delta)
-            told[f"epsilon={epsilon:g} delta={delta:g}"] = {
+            reported[f"epsilon={epsilon:g} delta={delta:g}"] = {
                 "mu": mu,
                 "delta": delta_of(mu, epsilon),
                 "epsilon of half of mu": epsilon_of(mu / 2, delta),
@@ -181,13 +181,13 @@ def amounts() -> dict[str, Any]:
             mode=mode, epsilon=1.0, delta=1e-6, n_features=20, iteration_rank=4, n_steps=6,
             center=True,
         )  # fmt: skip
-        told[f"{mode} of 20 columns"] = {
+        reported[f"{mode} of 20 columns"] = {
             "mu": budget.mu,
             "slack_delta": budget.slack_delta,
             "std": budget.std(1000),
             "product_mu": budget.product_mu(1000),
         }
-    return told
+    return reported
 
 
 def options() -> dict[str, Any]:
@@ -202,8 +202,8 @@ def _commands(name: str, command: click.Command, context: click.Context) -> dict
             words.append(each.human_readable_name)
         else:
             # How help is asked for depends on which command was made first.
-            told = [word for word in (*each.opts, *each.secondary_opts) if word != "-h"]
-            words.append(" ".join(told))
+            reported = [word for word in (*each.opts, *each.secondary_opts) if word != "-h"]
+            words.append(" ".join(reported))
     found = {name: sorted(words)}
     if isinstance(command, click.Group):
         for part in command.list_commands(context):

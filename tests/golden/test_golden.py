@@ -14,8 +14,8 @@ def test_nothing_pinned_has_changed(name: str) -> None:
     differences = difflib.unified_diff(
         as_text(was).splitlines(), PINS[name].text(was).splitlines(), "pinned", "now", lineterm=""
     )
-    told = "\n".join(differences)
-    assert not told, f"{told}\n\nif this is meant: `make golden`, and commit {name}.json"
+    reported = "\n".join(differences)
+    assert not reported, f"{reported}\n\nif this is meant: `make golden`, and commit {name}.json"
 
 
 def test_every_kind_of_message_is_pinned() -> None:

@@ -127,11 +127,11 @@ def test_interrupted_it_says_how_to_go_on(short: Path, tmp_path: Path) -> None:
     folder = tmp_path / "interrupted"
     process = started(folder)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate()
-    assert process.returncode == 130, told
+    _, reported = process.communicate()
+    assert process.returncode == 130, reported
     sentence = f"interrupted; what is finished is kept in {folder}, and the same command goes on"
-    assert sentence in told
-    assert "Traceback" not in told
+    assert sentence in reported
+    assert "Traceback" not in reported
     assert run(*SHORT, "-o", folder) == 0
     assert contents(folder) == contents(short)
 
@@ -141,9 +141,9 @@ def test_a_folder_of_other_settings_is_refused_before_any_work(
 ) -> None:
     before = contents(short)
     assert run(*SHORT, "--seed", 7, "-o", short) == 2
-    told = capsys.readouterr().err
-    assert "same settings and versions" in told
-    assert "seed 0 there and 7 here" in told
+    reported = capsys.readouterr().err
+    assert "same settings and versions" in reported
+    assert "seed 0 there and 7 here" in reported
     assert contents(short) == before
 
 

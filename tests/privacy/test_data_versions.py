@@ -112,11 +112,11 @@ def test_a_version_is_short_plain_text(version: object) -> None:
 
 
 def test_the_fingerprint_is_in_no_statement_and_no_key(path: Path) -> None:
-    told = replace(FIRST, fingerprint="abcdef" * 10)
+    reported = replace(FIRST, fingerprint="abcdef" * 10)
     with Ledger.open(path) as ledger:
-        ask(ledger, told)
+        ask(ledger, reported)
         assert "abcdef" not in str(ledger.statement())
-    assert "abcdef" not in repr(told)
+    assert "abcdef" not in repr(reported)
 
 
 def test_a_damaged_record_of_versions_is_refused(path: Path) -> None:

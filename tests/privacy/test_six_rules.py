@@ -125,10 +125,10 @@ def test_what_was_clipped_is_told_to_the_operator_and_to_nobody_else(mode):
     rows = silos()
     norms = np.concatenate([np.linalg.norm(part, axis=1) for part in rows.values()])
     bound = float(np.sort(norms)[66:68].mean())
-    told = {}
+    reported = {}
     model = FedPCA(2, iteration_rank=2, noise=mode, row_norm=bound, random_state=0)
-    model.fit_silos(rows, on_clipped=told.update)
-    assert [sum(counts) for counts in zip(*told.values(), strict=True)] == [173, 240]
+    model.fit_silos(rows, on_clipped=reported.update)
+    assert [sum(counts) for counts in zip(*reported.values(), strict=True)] == [173, 240]
     for kept in (model.history_, model.privacy_, model.privacy_.as_dict(), model.study_):
         assert "clip" not in repr(kept)
         assert not re.search(r"(?<![\w.])173(?![\w.])", repr(kept))

@@ -289,9 +289,9 @@ def test_a_refusal_is_shown_without_what_a_terminal_would_run() -> None:
         body=Refusal(reason="no\x1b[2J\u202e" + "x" * 10**6),
     )
     assert coordinator.receive(answer) is Receipt.REFUSED
-    told = coordinator.history[-1].refused[question.silo]
-    assert told.isprintable()
-    assert len(told) <= 1000
+    reported = coordinator.history[-1].refused[question.silo]
+    assert reported.isprintable()
+    assert len(reported) <= 1000
 
 
 def test_too_few_silos_are_told_with_what_was_set_aside() -> None:
@@ -303,6 +303,6 @@ def test_too_few_silos_are_told_with_what_was_set_aside() -> None:
         coordinator.receive(answer)
     with pytest.raises(
         ProtocolError, match=r"needs 4 answers and got 3; .*; what west sent was set"
-    ) as told:
+    ) as reported:
         coordinator.deadline()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)

@@ -1,4 +1,4 @@
-"""Late, lost, duplicated, reordered and corrupt messages change nothing but the turnout."""
+"""Late, lost, duplicated, reordered and corrupt messages change nothing but who answered."""
 
 import random
 from contextlib import suppress

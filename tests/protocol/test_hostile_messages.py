@@ -176,8 +176,8 @@ def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(
     assert spent.epsilon <= EPSILON * (1 + 1e-9)
     assert spent.n_releases <= (4 if study is STEP else 1)
     assert not [text for text in refusals if not text or "\n" in text or len(text) > 400]
-    told = [*refusals, *(record.getMessage() for record in caplog.records)]
-    assert not [text for text in told if "12345" in text or "Traceback" in text]
+    reported = [*refusals, *(record.getMessage() for record in caplog.records)]
+    assert not [text for text in reported if "12345" in text or "Traceback" in text]
     for body in answered:
         assert_only_noise_of(body, spent)
 

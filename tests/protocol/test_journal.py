@@ -39,8 +39,17 @@ def test_every_kind_of_answer_comes_back_as_it_was(case: str) -> None:
     assert len(held.rounds) == len(rounds)
     for back, closed in zip(held.rounds, rounds, strict=True):
         assert answer_bytes(back) == answer_bytes(closed)
-        told = ("number", "kind", "step", "asked", "question", "local_steps", "refused", "bytes_up")
-        assert all(getattr(back, name) == getattr(closed, name) for name in told)
+        reported = (
+            "number",
+            "kind",
+            "step",
+            "asked",
+            "question",
+            "local_steps",
+            "refused",
+            "bytes_up",
+        )
+        assert all(getattr(back, name) == getattr(closed, name) for name in reported)
 
 
 def test_all_kinds_of_answers_are_among_the_cases() -> None:

@@ -157,8 +157,8 @@ def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing
 ) -> None:
     for seed in range(3):
         parts = rotated(seed)
-        turnout = {"n_participants": 2, "participation": participation, "late": True}
-        solution, coordinator = run(parts, seed=seed, max_rounds=200, **turnout, **variant)
+        chosen = {"n_participants": 2, "participation": participation, "late": True}
+        solution, coordinator = run(parts, seed=seed, max_rounds=200, **chosen, **variant)
         assert solution.converged
         assert solution.completeness == pytest.approx(1)
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9

@@ -9,7 +9,7 @@ from fedpower.protocol import decaying, driving, every
 from fedpower.protocol.driving import Asking, in_turn
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.solvers import PowerSettings
-from fedpower.protocol.solvers.shared import Turnout
+from fedpower.protocol.solvers.shared import SiloSampler
 from problems import spiked_rows, split
 from runs import drive, make_coordinator, make_silos, solve
 
@@ -17,37 +17,37 @@ SIZES = {"a": 100, "b": 300, "c": 600}
 
 
 def test_everyone_weighs_by_size() -> None:
-    turnout = Turnout(sizes=SIZES, rng=np.random.default_rng(0))
-    assert turnout.draw(None) == ("a", "b", "c")
-    assert turnout.weights("abc") == {"a": 0.1, "b": 0.3, "c": 0.6}
-    assert turnout.weights("bc") == {"b": pytest.approx(1 / 3), "c": pytest.approx(2 / 3)}
+    sampler = SiloSampler(sizes=SIZES, rng=np.random.default_rng(0))
+    assert sampler.draw(None) == ("a", "b", "c")
+    assert sampler.weights("abc") == {"a": 0.1, "b": 0.3, "c": 0.6}
+    assert sampler.weights("bc") == {"b": pytest.approx(1 / 3), "c": pytest.approx(2 / 3)}
 
 
 def test_sampled_draws_weigh_in_expectation_as_everyone_does() -> None:
     """2,000 rounds of K=2; each mean weight is within 5 standard errors (P < 1e-6)."""
-    turnout = Turnout(sizes=SIZES, rng=np.random.default_rng(1), n_participants=2)
+    sampler = SiloSampler(sizes=SIZES, rng=np.random.default_rng(1), n_participants=2)
     total = dict.fromkeys(SIZES, 0.0)
     for _ in range(2000):
-        asked = turnout.draw("a")
+        asked = sampler.draw("a")
         assert asked is not None
         assert "a" in asked
-        for name, weight in turnout.weights(asked).items():
+        for name, weight in sampler.weights(asked).items():
             total[name] += weight / 2000
     for name, share in {"a": 0.1, "b": 0.3, "c": 0.6}.items():
         assert abs(total[name] - share) < 5 * np.sqrt(share * (1 - share) / 2 / 2000)
 
 
 def test_the_reference_that_was_not_drawn_weighs_nothing() -> None:
-    turnout = Turnout(sizes=SIZES, rng=np.random.default_rng(0), n_participants=1)
-    turnout.drawn = ("c",)
-    assert turnout.asked("a") == ("a", "c")
-    assert turnout.weights(["a", "c"]) == {"a": 0.0, "c": 1.0}
+    sampler = SiloSampler(sizes=SIZES, rng=np.random.default_rng(0), n_participants=1)
+    sampler.drawn = ("c",)
+    assert sampler.asked("a") == ("a", "c")
+    assert sampler.weights(["a", "c"]) == {"a": 0.0, "c": 1.0}
 
 
 @pytest.mark.parametrize("count", [0, 4, -1])
 def test_an_impossible_number_of_participants_is_refused(count: int) -> None:
     with pytest.raises(InputError, match="n_participants must lie between 1 and the 3 silos"):
-        Turnout(sizes=SIZES, rng=np.random.default_rng(0), n_participants=count)
+        SiloSampler(sizes=SIZES, rng=np.random.default_rng(0), n_participants=count)
 
 
 def test_sampled_participation_asks_the_drawn_and_the_first_silo_only() -> None:

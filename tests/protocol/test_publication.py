@@ -63,12 +63,12 @@ def test_the_digits_of_a_plain_sum_give_the_pair_away() -> None:
     shares = (0.299_993, 0.700_007)
     for first, second in zip(answers["north"].mean, answers["south"].mean, strict=True):  # type: ignore[arg-type]
         truth = np.float32(first)
-        told = shares[0] * float(truth) + shares[1] * float(np.float32(second))
+        reported = shares[0] * float(truth) + shares[1] * float(np.float32(second))
         around = np.arange(-(2**18), 2**18, dtype=np.int32)
         candidates = (truth.view(np.int32) + around).view(np.float32).astype(np.float64)
-        left = (told - shares[0] * candidates) / shares[1]
+        left = (reported - shares[0] * candidates) / shares[1]
         off = np.abs(left - left.astype(np.float32).astype(np.float64))
-        fits = off <= 2.0**-51 * (abs(told) + np.abs(candidates)) / shares[1]
+        fits = off <= 2.0**-51 * (abs(reported) + np.abs(candidates)) / shares[1]
         assert candidates[fits].tolist() == [float(truth)]
 
 
@@ -88,9 +88,9 @@ def test_the_digits_that_are_published_do_not(seed: int) -> None:
     assert truth is not None
     assert plain is not None
 
-    def explained(told: Array) -> Array:
-        left = (told - WEIGHTS[0] * truth) / WEIGHTS[1] / step
-        off = 2.0**-49 * (np.abs(told) + np.abs(truth)) / WEIGHTS[1] / step
+    def explained(reported: Array) -> Array:
+        left = (reported - WEIGHTS[0] * truth) / WEIGHTS[1] / step
+        off = 2.0**-49 * (np.abs(reported) + np.abs(truth)) / WEIGHTS[1] / step
         assert off.max() < 1e-4
         return np.asarray(np.abs(left - np.rint(left)) <= off)
 

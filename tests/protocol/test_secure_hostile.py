@@ -277,8 +277,8 @@ def test_each_attempt_is_charged_and_more_than_agreed_are_refused(there):
     one_more = CallRoll(attempt=STUDY.attempts)
     for ask in (Enrol(), one_more):
         for run in (RUN, "another run"):
-            told = there["north"].ask(ask, run=run)
-            assert refused(told, "charged for 3 of 3 on these rows", "agree on a new study")
+            reported = there["north"].ask(ask, run=run)
+            assert refused(reported, "charged for 3 of 3 on these rows", "agree on a new study")
     assert all(each.charges == STUDY.attempts for each in there.values())
 
 

@@ -226,10 +226,10 @@ def test_a_lost_upload_is_a_new_roll_with_fresh_noise_and_a_fresh_charge():
     keys = [coordinator.history[place].answers["north"].key for place in (1, 3)]
     assert keys[0] != keys[1]
     rounds = coordinator.history[1:]
-    told = state_privacy(STUDY, budget_of(STUDY), solution.sizes, rounds)
-    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
-    assert told.protections[1].epsilon > EPSILON
-    assert "charged most often on these rows was for 2 attempts, runs before" in str(told)
+    reported = state_privacy(STUDY, budget_of(STUDY), solution.sizes, rounds)
+    assert reported.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
+    assert reported.protections[1].epsilon > EPSILON
+    assert "charged most often on these rows was for 2 attempts, runs before" in str(reported)
 
 
 WHOLE = study_of(min_silos=len(SIZES))
@@ -267,8 +267,8 @@ def test_a_silo_restarted_between_roll_call_and_upload_is_called_again_and_the_s
     assert {name: each.charges for name, each in there.items()} == {
         "north": 2, "south": 2, "east": 2, "west": 1,
     }  # fmt: skip
-    told = stated(coordinator, WHOLE)
-    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(WHOLE).mu)
+    reported = stated(coordinator, WHOLE)
+    assert reported.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(WHOLE).mu)
 
 
 @pytest.mark.parametrize("killed", ["before", "within", "after"])
@@ -379,14 +379,16 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
             words_of(there[question.silo].silo.answer(question).body)
     second = coordinator_of(WHOLE, run="second")
     drive(second, there)
-    told = stated(second, WHOLE)
+    reported = stated(second, WHOLE)
     for each in there.values():
         spent = each.ledger.spent()
-        assert told.protections[1].mu >= spent.mu * (1 - 1e-12)
-        assert told.protections[1].epsilon >= spent.epsilon * (1 - 1e-9)
+        assert reported.protections[1].mu >= spent.mu * (1 - 1e-12)
+        assert reported.protections[1].epsilon >= spent.epsilon * (1 - 1e-9)
     assert there["north"].charges == 2
-    assert told.protections[1].mu == pytest.approx(there["north"].ledger.spent().mu)
-    assert "for 2 attempts, runs before this one counted; all 3 that the study allows" in str(told)
+    assert reported.protections[1].mu == pytest.approx(there["north"].ledger.spent().mu)
+    assert "for 2 attempts, runs before this one counted; all 3 that the study allows" in str(
+        reported
+    )
 
 
 def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
@@ -397,19 +399,19 @@ def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
     coordinator = coordinator_of(STUDY)
     solution = drive(coordinator, {**there}, lost={(2, "east"), (3, "east")})
     assert "east" not in solution.sizes
-    told = stated(coordinator, STUDY)
-    assert told.protections[1].mu == pytest.approx(math.sqrt(3) * budget_of(STUDY).mu)
+    reported = stated(coordinator, STUDY)
+    assert reported.protections[1].mu == pytest.approx(math.sqrt(3) * budget_of(STUDY).mu)
 
 
-@pytest.mark.parametrize("told", [-1, 3, 10**400])
-def test_a_place_whose_charges_cannot_be_is_left_off_the_roll(told):
+@pytest.mark.parametrize("reported", [-1, 3, 10**400])
+def test_a_place_whose_charges_cannot_be_is_left_off_the_roll(reported):
     there = parties(STUDY)
     coordinator = coordinator_of(STUDY)
     answer_round(coordinator, there)
     for question in coordinator.next():
         answer = there[question.silo].silo.answer(question)
         if question.silo == "west":
-            answer = replace(answer, body=replace(answer.body, charged=told))
+            answer = replace(answer, body=replace(answer.body, charged=reported))
         coordinator.receive(answer)
     if coordinator.history[-1].number == 1:  # it was set aside, and the round waits for it
         coordinator.deadline()
@@ -417,8 +419,8 @@ def test_a_place_whose_charges_cannot_be_is_left_off_the_roll(told):
     assert there["west"].charges == 0
 
 
-@pytest.mark.parametrize("told", [-1, 0, 4, 10**400])
-def test_an_upload_whose_charges_cannot_be_is_as_if_it_had_not_come(told):
+@pytest.mark.parametrize("reported", [-1, 0, 4, 10**400])
+def test_an_upload_whose_charges_cannot_be_is_as_if_it_had_not_come(reported):
     there = parties(STUDY)
     coordinator = coordinator_of(STUDY)
 
@@ -426,7 +428,7 @@ def test_an_upload_whose_charges_cannot_be_is_as_if_it_had_not_come(told):
         for question in questions:
             answer = there[question.silo].silo.answer(question)
             if question.silo == "west" and question.round == 2:
-                answer = replace(answer, body=replace(answer.body, charged=told))
+                answer = replace(answer, body=replace(answer.body, charged=reported))
             yield answer
 
     driving.drive(coordinator, ask)
@@ -496,15 +498,15 @@ def test_the_statement_names_every_observer_with_what_the_noise_gives():
     coordinator = coordinator_of(STUDY)
     drive(coordinator, there)
     budget = budget_of(STUDY)
-    told = state_privacy(STUDY, budget, SIZES, coordinator.history[1:])
-    alone, together, public = told.protections
+    reported = state_privacy(STUDY, budget, SIZES, coordinator.history[1:])
+    alone, together, public = reported.protections
     noise = shared_noise(budget, SIZES.values())
     assert (alone.mu, together.mu, public.mu) == (noise.mu(0), noise.mu(1), noise.mu(0))
     assert alone.epsilon < together.epsilon <= EPSILON
     assert together.epsilon == pytest.approx(EPSILON, rel=1e-5)
     assert alone.mu == pytest.approx(together.mu * math.sqrt(3 / 4))
-    assert {each.delta for each in told.protections} == {DELTA}
-    assert told.as_dict()["notes"]
+    assert {each.delta for each in reported.protections} == {DELTA}
+    assert reported.as_dict()["notes"]
 
 
 def test_the_noise_edge_is_that_of_the_shared_noise():

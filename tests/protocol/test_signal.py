@@ -52,12 +52,12 @@ def test_planted_directions_are_counted_and_their_variances_told(mean: float | N
     rng, runs = np.random.default_rng(5), 60
     found = [signal_of(moment, about, rng) for _ in range(runs)]
     assert sum(each.n_above != 3 for each in found) <= stats.binom.isf(1e-6, runs, LEVEL)
-    told = [each for each in found if each.n_above == 3]
+    reported = [each for each in found if each.n_above == 3]
     # The mean of so many has an error of σ√(1 + 8(μᵀu)²)/√runs, below 0.01·edge.
     np.testing.assert_allclose(
-        np.mean([each.denoised for each in told], axis=0), planted, atol=0.05 * EDGE
+        np.mean([each.denoised for each in reported], axis=0), planted, atol=0.05 * EDGE
     )
-    total = float(np.mean([each.total_variance for each in told]))
+    total = float(np.mean([each.total_variance for each in reported]))
     assert total == pytest.approx(float(np.trace(moment)), rel=0.01)
 
 

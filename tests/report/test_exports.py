@@ -80,10 +80,10 @@ def test_a_parquet_table_holds_the_same_and_where_it_is_from(result: Result, tmp
     assert table["feature"].to_pylist() == list(COLUMNS)
     columns = {name: table[name].to_numpy() for name in table.column_names[1:]}
     np.testing.assert_allclose(scored_by_the_table(columns), result.transform(FRAME), atol=1e-12)
-    told = json.loads(table.schema.metadata[b"fedpower"])
-    assert told["explained_variance"] == result.explained_variance.tolist()
-    assert told["private"] == result.run["privacy"]["private"]
-    assert told["study"] == result.run["study"]["hash"]
+    reported = json.loads(table.schema.metadata[b"fedpower"])
+    assert reported["explained_variance"] == result.explained_variance.tolist()
+    assert reported["private"] == result.run["privacy"]["private"]
+    assert reported["study"] == result.run["study"]["hash"]
 
 
 def test_columns_without_names_are_numbered(tmp_path: Path):
@@ -100,9 +100,9 @@ def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
     rows = np.vstack([ROWS, np.zeros(6)])
     (found,) = run.run(None, {"rows": rows})
     np.testing.assert_allclose(found, result.transform(rows), rtol=1e-12, atol=1e-12)
-    told = {each.key: each.value for each in onnx.load(tmp_path / "m.onnx").metadata_props}
-    assert json.loads(told["feature_names"]) == list(COLUMNS)
-    assert json.loads(told["fedpower"])["private"] == result.run["privacy"]["private"]
+    reported = {each.key: each.value for each in onnx.load(tmp_path / "m.onnx").metadata_props}
+    assert json.loads(reported["feature_names"]) == list(COLUMNS)
+    assert json.loads(reported["fedpower"])["private"] == result.run["privacy"]["private"]
 
 
 def test_a_plain_projection_is_two_nodes(tmp_path: Path):

@@ -68,25 +68,29 @@ def test_scores_are_the_estimators(tmp_path: Path, parameters: dict[str, object]
 
 def test_the_record_says_how_the_result_came_about(tmp_path: Path):
     model = fitted(epsilon=1.0, row_norm=9.0)
-    told = write_result(
+    reported = write_result(
         tmp_path / "out", model, command=["fedpower", "fit"], silos={"silo-1": {"rows": 50}}
     )
     text = (tmp_path / "out" / "run.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail) == told == read_result(tmp_path / "out").run
-    assert told["study"]["hash"] == model.study_.digest
-    assert told["privacy"] == json.loads(json.dumps(model.privacy_.as_dict()))
-    assert told["n_rounds"] == len(model.history_) == len(told["rounds"])
-    assert told["bytes_up"] == sum(row["bytes_up"] for row in model.history_)
-    assert told["silos"][0]["rows"] == 50
-    assert told["silos"][1]["kernel"] == model.kernels_["silo-2"]
-    assert set(told["versions"]) >= {"python", "fedpower", "numpy", "scipy", "scikit-learn"}
-    assert told["parameters"]["row_norm"] == 9.0
+    assert (
+        json.loads(text, parse_constant=pytest.fail)
+        == reported
+        == read_result(tmp_path / "out").run
+    )
+    assert reported["study"]["hash"] == model.study_.digest
+    assert reported["privacy"] == json.loads(json.dumps(model.privacy_.as_dict()))
+    assert reported["n_rounds"] == len(model.history_) == len(reported["rounds"])
+    assert reported["bytes_up"] == sum(row["bytes_up"] for row in model.history_)
+    assert reported["silos"][0]["rows"] == 50
+    assert reported["silos"][1]["kernel"] == model.kernels_["silo-2"]
+    assert set(reported["versions"]) >= {"python", "fedpower", "numpy", "scipy", "scikit-learn"}
+    assert reported["parameters"]["row_norm"] == 9.0
 
 
 def test_infinities_and_arrays_are_written_as_json_allows(tmp_path: Path):
-    told = write_result(tmp_path / "out", fitted(center=CENTER, schedule=(2, 4)))
-    assert told["parameters"]["epsilon"] == "inf"
-    assert told["parameters"]["center"] == CENTER.tolist()
+    reported = write_result(tmp_path / "out", fitted(center=CENTER, schedule=(2, 4)))
+    assert reported["parameters"]["epsilon"] == "inf"
+    assert reported["parameters"]["center"] == CENTER.tolist()
 
 
 def test_no_file_is_a_pickle(tmp_path: Path):

@@ -57,13 +57,13 @@ def test_how_components_stand_to_the_noise_is_told_by_shape_and_by_word(
 @pytest.mark.parametrize("kind", ["private", "drowned", "secure"])
 def test_how_many_stand_above_the_noise_is_told_in_the_words_of_fit(kind: str, result: Any):
     whole = result(kind)
-    told = (
+    reported = (
         f"Above the noise: {whole.run['n_above_noise']} of 8 components, with a chance of at most 1% "
         "that it is too many."
     )
     root = parsed(page(whole))
-    assert told in words(root.by_id("summary"))
-    assert told in words(root.by_id("components"))
+    assert reported in words(root.by_id("summary"))
+    assert reported in words(root.by_id("components"))
     unknown = replace(whole, run={**whole.run, "n_above_noise": None})
     assert "Above the noise" not in words(parsed(page(unknown)))
 
@@ -99,13 +99,13 @@ def test_components_that_noise_may_have_mixed_are_named_together(
     whole = result("private")
     spectrum = None if following is None else np.array([*values, following])
     run = {**whole.run, "noise_edge": 1.0}
-    told = replace(whole, explained_variance=np.array(values), spectrum=spectrum, run=run)
-    assert mixed(told) == groups
-    section = words(parsed(page(told)).by_id("components"))
+    reported = replace(whole, explained_variance=np.array(values), spectrum=spectrum, run=run)
+    assert mixed(reported) == groups
+    section = words(parsed(page(reported)).by_id("components"))
     assert section.count("noise may have mixed them") == len(groups)
     for group in groups:
         assert f"{group[-2]} and {group[-1]} lie closer together" in section
-    assert mixed(replace(told, run={**run, "noise_edge": 0.0})) == []
+    assert mixed(replace(reported, run={**run, "noise_edge": 0.0})) == []
 
 
 def test_without_noise_there_is_no_level_and_no_verdict(result: Any):

@@ -21,7 +21,7 @@ from fedpower.report.files import ARRAYS, REPORT, RUN
 from fedpower.report.folder import write_report
 from fedpower.report.page import CONTENTS, page
 from fedpower.report.page.run import PAPER
-from fedpower.report.page.summary import RECORD, IfThere
+from fedpower.report.page.summary import RECORD, Optional
 from sample_results import HOSTILE, KINDS, PRIVATE, hospitals, written
 
 
@@ -108,26 +108,26 @@ def test_where_rows_are_and_what_they_hold_is_not_told(tmp_path: Path):
     for name, frame in hospitals().items():
         frame.assign(test0=planted).to_parquet(kept / f"{name}.parquet")
     files = {name: kept / f"{name}.parquet" for name in hospitals()}
-    told = (written(tmp_path / "out", files, **PRIVATE) / REPORT).read_text(encoding="utf-8")
-    assert "kept-by-the-silo" not in told
-    assert ".parquet" not in told
-    assert str(planted)[:7] not in told
+    reported = (written(tmp_path / "out", files, **PRIVATE) / REPORT).read_text(encoding="utf-8")
+    assert "kept-by-the-silo" not in reported
+    assert ".parquet" not in reported
+    assert str(planted)[:7] not in reported
 
 
 @pytest.mark.parametrize("kind", ["private", "secure", "step", "drowned", "hostile", "federated"])
 def test_a_private_result_states_all_that_its_statement_holds(kind: str, result: Any):
-    told = result(kind).run["privacy"]
+    reported = result(kind).run["privacy"]
     section = words(parsed(page(result(kind))).by_id("privacy"))
-    for row in told["protections"]:
+    for row in reported["protections"]:
         assert f"Against {row['observer']}" in section
         assert f"who sees {row['sees']}" in section
         assert f"{row['epsilon']:.4g}" in section
-    for sentence in (*told["public"], *told["notes"], *told["assumptions"]):
+    for sentence in (*reported["public"], *reported["notes"], *reported["assumptions"]):
         assert " ".join(sentence.split()) in section
-    assert told["unit"][1:] in section
-    assert told["neighbours"][1:] in section
-    assert f"ε = {told['asked_epsilon']:g} at δ = 10⁻⁶" in section
-    assert told["mode"] in section
+    assert reported["unit"][1:] in section
+    assert reported["neighbours"][1:] in section
+    assert f"ε = {reported['asked_epsilon']:g} at δ = 10⁻⁶" in section
+    assert reported["mode"] in section
     assert "NOT PRIVATE" not in section
 
 
@@ -171,14 +171,14 @@ def test_a_promise_that_a_leak_voids_is_not_made(result: Any):
 
 
 def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any):
-    told = {kind: parsed(page(result(kind))).by_id("provenance") for kind in KINDS}
-    assert shlex.split(told["exact"].every("pre")[0].text) == ["fedpower", "fit", "a b.csv"]
-    call = told["step"].every("pre")[0].text
+    reported = {kind: parsed(page(result(kind))).by_id("provenance") for kind in KINDS}
+    assert shlex.split(reported["exact"].every("pre")[0].text) == ["fedpower", "fit", "a b.csv"]
+    call = reported["step"].every("pre")[0].text
     assert eval(call, {"FedPCA": _Call, "silos": ()}).given == {  # noqa: S307
         key: value for key, value in result("step").run["parameters"].items() if value is not None
     }
-    assert "fedpower run study.toml" in words(told["federated"])
-    assert "ab" * 32 in words(told["federated"])
+    assert "fedpower run study.toml" in words(reported["federated"])
+    assert "ab" * 32 in words(reported["federated"])
 
 
 @pytest.mark.parametrize("kind", ["private", "step", "federated"])
@@ -228,23 +228,23 @@ def test_what_was_done_to_long_rows_is_told_in_words(
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [(1.0, "at δ = 10⁻⁶."), (3.0, "at δ = 10⁻⁶; ε = 3 was asked for.")]
+    ("asked", "reported"), [(1.0, "at δ = 10⁻⁶."), (3.0, "at δ = 10⁻⁶; ε = 3 was asked for.")]
 )
 def test_what_was_asked_for_is_told_where_it_differs_from_what_was_spent(
-    asked: float, told: str, result: Any
+    asked: float, reported: str, result: Any
 ):
     whole = result("private")
     run = {**whole.run, "privacy": {**whole.run["privacy"], "asked_epsilon": asked}}
     spent = words(parsed(page(replace(whole, run=run))).by_id("summary"))
-    assert f"At most ε = 1 of each silo’s privacy budget, {told}" in spent
+    assert f"At most ε = 1 of each silo’s privacy budget, {reported}" in spent
 
 
 def test_times_are_told_to_the_second(result: Any):
     whole = result("private")
     run = {**whole.run, "started": "2026-11-16T01:04:20.759123+00:00"}
-    told = words(parsed(page(replace(whole, run=run))).by_id("provenance"))
-    assert "16 November 2026, 01:04:20 UTC" in told
-    assert ".759" not in told
+    reported = words(parsed(page(replace(whole, run=run))).by_id("provenance"))
+    assert "16 November 2026, 01:04:20 UTC" in reported
+    assert ".759" not in reported
 
 
 class _Call:
@@ -280,7 +280,7 @@ def test_a_result_of_before_there_were_reports_gets_one(folders: dict[str, Path]
 
 
 @pytest.mark.parametrize(
-    "key", [key for key, kind in RECORD.items() if not isinstance(kind, IfThere)]
+    "key", [key for key, kind in RECORD.items() if not isinstance(kind, Optional)]
 )
 @pytest.mark.parametrize("instead", [None, "", [], 7.5, [{}], {"a": 1}], ids=repr)
 def test_a_record_that_lacks_what_a_report_tells_is_refused_in_one_sentence(

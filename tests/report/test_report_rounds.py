@@ -71,8 +71,8 @@ def test_a_silo_whose_answers_were_set_aside_is_named_with_the_reason(result: An
     whole = result("federated")
     assert "Set aside" not in words(parsed(page(whole)).by_id("silos"))
     why = "round 1: a mean must have the shape (6,), got (5,)"
-    told = {**whole.run["federation"], "set_aside": {"never-there": why}}
-    section = parsed(page(replace(whole, run={**whole.run, "federation": told}))).by_id("silos")
+    reported = {**whole.run["federation"], "set_aside": {"never-there": why}}
+    section = parsed(page(replace(whole, run={**whole.run, "federation": reported}))).by_id("silos")
     assert why in words(section)
 
 

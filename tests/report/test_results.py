@@ -129,8 +129,8 @@ def test_what_is_no_result_is_not_written(tmp_path: Path) -> None:
 
 def test_where_a_fit_came_from_is_kept_when_it_is_saved_again(tmp_path: Path) -> None:
     model = FedPCA(2, epsilon=math.inf).fit_silos({"north": FRAME})
-    told = {"north": {"source": "north.csv"}}
-    record = write_result(tmp_path / "out", model, command=["fedpower", "fit"], silos=told)
+    reported = {"north": {"source": "north.csv"}}
+    record = write_result(tmp_path / "out", model, command=["fedpower", "fit"], silos=reported)
     again = write_result(tmp_path / "again", read_result(tmp_path / "out"))
     assert again == record
     assert record["silos"][0]["source"] == "north.csv"

@@ -39,8 +39,10 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
     findings = examine(folder)
     broken = [each for each in findings if each.state == "broken"]
     if as_json:
-        told = {"fedpower": fedpower.__version__, "sound": not broken}
-        click.echo(json.dumps({**told, "findings": [asdict(each) for each in findings]}, indent=2))
+        overview = {"fedpower": fedpower.__version__, "sound": not broken}
+        click.echo(
+            json.dumps({**overview, "findings": [asdict(each) for each in findings]}, indent=2)
+        )
     else:
         _print(findings)
         names = ", ".join(each.name for each in broken)
@@ -57,7 +59,7 @@ def examine(folder: Path | None) -> list[Finding]:
             Finding(
                 name="fedpower",
                 state="broken",
-                told="its metadata is not there, so what it needs is not known",
+                detail="its metadata is not there, so what it needs is not known",
                 advice="`pip install .` in a copy of the project",
             )
         ]
@@ -75,22 +77,22 @@ def examine(folder: Path | None) -> list[Finding]:
     if "torch" in extras and extras["torch"].state == "sound":
         found = _tried("GPU", selftests.device)
         nothing = Finding(
-            name="GPU", state="absent", told="none that PyTorch can use: silos compute on the CPU"
+            name="GPU", state="absent", detail="none that PyTorch can use: silos compute on the CPU"
         )
-        findings.append(found if found.told else nothing)
+        findings.append(found if found.detail else nothing)
     return findings
 
 
 def _tried(name: str, test: Callable[[], str]) -> Finding:
     """Return what a self-test found; whatever it raises is a finding too."""
     try:
-        return Finding(name=name, state="sound", told=test())
+        return Finding(name=name, state="sound", detail=test())
     except Exception as error:  # the doctor reports, whatever it meets
         what = " ".join(str(error).split())
         if isinstance(error, selftests.SelfTestError):
-            return Finding(name=name, state="broken", told=what, advice=error.advice)
-        told = f"{type(error).__name__}: {what}"
-        return Finding(name=name, state="broken", told=told, advice=selftests.ANEW)
+            return Finding(name=name, state="broken", detail=what, advice=error.advice)
+        detail = f"{type(error).__name__}: {what}"
+        return Finding(name=name, state="broken", detail=detail, advice=selftests.ANEW)
 
 
 def _print(findings: list[Finding]) -> None:
@@ -99,10 +101,10 @@ def _print(findings: list[Finding]) -> None:
     except ImportError:  # the findings say so, and are told without a table
         for each in findings:
             click.echo(
-                " ".join(filter(None, (f"{each.name}: {each.state},", each.told, each.advice)))
+                " ".join(filter(None, (f"{each.name}: {each.state},", each.detail, each.advice)))
             )
         return
     shown = table(f"fedpower {fedpower.__version__}", "what", "state", "found", "to do")
     for each in findings:
-        shown.add_row(each.name, each.state, each.told, each.advice)
+        shown.add_row(each.name, each.state, each.detail, each.advice)
     console().print(shown)

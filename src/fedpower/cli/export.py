@@ -65,14 +65,14 @@ def export(
         raise InputError(f"--id-column must go with --to plink, got --to {kind}; leave it out")
     if kind == "plink":
         assert rows is not None
-        told = _plink(result, rows, id_column, output, force=force)
+        written = _plink(result, rows, id_column, output, force=force)
     else:
         with new_file(output, force=force) as place:
-            told = {output: _write(result, kind, place, rows)}
+            written = {output: _write(result, kind, place, rows)}
     if as_json:
-        print_json({"to": kind, "files": {str(path): what for path, what in told.items()}})
+        print_json({"to": kind, "files": {str(path): what for path, what in written.items()}})
     else:
-        click.echo("; ".join(f"{path}: {what}" for path, what in told.items()), err=True)
+        click.echo("; ".join(f"{path}: {what}" for path, what in written.items()), err=True)
 
 
 def _write(result: Result, kind: str, place: Path, rows: Path | None) -> str:

@@ -65,7 +65,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
         model = FedPCA(options["n_components"], **_parameters(options, silos))
-        told: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
+        origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
             with progress_of_fit(silos, _steps(model)) as show:
                 model.fit_silos(
@@ -79,9 +79,9 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
                     on_clipped=partial(_tell_clipped, options["row_norm"]),
                 )
             for name, ledger in (ledgers or {}).items():
-                told[name]["budget"] = _budget(ledger)
+                origins[name]["budget"] = _budget(ledger)
             result = model.result_.with_origin(
-                command=ctx.find_root().obj, silos=told, started=started
+                command=ctx.find_root().obj, silos=origins, started=started
             )
             write_files(place, result)
     if options["as_json"]:
@@ -160,13 +160,13 @@ def _origin(silo: Path | RowSource, options: dict[str, Any]) -> dict[str, Any]:
 def _budget(path: Path) -> dict[str, Any]:
     """Return what a ledger says after the fit, for the record: here one operator holds all of them."""
     with Ledger.open(path) as ledger:
-        told = ledger.statement()
+        account = ledger.statement()
     return {
-        "spent": told["spent"]["epsilon"],
-        "left": told["left"],
-        "cap": told["cap"]["epsilon"],
-        "delta": told["cap"]["delta"],
-        "used": share_used(told),
+        "spent": account["spent"]["epsilon"],
+        "left": account["left"],
+        "cap": account["cap"]["epsilon"],
+        "delta": account["cap"]["delta"],
+        "used": share_used(account),
     }
 
 

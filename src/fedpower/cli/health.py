@@ -51,7 +51,7 @@ class Finding:
 
     name: str
     state: Literal["sound", "absent", "broken"]
-    told: str
+    detail: str
     advice: str = ""
 
 
@@ -108,7 +108,7 @@ def check_python() -> Finding:
     return Finding(
         name="Python",
         state="sound" if sound else "broken",
-        told=f"{version} on {platform.system()} {platform.machine()}",
+        detail=f"{version} on {platform.system()} {platform.machine()}",
         advice="" if sound else f"make the environment anew with Python {needed}",
     )
 
@@ -117,16 +117,16 @@ def check_packages(asked: list[Requirement]) -> Finding:
     """Return whether every package that fedpower cannot do without is there and can be imported."""
     core = [each for each in asked if each.extra is None]
     wrong = [_complaint(each) for each in core if _complaint(each)]
-    told = ", ".join(f"{each.package} {each.version}" for each in core)
+    detail = ", ".join(f"{each.package} {each.version}" for each in core)
     error = "" if wrong else import_error([each.module for each in core])
     if wrong or error:
         return Finding(
             name="packages",
             state="broken",
-            told="; ".join(wrong) or error,
+            detail="; ".join(wrong) or error,
             advice="`pip install --force-reinstall .` in a copy of the project",
         )
-    return Finding(name="packages", state="sound", told=told)
+    return Finding(name="packages", state="sound", detail=detail)
 
 
 def check_extra(extra: str, asked: list[Requirement]) -> Finding:
@@ -138,14 +138,14 @@ def check_extra(extra: str, asked: list[Requirement]) -> Finding:
     if missing:
         what = f" ({PURPOSES[extra]})" if extra in PURPOSES else ""
         return Finding(
-            name=name, state="absent", told=f"without {', '.join(missing)}{what}", advice=install
+            name=name, state="absent", detail=f"without {', '.join(missing)}{what}", advice=install
         )
     wrong = [_complaint(each) for each in wanted if _complaint(each)]
-    told = "; ".join(wrong) or import_error([each.module for each in wanted])
-    if told:
-        return Finding(name=name, state="broken", told=told, advice=install)
+    detail = "; ".join(wrong) or import_error([each.module for each in wanted])
+    if detail:
+        return Finding(name=name, state="broken", detail=detail, advice=install)
     versions = ", ".join(f"{each.package} {each.version}" for each in wanted)
-    return Finding(name=name, state="sound", told=versions)
+    return Finding(name=name, state="sound", detail=versions)
 
 
 def extras_of(asked: list[Requirement]) -> list[str]:

@@ -31,10 +31,10 @@ def coordinator(kit: Path) -> None:
     from fedpower.federation.kits import kit_study  # noqa: PLC0415
     from fedpower.federation.processes import coordinator_command, supervise  # noqa: PLC0415
 
-    command, told = coordinator_command(kit)
+    command, variables = coordinator_command(kit)
     study = kit_study(kit)
     _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
-    raise SystemExit(supervise(command, told, say=_say, cwd=kit))
+    raise SystemExit(supervise(command, variables, say=_say, cwd=kit))
 
 
 @click.command()
@@ -65,9 +65,9 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
         if advice := _advice(node):
             _say(advice)
         checked = node.fingerprint
-    command, told = silo_command(kit, silo_file, checked=checked)
+    command, variables = silo_command(kit, silo_file, checked=checked)
     _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
-    raise SystemExit(supervise(command, told, say=_say, cwd=kit))
+    raise SystemExit(supervise(command, variables, say=_say, cwd=kit))
 
 
 def _advice(node: SiloNode) -> str | None:

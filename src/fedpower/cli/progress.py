@@ -108,10 +108,10 @@ class FitProgress:
         """Take note of a closed round."""
         change = closed.notes.get("change")
         moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
-        told = (
+        line = (
             f"round {closed.number}, {len(closed.answers)} of {len(closed.asked)} answered{moved}"
         )
-        self._shown.update(self._steps, completed=closed.step, visible=True, note=told)
+        self._shown.update(self._steps, completed=closed.step, visible=True, note=line)
 
 
 @contextmanager

@@ -90,25 +90,25 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
 def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
     """Show who of STUDY is connected, and how far its run is."""
     needs_flare()
-    from fedpower.federation.runner import open_desk  # noqa: PLC0415
+    from fedpower.federation.runner import open_session  # noqa: PLC0415
 
     read = read_study(study)
-    with open_desk(_kit(study, kit)) as desk:
-        told = desk.report()
-    silos = {name: name in told["connected"] for name in read.silos}
+    with open_session(_kit(study, kit)) as session:
+        status = session.report()
+    silos = {name: name in status["connected"] for name in read.silos}
     if as_json:
-        print_json({"study": read.digest, "silos": silos, "run": told["run"]})
+        print_json({"study": read.digest, "silos": silos, "run": status["run"]})
         return
     shown = table(f"Study {read.name} ({read.digest[:12]})", "silo", "connected")
     for name, there in silos.items():
         shown.add_row(name, "yes" if there else "no")
     console().print(shown)
-    if told["run"] is None:
+    if status["run"] is None:
         click.echo("No run is under way.")
     else:
-        waiting = ", ".join(told["run"]["waiting_for"]) or "nobody"
-        closed = len(told["run"]["rounds"])
-        click.echo(f"Run {told['run']['run']}: {closed} rounds closed, waiting for {waiting}.")
+        waiting = ", ".join(status["run"]["waiting_for"]) or "nobody"
+        closed = len(status["run"]["rounds"])
+        click.echo(f"Run {status['run']['run']}: {closed} rounds closed, waiting for {waiting}.")
 
 
 @contextmanager
@@ -144,15 +144,15 @@ def _say(sentence: str) -> None:
     click.echo(f"fedpower: {sentence}", err=True)
 
 
-def _round(told: dict[str, Any]) -> None:
+def _round(closed: dict[str, Any]) -> None:
     """Show a closed round."""
-    moved = "" if not told["change"] else f", subspace moved by sin θ = {told['change']:.1e}"
-    names = ", ".join(told["restarted"])
+    moved = "" if not closed["change"] else f", subspace moved by sin θ = {closed['change']:.1e}"
+    names = ", ".join(closed["restarted"])
     restarted = f"; started again since the roll call: {names}" if names else ""
-    missing = f"; silent: {', '.join(told['silent'])}" if told["silent"] else ""
+    missing = f"; silent: {', '.join(closed['silent'])}" if closed["silent"] else ""
     _say(
-        f"round {told['round']} ({told['kind']}): {len(told['answered'])} answered{missing}{restarted}, "
-        f"{human_bytes(told['bytes_up'])} up{moved}"
+        f"round {closed['round']} ({closed['kind']}): {len(closed['answered'])} answered{missing}"
+        f"{restarted}, {human_bytes(closed['bytes_up'])} up{moved}"
     )
-    for name, problem in told.get("set_aside", {}).items():
-        _say(f"what {name} sent in round {told['round']} was set aside: {problem}")
+    for name, problem in closed.get("set_aside", {}).items():
+        _say(f"what {name} sent in round {closed['round']} was set aside: {problem}")

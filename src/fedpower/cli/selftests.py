@@ -156,7 +156,7 @@ def _scratch(folder: Path | None) -> Iterator[str]:
 
 def device() -> str:
     """Return the GPU that PyTorch has here, tried; empty where there is none."""
-    error, told = last_words(CUDA)
+    error, answer = last_words(CUDA)
     if error:
         raise SelfTestError(error)
-    return told
+    return answer

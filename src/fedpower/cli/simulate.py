@@ -130,8 +130,8 @@ def _write(model: Model, *, output: Path, kind: Format, force: bool, as_json: bo
         files = write_model(model, output, kind=kind, force=force, on_rows=advance)
     size = sum(path.stat().st_size for path in files)
     if as_json:
-        told = {"folder": str(output), "bytes": size, "files": [str(path) for path in files]}
-        click.echo(json.dumps(model.facts | told, indent=2))
+        written = {"folder": str(output), "bytes": size, "files": [str(path) for path in files]}
+        click.echo(json.dumps(model.facts | written, indent=2))
         return
     click.echo(
         f"wrote {model.n_silos} silos of {model.n_features} columns, {model.n_rows:,} rows, "

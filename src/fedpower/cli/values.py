@@ -84,12 +84,12 @@ def versions(
 def _by_name(words: tuple[str, ...], what: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in words:
-        name, _, told = word.partition("=")
-        if not (name and told):
+        name, _, value = word.partition("=")
+        if not (name and value):
             raise click.BadParameter(f"it must be NAME={what}, got {word!r}")
         if name in found:
             raise click.BadParameter(f"it must name every silo once, got {name!r} twice")
-        found[name] = told
+        found[name] = value
     return found
 
 

@@ -10,7 +10,7 @@ from fedpower.parameters import Parameters
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.solvers.shared import Turnout
+from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.study import Study
 
 
@@ -54,7 +54,7 @@ def preflight(
         identities={name: each.public for name, each in identities.items()},
     )
     budget = budget_of(study)
-    Turnout(
+    SiloSampler(
         sizes=dict.fromkeys(sources, 1),
         rng=public_rng(parameters, study),
         n_participants=parameters.n_participants,

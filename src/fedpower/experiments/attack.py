@@ -83,14 +83,14 @@ def overhear(
         def listening(questions: tuple[Message, ...]) -> Asking:
             for question in questions:
                 answer = silos[question.silo].answer(question)
-                asked, told = question.body, answer.body
+                asked, answered = question.body, answer.body
                 if (
                     question.silo == TARGET
                     and isinstance(asked, AskSteps)
-                    and isinstance(told, LocalSteps)
+                    and isinstance(answered, LocalSteps)
                 ):
                     bases.append(asked.basis)
-                    products.append(told.product - asked.shift * asked.basis)
+                    products.append(answered.product - asked.shift * asked.basis)
                 yield answer
 
         drive(coordinator, listening)

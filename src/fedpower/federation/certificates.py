@@ -161,13 +161,13 @@ def subject(study: StudyFile, party: str) -> x509.Name:
         COORDINATOR: (study.host[:LONGEST_COMMON_NAME], COORDINATOR),
         RUNNER: (USER, COORDINATOR),
     }.get(party, (party, organisation(party)))
-    told = [
+    attributes = [
         x509.NameAttribute(NameOID.COMMON_NAME, name),
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, org),
     ]
     if party == RUNNER:
-        told.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, policy.ROLE))
-    return x509.Name(told)
+        attributes.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, policy.ROLE))
+    return x509.Name(attributes)
 
 
 class Authority:

@@ -171,8 +171,8 @@ def _silent(coordinator: Coordinator) -> dict[str, int]:
 
 def _set_aside(coordinator: Coordinator) -> dict[str, str]:
     """Return the silos that sent what was no answer and gave none after it, and what was wrong."""
-    told: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for each in coordinator.history:
         for name, problem in each.set_aside.items():
-            told.setdefault(name, f"round {each.number}: {problem}")
-    return told
+            problems.setdefault(name, f"round {each.number}: {problem}")
+    return problems

@@ -250,8 +250,8 @@ def kit_party(kit: Path) -> str:
     if (kit / "startup" / "fed_admin.json").is_file():
         return RUNNER
     try:
-        told = json.loads((kit / "startup" / "fed_client.json").read_text())
-        return str(told["client"]["fqsn"])
+        settings = json.loads((kit / "startup" / "fed_client.json").read_text())
+        return str(settings["client"]["fqsn"])
     except (OSError, ValueError, LookupError, TypeError):
         return "nobody"
 

@@ -91,11 +91,11 @@ class LocalFederation:
         Rows are checked as `fedpower silo` does, all of them before anything is started.
         """
         commands = {name: self._command(name) for name in names or (COORDINATOR, *self.silos)}
-        for name, (command, told) in commands.items():
+        for name, (command, variables) in commands.items():
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
             log = open_private(self.folder / f"{name}.log", flags)
             try:
-                self.processes[name] = start(command, told, cwd=self.kits / name, log=log)
+                self.processes[name] = start(command, variables, cwd=self.kits / name, log=log)
             finally:
                 os.close(log)
 

@@ -12,6 +12,6 @@ class ForOperators(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is shown."""
         ours = record.name.startswith("fedpower") or "Study" in record.name
-        told = record.getMessage()
-        asked_in_vain = any(words in told for words in ASKED_IN_VAIN)
+        message = record.getMessage()
+        asked_in_vain = any(words in message for words in ASKED_IN_VAIN)
         return ours or (record.levelno >= logging.WARNING and not asked_in_vain)

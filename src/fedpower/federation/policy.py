@@ -12,7 +12,7 @@ from fedpower.federation.private_files import private_folder, write_private
 
 CONTROLLER = "fedpower.federation.apps.StudyController"
 EXECUTOR = "fedpower.federation.apps.StudySilo"
-DOORKEEPER = "fedpower.federation.doorkeeper.Doorkeeper"
+JOB_CHECK = "fedpower.federation.job_check.JobCheck"
 LAUNCHER = "fedpower.federation.launcher"
 ROLE = "lead"
 """FLARE's name for someone who may submit jobs and look after their own, and no more."""
@@ -46,7 +46,7 @@ def write_silo_policy(kit: Path) -> None:
                 "path": f"{LAUNCHER}.SiloJobs",
                 "args": {},
             },
-            {"id": "app_deployer", "path": DOORKEEPER, "args": {}},
+            {"id": "app_deployer", "path": JOB_CHECK, "args": {}},
         ],
     }
     _write(kit, resources, SILO_RIGHTS)

@@ -28,8 +28,8 @@ def coordinator_command(kit: Path) -> tuple[list[str], dict[str, str]]:
     kit_study(kit, COORDINATOR)
     check_certificate(kit)
     policy.write_coordinator_policy(kit)
-    told = {names.STUDY: str(kit / STUDY_FILE), names.RUNS: str(kit / "runs")}
-    return _command(kit, "server", "server_train", "org=coordinator"), told
+    variables = {names.STUDY: str(kit / STUDY_FILE), names.RUNS: str(kit / "runs")}
+    return _command(kit, "server", "server_train", "org=coordinator"), variables
 
 
 def silo_command(kit: Path, silo_path: Path, *, checked: str) -> tuple[list[str], dict[str, str]]:
@@ -45,7 +45,7 @@ def silo_command(kit: Path, silo_path: Path, *, checked: str) -> tuple[list[str]
     own.check_agreed(study)
     check_certificate(kit)
     policy.write_silo_policy(kit)
-    told = {
+    variables = {
         names.STUDY: str(kit / STUDY_FILE),
         names.SILO: str(silo_path.absolute()),
         names.ROWS: checked,
@@ -53,11 +53,11 @@ def silo_command(kit: Path, silo_path: Path, *, checked: str) -> tuple[list[str]
     command = _command(
         kit, "client", "client_train", f"uid={own.name}", f"org={organisation(own.name)}"
     )
-    return command, told
+    return command, variables
 
 
 def supervise(
-    command: list[str], told: Mapping[str, str], *, say: Callable[[str], None], cwd: Path
+    command: list[str], variables: Mapping[str, str], *, say: Callable[[str], None], cwd: Path
 ) -> int:
     """Run a process until it is told to stop (Ctrl-C, SIGTERM); start it again where it fails.
 
@@ -74,7 +74,7 @@ def supervise(
     failures: list[float] = []
     try:
         while not stopped:
-            child = start(command, told, cwd=cwd)
+            child = start(command, variables, cwd=cwd)
             while child.poll() is None and not stopped:
                 time.sleep(0.2)
             if stopped:
@@ -97,12 +97,12 @@ def supervise(
 
 
 def start(
-    command: list[str], told: Mapping[str, str], *, cwd: Path, log: int | None = None
+    command: list[str], variables: Mapping[str, str], *, cwd: Path, log: int | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a party's process, which ends with this one; its jobs end with it."""
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("FEDPOWER_")},
-        **told,
+        **variables,
     }
     return start_process(
         command,

@@ -1,4 +1,4 @@
-"""The runner's desk: a session with the coordinator's FLARE server, in the words of a study."""
+"""The runner's session with the coordinator's FLARE server, and a run from its start to its result."""
 
 import contextlib
 import json
@@ -87,7 +87,7 @@ class Ended:
     result: Path | None
 
 
-class Desk:
+class CoordinatorSession:
     """What a runner can do at the coordinator: see who is there, submit, ask how far, fetch."""
 
     def __init__(self, session: Any, study_name: str) -> None:
@@ -154,7 +154,7 @@ class Desk:
 
 
 @contextlib.contextmanager
-def open_desk(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Desk]:
+def open_session(kit: Path, *, patience: float = CONNECT_S) -> Iterator[CoordinatorSession]:
     """Give a session with the coordinator; refuse in one sentence where there is none to be had.
 
     Parameters
@@ -183,7 +183,7 @@ def open_desk(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Desk]:
                 ) from error
             time.sleep(0.5)
     try:
-        yield Desk(session, study.name)
+        yield CoordinatorSession(session, study.name)
     finally:
         _tried(session.close)
 
@@ -256,30 +256,30 @@ class Runner:
 
     def _one_job(self, run: str, scratch: Path) -> Ended:
         """Return how a job ended; one that was lost with its coordinator ends without a state."""
-        with open_desk(self.kit, patience=self.patience) as desk:
+        with open_session(self.kit, patience=self.patience) as session:
             try:
-                present = self._gather(desk)
-                since = desk.since()
-                job = desk.submit(run)
+                present = self._gather(session)
+                since = session.since()
+                job = session.submit(run)
                 self.say(f"run {run}: asking {', '.join(present)}")
-                self._follow(desk, job, present, since)
-                return desk.fetch(job, scratch)
+                self._follow(session, job, present, since)
+                return session.fetch(job, scratch)
             except CoordinatorLostError:
                 self.say("the connection to the coordinator was lost; trying to find it again")
         return Ended(state=None, result=None)
 
-    def _gather(self, desk: Desk) -> list[str]:
+    def _gather(self, session: CoordinatorSession) -> list[str]:
         """Return the silos that are there: all, or after ``patience`` seconds enough."""
-        study, ends, told = self.study, time.monotonic() + self.patience, ""
+        study, ends, last_sentence = self.study, time.monotonic() + self.patience, ""
         while True:
-            there = desk.silos()
+            there = session.silos()
             missing = [name for name in study.silos if name not in there]
             if not missing:
                 return list(study.silos)
             sentence = f"waiting for {', '.join(missing)} to connect"
-            if sentence != told:
+            if sentence != last_sentence:
                 self.say(f"{sentence}, {max(0.0, ends - time.monotonic()):.0f} s at most")
-                told = sentence
+                last_sentence = sentence
             if time.monotonic() >= ends:
                 if len(study.silos) - len(missing) >= study.min_silos:
                     self.say(f"going on without {', '.join(missing)}")
@@ -291,7 +291,9 @@ class Runner:
                 )
             time.sleep(LOOK_S)
 
-    def _follow(self, desk: Desk, job: str, present: Collection[str], since: float) -> None:
+    def _follow(
+        self, session: CoordinatorSession, job: str, present: Collection[str], since: float
+    ) -> None:
         """Wait for a job's end; it is lost with the coordinator's process.
 
         A coordinator that was started again may take the session over and still list the job of the
@@ -299,7 +301,7 @@ class Runner:
         """
         heard, begun, asked = time.monotonic(), False, False
         while True:
-            status = desk.status(job)
+            status = session.status(job)
             if status == TURNED_AWAY:
                 raise ProtocolError(
                     "a job must be let in by the silos, got it turned away; their logs say why: see that "
@@ -307,16 +309,16 @@ class Runner:
                 )
             if status.startswith("FINISHED"):
                 return
-            told = desk.progress(job)
+            progress = session.progress(job)
             silent = time.monotonic() - heard
-            if told is None and (desk.since() != since or (begun and silent > SILENCE_S)):
+            if progress is None and (session.since() != since or (begun and silent > SILENCE_S)):
                 raise CoordinatorLostError
-            if told is not None:
+            if progress is not None:
                 heard, begun = time.monotonic(), True
-                self._show(told)
-                if not asked and self._came_back(desk, told, present):
+                self._show(progress)
+                if not asked and self._came_back(session, progress, present):
                     self.say("a silo came back; it is taken in after this round")
-                    desk.ask_to_rejoin(job)
+                    session.ask_to_rejoin(job)
                     asked = True
             if not begun and silent > START_S:
                 raise ProtocolError(
@@ -325,10 +327,12 @@ class Runner:
                 )
             time.sleep(LOOK_S)
 
-    def _came_back(self, desk: Desk, told: dict[str, Any], present: Collection[str]) -> bool:
+    def _came_back(
+        self, session: CoordinatorSession, progress: dict[str, Any], present: Collection[str]
+    ) -> bool:
         """Return whether a silo that is not, or no longer, in the job is connected now."""
-        absent = {name for name in self.study.silos if name not in present} | set(told["gone"])
-        return bool(absent and told["rounds"]) and not absent.isdisjoint(desk.silos())
+        absent = {name for name in self.study.silos if name not in present} | set(progress["gone"])
+        return bool(absent and progress["rounds"]) and not absent.isdisjoint(session.silos())
 
     def _consider(self, state: dict[str, Any]) -> None:
         """Say why there will be another job, or refuse where it could not fare better."""
@@ -350,14 +354,14 @@ class Runner:
 
     def _begun(self) -> str:
         run = secrets.token_hex(8)
-        told = {"study": self.study.digest, "run": run}
-        write_private(self.kit / LAST_RUN, json.dumps(told))
+        record = {"study": self.study.digest, "run": run}
+        write_private(self.kit / LAST_RUN, json.dumps(record))
         return run
 
     def _resumed(self) -> str:
         try:
-            told = json.loads((self.kit / LAST_RUN).read_text())
-            study, run = str(told["study"]), str(told["run"])
+            record = json.loads((self.kit / LAST_RUN).read_text())
+            study, run = str(record["study"]), str(record["run"])
         except (OSError, ValueError, LookupError, TypeError):
             raise ProtocolError(
                 f"there must be a run to resume, got no trace of one in {self.kit}; run without --resume"

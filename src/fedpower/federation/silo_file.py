@@ -91,16 +91,16 @@ class SiloFile:
             )
 
     def _check_hash(self, study: StudyFile) -> None:
-        told = self.agrees.get("study", study.digest)
-        if not HASH.fullmatch(told):
+        agreed = self.agrees.get("study", study.digest)
+        if not HASH.fullmatch(agreed):
             raise ProtocolError(
-                f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {told!r}; "
+                f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {agreed!r}; "
                 "compare the whole hash with the other parties and paste "
                 f'study = "{study.digest}"'
             )
-        if told != study.digest:
+        if agreed != study.digest:
             raise ProtocolError(
-                f"silo {self.name!r} agreed to the study {told}, got the study {study.digest}; read it "
+                f"silo {self.name!r} agreed to the study {agreed}, got the study {study.digest}; read it "
                 f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
             )
 

@@ -214,8 +214,8 @@ class StudyFile:
     @property
     def identities(self) -> dict[str, str]:
         """The silos' public keys for the roll call of a secure sum, in the order of the silos."""
-        told = self.content.get("identities", {})
-        return {name: told[name] for name in self.silos if name in told}
+        identities = self.content.get("identities", {})
+        return {name: identities[name] for name in self.silos if name in identities}
 
     @property
     def treatment(self) -> RowTreatment:

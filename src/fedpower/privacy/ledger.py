@@ -141,14 +141,14 @@ class Account:
 def overspending(account: Account, silo: str | None, mu: float, slack: float) -> str:
     """Return the sentence that refuses a release; following its advice is always allowed."""
     left = replace(account, slack=account.slack + slack).left
-    told = rounded_down(left, 3)
-    if left > 0 and not account.charged(mu_of(float(told), account.delta), slack).holds:
-        told = rounded_down(left * (1 - 10 * ROUNDING), 3)
+    shown = rounded_down(left, 3)
+    if left > 0 and not account.charged(mu_of(float(shown), account.delta), slack).holds:
+        shown = rounded_down(left * (1 - 10 * ROUNDING), 3)
     who, it = ("this silo", "it") if silo is None else (f"silo {silo!r}", repr(silo))
-    advice = f"ask for epsilon<={told}, " if left > 0 else ""
+    advice = f"ask for epsilon<={shown}, " if left > 0 else ""
     return (
         f"this release would spend epsilon={_round_up(account.alone(mu))} but {who} has "
-        f"{told} left at delta={account.delta:g}; "
+        f"{shown} left at delta={account.delta:g}; "
         f"{advice}leave {it} out or have its operator raise the cap"
     )
 

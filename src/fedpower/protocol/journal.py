@@ -103,8 +103,8 @@ def read(content: bytes) -> Journal:
 def _whose(payload: bytes) -> tuple[str, str] | None:
     """Return the study and the run that an opening names; None where it names none."""
     try:
-        told = json.loads(payload)
-        study, run = told["study"], told["run"]
+        header = json.loads(payload)
+        study, run = header["study"], header["run"]
     except (ValueError, LookupError, TypeError):
         return None
     return (study, run) if isinstance(study, str) and isinstance(run, str) else None

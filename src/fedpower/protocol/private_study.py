@@ -311,16 +311,16 @@ def attempts_charged(rounds: Sequence[Round]) -> int:
     An upload tells it exactly. A silo that was asked for one and gave none may have been charged all the
     same, and then has what it told at the roll call and one more.
     """
-    told: dict[str, int] = {}
+    charges: dict[str, int] = {}
     most = 0
     for each in rounds:
         if each.kind == MaskedMoment.kind:
-            told |= {name: told[name] + 1 for name in each.asked}
+            charges |= {name: charges[name] + 1 for name in each.asked}
         for name, body in each.answers.items():
             if isinstance(body, Present | MaskedMoment):
-                told[name] = body.charged
+                charges[name] = body.charged
         if each.kind == MaskedMoment.kind:
-            most = max(most, *(told[name] for name in each.asked))
+            most = max(most, *(charges[name] for name in each.asked))
     return most
 
 

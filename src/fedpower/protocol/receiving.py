@@ -325,7 +325,7 @@ def _must(what: str, expected: str, got: str) -> str:
 
 def cleaned(text: Any) -> str:
     """Return a sentence that another party sent, fit to be shown: printable, and not too long."""
-    told = str(text)[:1000]
+    shown = str(text)[:1000]
     return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in told
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown
     )

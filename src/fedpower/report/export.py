@@ -78,8 +78,8 @@ def write_parquet(result: Findings, path: Path) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     table = pa.table({name: pa.array(values) for name, values in loadings(result).items()})
-    told = json.dumps(provenance(result), allow_nan=False).encode()
-    pq.write_table(table.replace_schema_metadata({METADATA: told}), path)
+    metadata = json.dumps(provenance(result), allow_nan=False).encode()
+    pq.write_table(table.replace_schema_metadata({METADATA: metadata}), path)
 
 
 def write_plink(result: Findings, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
@@ -205,10 +205,10 @@ def graph_of(result: Findings) -> Any:
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
     )
-    told = {"fedpower": json.dumps(provenance(result), allow_nan=False)}
+    metadata = {"fedpower": json.dumps(provenance(result), allow_nan=False)}
     if result.feature_names is not None:
-        told["feature_names"] = json.dumps(result.feature_names)
-    helper.set_model_props(model, told)
+        metadata["feature_names"] = json.dumps(result.feature_names)
+    helper.set_model_props(model, metadata)
     onnx().checker.check_model(model, full_check=True)
     return model
 
@@ -389,7 +389,7 @@ def _noise_variance(result: Findings) -> float:
     n_left = min(result.n_samples, result.n_features) - result.n_components
     if n_left <= 0:
         return 0.0
-    told = float(result.explained_variance_ratio.sum())
-    if not told > 0:
+    explained = float(result.explained_variance_ratio.sum())
+    if not explained > 0:
         return float("nan")
-    return max(0.0, float(result.explained_variance.sum()) * (1 / told - 1)) / n_left
+    return max(0.0, float(result.explained_variance.sum()) * (1 / explained - 1)) / n_left

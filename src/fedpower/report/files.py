@@ -11,7 +11,7 @@ import numpy as np
 from fedpower.errors import InputError
 from fedpower.report.findings import Findings
 from fedpower.report.page import page
-from fedpower.report.page.summary import lacks
+from fedpower.report.page.summary import schema_error
 from fedpower.report.record import FORMAT
 from fedpower.report.spreadsheet import as_text
 
@@ -73,7 +73,7 @@ def write_files(place: Path, result: Findings) -> None:
 
 def require_whole(record: Any, name: object) -> None:
     """Refuse a record that does not hold what tells of the fit; ``name`` is what the refusal calls it."""
-    lacking = lacks(record)
+    lacking = schema_error(record)
     if lacking is not None:
         raise InputError(
             f"{name} must be as `fedpower fit` wrote it, got none or another kind of {lacking}; "

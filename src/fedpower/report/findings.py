@@ -108,9 +108,11 @@ class Findings:
     basis: Array | None = None
 
     def __repr__(self) -> str:
-        told = self.run.get("privacy")
-        private = isinstance(told, dict) and told.get("private")
-        promise = f"epsilon={told.get('asked_epsilon')}" if told and private else "not private"
+        statement = self.run.get("privacy")
+        private = isinstance(statement, dict) and statement.get("private")
+        promise = (
+            f"epsilon={statement.get('asked_epsilon')}" if statement and private else "not private"
+        )
         return (
             f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
             f"{self.run.get('n_samples')} rows, {promise}>"

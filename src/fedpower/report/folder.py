@@ -49,9 +49,9 @@ def write_result(
             f"a folder must be written from a fitted FedPCA or a Result, got {type(model).__name__} "
             "without a result; fit it first"
         )
-    told = found.with_origin(command=command, silos=silos, started=started)
-    told.save(folder, force=force)
-    return told.run
+    complete = found.with_origin(command=command, silos=silos, started=started)
+    complete.save(folder, force=force)
+    return complete.run
 
 
 def write_report(folder: str | PathLike[str]) -> Path:

@@ -90,9 +90,9 @@ def _without_noise(
     if signal is None:
         return None, None
     values, ratios = np.full(solution.rank, np.nan), np.full(solution.rank, np.nan)
-    told = min(solution.rank, signal.n_above)
-    values[:told] = signal.denoised[:told]
-    ratios[:told] = np.diff(signal.together[:told], prepend=0.0)
+    above = min(solution.rank, signal.n_above)
+    values[:above] = signal.denoised[:above]
+    ratios[:above] = np.diff(signal.together[:above], prepend=0.0)
     return values, ratios
 
 

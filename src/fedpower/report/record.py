@@ -49,7 +49,7 @@ def with_origin(
     started
         When the fit began.
     """
-    told = {} if silos is None else silos
+    origins = {} if silos is None else silos
     found = dict(record)
     if command is not None:
         found["command"] = list(command)
@@ -58,7 +58,7 @@ def with_origin(
     found["silos"] = [
         {
             **{key: value for key, value in each.items() if key != "kernel"},
-            **told.get(each["name"], {}),
+            **origins.get(each["name"], {}),
             **({"kernel": each["kernel"]} if "kernel" in each else {}),
         }
         for each in record["silos"]
@@ -102,17 +102,21 @@ def study_of(record: Mapping[str, Any]) -> Study:
 
 def privacy_of(record: Mapping[str, Any]) -> PrivacyStatement:
     """Return the statement that a record gives."""
-    told = record["privacy"]
-    known = {each.name: told[each.name] for each in fields(PrivacyStatement) if each.name in told}
-    if not told["private"]:
+    statement = record["privacy"]
+    known = {
+        each.name: statement[each.name]
+        for each in fields(PrivacyStatement)
+        if each.name in statement
+    }
+    if not statement["private"]:
         del known["assumptions"]  # nothing is promised, so none are listed
     return PrivacyStatement(
         **{
             **{key: tuple(each) if isinstance(each, list) else each for key, each in known.items()},
-            "asked_epsilon": _infinite(told["asked_epsilon"]),
+            "asked_epsilon": _infinite(statement["asked_epsilon"]),
             "protections": tuple(
                 Protection(**{key: _infinite(each) for key, each in row.items()})
-                for row in told["protections"]
+                for row in statement["protections"]
             ),
         }
     )

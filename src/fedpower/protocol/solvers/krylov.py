@@ -19,8 +19,8 @@ from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Evidence, Product, Products
 from fedpower.protocol.solvers.shared import (
     Participation,
+    SiloSampler,
     Solution,
-    Turnout,
     enrol,
     pooled_mean,
     rank_for,
@@ -105,7 +105,7 @@ class Expansion:
             if converged or self.products.exhausted or (whole and not stale):
                 break
             if stale:
-                block = self._afresh(vectors[:, :width])
+                block = self._restarted_block(vectors[:, :width])
                 continue
             block = self._next_block(candidates, width, negligible)
             self._restart(coefficients, wanted, width)
@@ -128,7 +128,7 @@ class Expansion:
         # A compression of one noised moment takes products by the same silos, all of them.
         self.heard = found.heard if self.heard in (None, found.heard) else ()
 
-    def _afresh(self, vectors: Array) -> Array:
+    def _restarted_block(self, vectors: Array) -> Array:
         """Forget products in which too much was filled in; ask about the best vectors anew.
 
         What each silo said is kept, so that less has to be filled in every time.
@@ -348,9 +348,9 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     sizes = yield from enrol()
     center = None
     if settings.center:
-        center, told = yield from pooled_mean(masses(sizes, settings.weights))
-        sizes = {name: sizes[name] for name in told}
-    turnout = Turnout(
+        center, answered = yield from pooled_mean(masses(sizes, settings.weights))
+        sizes = {name: sizes[name] for name in answered}
+    sampler = SiloSampler(
         sizes=masses(sizes, settings.weights),
         rng=rng,
         n_participants=settings.n_participants,
@@ -360,7 +360,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     shift = settings.shift(sizes, 2) if settings.shift is not None else 0.0
     most = _max_basis(settings, len(sizes))
     products = Products(
-        turnout,
+        sampler,
         center=center,
         evidence={name: Evidence(settings.n_features, shift=shift, most=2 * most) for name in sizes}
         if free

@@ -26,8 +26,8 @@ from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.drift import DriftCorrected
 from fedpower.protocol.solvers.shared import (
     Participation,
+    SiloSampler,
     Solution,
-    Turnout,
     align,
     enrol,
     mean_trace,
@@ -177,7 +177,7 @@ class _Iteration:
         self.sizes = sizes
         self.mass = masses(sizes, settings.weights)
         self.center = center
-        self.turnout = Turnout(
+        self.sampler = SiloSampler(
             sizes=self.mass,
             rng=rng,
             n_participants=settings.n_participants,
@@ -244,7 +244,7 @@ class _Iteration:
 
     def _is_whole(self, opened: Round) -> bool:
         """Return whether a pooled product is one of all rows, or about no centre of others' rows."""
-        if self.turnout.drawn is not None:
+        if self.sampler.drawn is not None:
             return False
         return self.center is None or opened.answers.keys() >= self.sizes.keys()
 
@@ -268,8 +268,8 @@ class _Iteration:
                 shift=shift,
                 align=settings.alignment if at_silo else None,
             ),
-            silos=self.turnout.draw(always) if draw else self.turnout.asked(always),
-            enough=self.turnout.enough,
+            silos=self.sampler.draw(always) if draw else self.sampler.asked(always),
+            enough=self.sampler.enough,
             step=step,
         )
 
@@ -284,15 +284,15 @@ class _Iteration:
         And Σ w_i D_iᵀZ_iᵀY_iD_i, symmetric: each Z_i is older than the noise in its Y_i.
         """
         answers: dict[str, LocalSteps] = opened.answers
-        weights = self.turnout.weights(answers)
+        weights = self.sampler.weights(answers)
         asked = sum(self.sizes[name] for name in opened.asked)
         heard = sum(self.sizes[name] for name in answers)
-        if self.turnout.enough is None:
+        if self.sampler.enough is None:
             self.completeness = min(self.completeness, heard / asked)
         bases = {name: broadcast if a.basis is None else a.basis for name, a in answers.items()}
         products, spread = self._align(broadcast, bases, {n: a.product for n, a in answers.items()})
-        told = [a.misalignment for a in answers.values() if a.misalignment is not None]
-        opened.notes["misalignment"] = max([spread, *told])
+        reported = [a.misalignment for a in answers.values() if a.misalignment is not None]
+        opened.notes["misalignment"] = max([spread, *reported])
         for name, answer in answers.items():
             if answer.total_variance is not None:
                 self.traces.setdefault(name, []).append(answer.total_variance)

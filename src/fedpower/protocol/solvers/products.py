@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import orth
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.solvers.shared import Turnout, align, mean_trace, shares, weighted_sum
+from fedpower.protocol.solvers.shared import SiloSampler, align, mean_trace, shares, weighted_sum
 
 Array = NDArray[np.float64]
 
@@ -166,7 +166,7 @@ class Products:
 
     Parameters
     ----------
-    turnout
+    sampler
         Whom to ask first; its weights play no part: draws decide who is asked, s_i/n weighs.
     center
         The mean row to subtract, or None.
@@ -181,7 +181,7 @@ class Products:
 
     def __init__(
         self,
-        turnout: Turnout,
+        sampler: SiloSampler,
         *,
         center: Array | None,
         evidence: Mapping[str, Evidence] | None,
@@ -192,7 +192,7 @@ class Products:
         self.rounds = 0
         self.step = 0
         self.evidence = evidence
-        self._turnout = turnout
+        self._sampler = sampler
         self._center = center
         self._lookahead = lookahead
         self._max_reasks = self._usual_reasks() if max_reasks is None else max_reasks
@@ -205,7 +205,7 @@ class Products:
     @property
     def n_silos(self) -> int:
         """The number of silos."""
-        return len(self._turnout.sizes)
+        return len(self._sampler.sizes)
 
     @property
     def exhausted(self) -> bool:
@@ -215,7 +215,7 @@ class Products:
     @property
     def total_variance(self) -> float:
         """Σ w_i tr A_i, or NaN."""
-        return mean_trace(self._traces, self._turnout.sizes)
+        return mean_trace(self._traces, self._sampler.sizes)
 
     def multiply(self, block: Array) -> Exchange:
         """Return the :class:`Product` of the pooled moment and an orthonormal block W."""
@@ -223,7 +223,7 @@ class Products:
         self.step += n_steps
         known: dict[str, Array] = {}
         seconds: dict[str, tuple[Array, Array]] = {}
-        silos: tuple[str, ...] | None = self._turnout.draw(None)
+        silos: tuple[str, ...] | None = self._sampler.draw(None)
         reasks = self._max_reasks
         while True:
             closed: Round = yield from self._ask(block, n_steps, silos)
@@ -237,8 +237,8 @@ class Products:
             if not silos or reasks == 0 or self.exhausted:
                 break
             reasks -= 1
-        if self._turnout.n_participants is None:  # everyone was asked, and a deadline passed
-            self._absent |= self._turnout.sizes.keys() - known.keys()
+        if self._sampler.n_participants is None:  # everyone was asked, and a deadline passed
+            self._absent |= self._sampler.sizes.keys() - known.keys()
         self._left_out |= self._absent - self._heard_of
         product = self._pool(block, known, closed)
         closed.notes["completeness"] = product.completeness
@@ -252,7 +252,7 @@ class Products:
     def warm(self, start: Array, n_steps: int, shift: float) -> Exchange:
         """Return each silo's own leading directions after ``n_steps`` local steps, by name."""
         self.step += n_steps
-        closed: Round = yield from self._ask(start, n_steps, self._turnout.draw(None), shift)
+        closed: Round = yield from self._ask(start, n_steps, self._sampler.draw(None), shift)
         bases: dict[str, Array] = {}
         for name, answer in closed.answers.items():
             basis = start if answer.basis is None else answer.basis
@@ -267,17 +267,17 @@ class Products:
         """Return Σ w_i (N_i − c_iI)·block over the silos of which something is known."""
         models = {
             name: self._known_of(name).model(block)
-            for name in self._turnout.sizes
+            for name in self._sampler.sizes
             if not self._known_of(name).empty
         }
-        return weighted_sum(models, shares(models, self._turnout.sizes))
+        return weighted_sum(models, shares(models, self._sampler.sizes))
 
     def _ask(
         self, block: Array, n_steps: int, silos: tuple[str, ...] | None, shift: float = 0.0
     ) -> Exchange:
-        everyone = tuple(self._turnout.sizes) if silos is None else silos
+        everyone = tuple(self._sampler.sizes) if silos is None else silos
         asked = tuple(name for name in everyone if name not in self._left_out)
-        enough = self._turnout.enough
+        enough = self._sampler.enough
         closed: Round = yield Ask(
             body=AskSteps(
                 basis=read_only(block), n_local_steps=n_steps, center=self._center, shift=shift
@@ -301,21 +301,21 @@ class Products:
         Where everyone was asked and a deadline passed, everyone is asked again: those who answered
         give the same bytes, and a round of late silos alone could fall below the fewest allowed.
         """
-        late = tuple(n for n in self._turnout.sizes if n not in known and n not in self._absent)
-        if self._turnout.n_participants is None:
-            return tuple(self._turnout.sizes) if late else ()
-        return late if self._turnout.enough else late[: self._turnout.n_participants]
+        late = tuple(n for n in self._sampler.sizes if n not in known and n not in self._absent)
+        if self._sampler.n_participants is None:
+            return tuple(self._sampler.sizes) if late else ()
+        return late if self._sampler.enough else late[: self._sampler.n_participants]
 
     def _pool(self, block: Array, known: Mapping[str, Array], closed: Round) -> Product:
         """Return Σ w_i A_iW with what is missing filled in; summed in the order of the study."""
-        pool = [name for name in self._turnout.sizes if name not in self._left_out]
+        pool = [name for name in self._sampler.sizes if name not in self._left_out]
         if self.evidence is None:
             pool = [name for name in pool if name in known]
-        weights = shares(pool, self._turnout.sizes)
+        weights = shares(pool, self._sampler.sizes)
         missing = [name for name in pool if name not in known]
-        filled = fill_in(block, known, missing, self.evidence or {}, self._turnout.sizes)
+        filled = fill_in(block, known, missing, self.evidence or {}, self._sampler.sizes)
         values = {**known, **{name: value for name, (value, _) in filled.items()}}
-        rows = {n: s for n, s in self._turnout.sizes.items() if n not in self._left_out}
+        rows = {n: s for n, s in self._sampler.sizes.items() if n not in self._left_out}
         return Product(
             value=weighted_sum({name: values[name] for name in pool}, weights),
             completeness=sum(rows[name] for name in known) / sum(rows.values()),
@@ -327,7 +327,7 @@ class Products:
 
     def _usual_reasks(self) -> int:
         """Return how often to ask again: until K at a time are everyone; twice after a deadline."""
-        at_a_time = self._turnout.n_participants
+        at_a_time = self._sampler.n_participants
         return 2 if at_a_time is None else -(-self.n_silos // at_a_time)
 
     def _known_of(self, name: str) -> Evidence:

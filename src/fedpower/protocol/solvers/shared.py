@@ -109,14 +109,14 @@ def mean_trace(traces: Mapping[str, list[float]], sizes: Mapping[str, int]) -> f
     weight = sum(sizes[name] for name in traces)
     if not weight:
         return float("nan")
-    return sum(sizes[name] * float(np.mean(told)) for name, told in traces.items()) / weight
+    return sum(sizes[name] * float(np.mean(trace)) for name, trace in traces.items()) / weight
 
 
 Participation = Literal["sampled", "first"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Turnout:
+class SiloSampler:
     """Draws the silos of each round and weighs their answers.
 
     Three protocols. Everyone: ``n_participants`` None, weights s_i/n [FP Alg. 2]. ``sampled``: K draws

@@ -134,7 +134,7 @@ def scree(
             parts.append(_word(x, y, "noise", "noise", dy=-10, anchor="middle"))
     if edge > 0:
         parts.append(_word("100%", level, "noise level", "edge", dy=-6, anchor="end"))
-    told = (
+    summary = (
         f"{standing.count('noise')} of {len(values)} components are noise"
         if edge > 0
         else "no noise level is drawn"
@@ -142,7 +142,7 @@ def scree(
     return _picture(
         "Variance of each component",
         f"From {number(shown[0])} for the first to {number(shown[-1])} for the last of "
-        f"{len(shown)} shown; {told}. The table below has the numbers.",
+        f"{len(shown)} shown; {summary}. The table below has the numbers.",
         parts,
         height=HEIGHT,
     )
@@ -222,10 +222,10 @@ def participation(present: Sequence[Sequence[bool]], rounds: Sequence[int]) -> M
                 middle = percent_of((place + 0.5) * wide), percent_of((row + 0.5) * high)
                 parts.append(_mark(*middle, "small-cross", "missing"))
     missing = sum(not answered for answers in present for answered in answers)
-    told = f"{missing} answers are missing" if missing else "every silo answered every round"
+    summary = f"{missing} answers are missing" if missing else "every silo answered every round"
     return _picture(
         "Who answered in which round",
-        f"{len(present)} silos over {len(rounds)} rounds: {told}. The tables of silos and rounds "
+        f"{len(present)} silos over {len(rounds)} rounds: {summary}. The tables of silos and rounds "
         "have the numbers.",
         parts,
         rows=len(present),

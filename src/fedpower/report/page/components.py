@@ -79,10 +79,10 @@ def above_noise(result: Findings) -> list[str]:
     known = result.run.get("n_above_noise")
     if known is None:
         return [f"{NOT_ASSESSED}."] if result.noise_edge else []
-    told = beyond_bound(
+    remarks = beyond_bound(
         result.explained_variance.tolist(), most_variance(result.run, result.n_samples)
     )
-    return [f"{above_the_noise(known, result.n_features)}.", *told]
+    return [f"{above_the_noise(known, result.n_features)}.", *remarks]
 
 
 def mixed(result: Findings) -> list[list[str]]:
@@ -183,8 +183,10 @@ def _variances(result: Findings) -> Markup:
     )
     rows = list(zip(*columns.values(), strict=True))
     shown = table("Variance of each component", list(columns), rows, sortable=True)
-    told = paragraphs(remark, *above_noise(result), *(_mixture(group) for group in mixed(result)))
-    return element("div", shown, told)
+    remarks = paragraphs(
+        remark, *above_noise(result), *(_mixture(group) for group in mixed(result))
+    )
+    return element("div", shown, remarks)
 
 
 def _uncounted(result: Findings) -> str:

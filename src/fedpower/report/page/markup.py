@@ -260,9 +260,9 @@ def facts(pairs: Iterable[tuple[Any, Any]], *, kind: str = "facts") -> Markup:
     return element(
         "dl",
         (
-            element("div", element("dt", term), element("dd", told))
-            for term, told in pairs
-            if told is not None
+            element("div", element("dt", term), element("dd", description))
+            for term, description in pairs
+            if description is not None
         ),
         class_=kind,
     )

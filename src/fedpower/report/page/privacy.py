@@ -39,30 +39,33 @@ SECURE = (
 
 def privacy_section(run: dict[str, Any]) -> Markup:
     """Return the privacy statement of a record, and a picture of the budget."""
-    told = run["privacy"]
-    if not told["private"]:
+    promise = run["privacy"]
+    if not promise["private"]:
         return section(
             "privacy",
             "Privacy",
-            element("p", _not_private(told), class_="warning"),
-            facts((("What everybody may know", items(told["public"])),), kind="terms"),
+            element("p", _not_private(promise), class_="warning"),
+            facts((("What everybody may know", items(promise["public"])),), kind="terms"),
         )
     statement = (
-        ("What is protected", f"{told['unit'].capitalize()}."),
-        ("Neighbours", f"{told['neighbours'].capitalize()}."),
+        ("What is protected", f"{promise['unit'].capitalize()}."),
+        ("Neighbours", f"{promise['neighbours'].capitalize()}."),
         ("Rows", _bound(run["parameters"])),
-        ("Noise", [element("code", told["mode"]), f": {_noised(run)}."]),
-        ("Asked for", f"{equals('ε', told['asked_epsilon'])} at {equals('δ', told['delta'])}."),
-        ("What everybody may know", items(told["public"])),
-        ("Note that", items(told["notes"]) if told["notes"] else None),
-        ("This supposes that", items(told["assumptions"])),
+        ("Noise", [element("code", promise["mode"]), f": {_noised(run)}."]),
+        (
+            "Asked for",
+            f"{equals('ε', promise['asked_epsilon'])} at {equals('δ', promise['delta'])}.",
+        ),
+        ("What everybody may know", items(promise["public"])),
+        ("Note that", items(promise["notes"]) if promise["notes"] else None),
+        ("This supposes that", items(promise["assumptions"])),
     )
     return section(
         "privacy",
         "Privacy",
-        _protections(told),
+        _protections(promise),
         facts(statement, kind="terms"),
-        _budgets(run["silos"]) or _spent_of_asked(told),
+        _budgets(run["silos"]) or _spent_of_asked(promise),
     )
 
 
@@ -104,11 +107,11 @@ def _bound(parameters: dict[str, Any]) -> str | None:
     return f"Rows longer than {number(bound)}{units} were shortened to that{before}."
 
 
-def _not_private(told: dict[str, Any]) -> str:
-    if told["leak"] is not None:
+def _not_private(promise: dict[str, Any]) -> str:
+    if promise["leak"] is not None:
         return (
-            f"NOT PRIVATE although {equals('ε', told['asked_epsilon'])} was asked for: {told['leak']}; "
-            "noise was added, and nothing is promised."
+            f"NOT PRIVATE although {equals('ε', promise['asked_epsilon'])} was asked for: "
+            f"{promise['leak']}; noise was added, and nothing is promised."
         )
     return (
         "NOT PRIVATE (ε = ∞): exact quantities left every silo, and whoever reads the messages or the "
@@ -116,7 +119,7 @@ def _not_private(told: dict[str, Any]) -> str:
     )
 
 
-def _protections(told: dict[str, Any]) -> list[Markup]:
+def _protections(promise: dict[str, Any]) -> list[Markup]:
     rows = [
         (
             [
@@ -127,7 +130,7 @@ def _protections(told: dict[str, Any]) -> list[Markup]:
             Figure(odds(row["epsilon"]), row["epsilon"]),
             Figure(number(row["delta"]), row["delta"]),
         )
-        for row in told["protections"]
+        for row in promise["protections"]
     ]
     return [
         table("What each observer can learn at most", ["Observer", "ε", "Odds\u00a0×", "δ"], rows),
@@ -193,10 +196,10 @@ def _budgets(silos: list[dict[str, Any]]) -> list[Markup] | None:
     ]  # fmt: skip
 
 
-def _spent_of_asked(told: dict[str, Any]) -> list[Markup]:
+def _spent_of_asked(promise: dict[str, Any]) -> list[Markup]:
     """Return what the study spent of what it asked for, towards each observer."""
-    spent = [epsilon(row["epsilon"]) for row in told["protections"]]
-    asked = float(told["asked_epsilon"])
+    spent = [epsilon(row["epsilon"]) for row in promise["protections"]]
+    asked = float(promise["asked_epsilon"])
     picture = bars(
         "Spent of what was asked for",
         f"Of {equals('ε', asked)} asked for, {number(max(spent))} was spent towards the observer who "
@@ -204,7 +207,9 @@ def _spent_of_asked(told: dict[str, Any]) -> list[Markup]:
         [min(each, 2 * asked) for each in spent],
         most=asked,
     )
-    labels = [f"{row['observer'][:1].upper()}{row['observer'][1:]}" for row in told["protections"]]
+    labels = [
+        f"{row['observer'][:1].upper()}{row['observer'][1:]}" for row in promise["protections"]
+    ]
     return [
         element("h3", "Spent of what was asked for"),
         figure(

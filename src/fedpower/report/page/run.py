@@ -37,20 +37,20 @@ def rounds_section(run: dict[str, Any]) -> Markup:
     rounds: Rounds = run["rounds"]
     moved = f"{human_bytes(run['bytes_up'])} up from the silos and {human_bytes(run['bytes_down'])} down"
     solver = run["solver"]
-    told = f"Solver {solver['solver']}, because {solver['reason']}."
+    choice = f"Solver {solver['solver']}, because {solver['reason']}."
     if len(rounds) == 1:
         return section(
             "rounds",
             "Rounds",
             *paragraphs(
-                f"One round did it, with {moved}: there is no convergence to watch. {told}",
+                f"One round did it, with {moved}: there is no convergence to watch. {choice}",
             ),
             _table(rounds),
         )
     return section(
         "rounds",
         "Rounds",
-        *paragraphs(f"{count(len(rounds), 'round')}, with {moved}. {told}"),
+        *paragraphs(f"{count(len(rounds), 'round')}, with {moved}. {choice}"),
         _convergence(rounds),
         figure(
             element(
@@ -76,8 +76,8 @@ def silos_section(run: dict[str, Any]) -> Markup:
     """Return who answered in which round, as a grid and in numbers."""
     rounds: Rounds = run["rounds"]
     silent = (run.get("federation") or {}).get("silent", {})
-    told = {each["name"]: each for each in run["silos"]}
-    names = [*told, *(each for each in silent if each not in told)]
+    known = {each["name"]: each for each in run["silos"]}
+    names = [*known, *(each for each in silent if each not in known)]
     present = [[silo in each["participants"] for each in rounds] for silo in names]
     tally = [f"{sum(row)} of {len(rounds)}" for row in present]
     grid = beside(
@@ -107,7 +107,7 @@ def silos_section(run: dict[str, Any]) -> Markup:
                 "A row a silo, a column a round.",
             ],
         ),
-        _silos(names, told, present, silent, (run.get("federation") or {}).get("set_aside", {})),
+        _silos(names, known, present, silent, (run.get("federation") or {}).get("set_aside", {})),
     )
 
 
@@ -164,13 +164,13 @@ def _table(rounds: Rounds) -> Markup:
 
 def _silos(
     names: Sequence[str],
-    told: dict[str, dict[str, Any]],
+    known: dict[str, dict[str, Any]],
     present: Sequence[Sequence[bool]],
     silent: dict[str, int],
     set_aside: dict[str, str],
 ) -> Markup:
     """Return a line a silo; columns of which nothing is known are left out."""
-    sizes = [told.get(silo, {}).get("rows") for silo in names]
+    sizes = [known.get(silo, {}).get("rows") for silo in names]
     answered = [sum(row) for row in present]
     columns: dict[str, list[Any]] = {
         "Silo": [name(silo) for silo in names],
@@ -182,7 +182,7 @@ def _silos(
         columns["Questions missed"] = figures(map(str, missed), missed)
     if set_aside:
         columns["Set aside"] = [name(set_aside.get(silo, MISSING)) for silo in names]
-    sources = [told.get(silo, {}).get("source") for silo in names]
+    sources = [known.get(silo, {}).get("source") for silo in names]
     if any(sources):
         columns["Rows come from"] = [name(source or MISSING) for source in sources]
     rows = list(zip(*columns.values(), strict=True))

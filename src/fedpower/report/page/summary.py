@@ -28,7 +28,7 @@ NOTHING = type(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class ListOf:
     """A list of things of one shape."""
 
     of: Any
@@ -36,7 +36,7 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
-class IfThere:
+class Optional:
     """Something that may be left out, or be None."""
 
     of: Any
@@ -46,20 +46,20 @@ ROUND = {
     "round": int,
     "kind": str,
     "step": int,
-    "participants": Several(str),
+    "participants": ListOf(str),
     "n_participants": int,
     "bytes_up": int,
     "bytes_down": int,
-    "change": IfThere(NUMBER),
-    "misalignment": IfThere(NUMBER),
+    "change": Optional(NUMBER),
+    "misalignment": Optional(NUMBER),
 }
 SILO = {
     "name": str,
-    "rows": IfThere(int),
-    "source": IfThere(str),
-    "budget": IfThere(
+    "rows": Optional(int),
+    "source": Optional(str),
+    "budget": Optional(
         {
-            "spent": IfThere(NUMBER),
+            "spent": Optional(NUMBER),
             "left": NUMBER,
             "cap": NUMBER,
             "delta": NUMBER,
@@ -72,49 +72,49 @@ PRIVACY = {
     "unit": str,
     "neighbours": str,
     "mode": re.compile("|".join(["none", *MODES])),
-    "asked_epsilon": IfThere(NUMBER),
+    "asked_epsilon": Optional(NUMBER),
     "delta": NUMBER,
-    "protections": Several(
-        {"observer": str, "sees": str, "epsilon": IfThere(NUMBER), "delta": NUMBER}
+    "protections": ListOf(
+        {"observer": str, "sees": str, "epsilon": Optional(NUMBER), "delta": NUMBER}
     ),
-    "public": Several(str),
-    "leak": IfThere(str),
-    "notes": Several(str),
-    "assumptions": Several(str),
+    "public": ListOf(str),
+    "leak": Optional(str),
+    "notes": ListOf(str),
+    "assumptions": ListOf(str),
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 RECORD = {
-    "command": IfThere(Several(str)),
-    "started": IfThere(TIME),
+    "command": Optional(ListOf(str)),
+    "started": Optional(TIME),
     "finished": TIME,
     "versions": {"fedpower": str},
     "study": {"hash": str},
     "parameters": {
-        "aggregation": IfThere(str),
-        "normalize": IfThere(bool),
-        "row_norm": IfThere(NUMBER),
+        "aggregation": Optional(str),
+        "normalize": Optional(bool),
+        "row_norm": Optional(NUMBER),
     },
     "solver": {"solver": str, "reason": str},
     "n_samples": int,
-    "noise_edge": IfThere(NUMBER),
-    "n_above_noise": IfThere(int),
-    "remarks": IfThere(Several(str)),
-    "silos": Several(SILO, least=1),
+    "noise_edge": Optional(NUMBER),
+    "n_above_noise": Optional(int),
+    "remarks": Optional(ListOf(str)),
+    "silos": ListOf(SILO, least=1),
     "bytes_up": int,
     "bytes_down": int,
-    "rounds": Several(ROUND, least=1),
+    "rounds": ListOf(ROUND, least=1),
     "privacy": PRIVACY,
-    "federation": IfThere(
-        {"name": str, "agreement": str, "run": str, "silent": {}, "set_aside": IfThere({})}
+    "federation": Optional(
+        {"name": str, "agreement": str, "run": str, "silent": {}, "set_aside": Optional({})}
     ),
 }
 
 
-def lacks(record: Any, shape: Any = RECORD, at: str = "") -> str | None:
+def schema_error(record: Any, shape: Any = RECORD, at: str = "") -> str | None:
     """Return the first place where a record is not of the shape, such as ``rounds[2].step``, or None."""
-    if isinstance(shape, IfThere):
-        return None if record is None else lacks(record, shape.of, at)
-    if isinstance(shape, Several):
+    if isinstance(shape, Optional):
+        return None if record is None else schema_error(record, shape.of, at)
+    if isinstance(shape, ListOf):
         if not isinstance(record, list) or len(record) < shape.least:
             return at
         places = ((each, shape.of, f"{at}[{place}]") for place, each in enumerate(record))
@@ -127,7 +127,7 @@ def lacks(record: Any, shape: Any = RECORD, at: str = "") -> str | None:
     else:
         truth = isinstance(record, bool) and shape is not bool
         return None if isinstance(record, shape) and not truth else at
-    found = (lacks(*place) for place in places)
+    found = (schema_error(*place) for place in places)
     return next((place for place in found if place is not None), None)
 
 

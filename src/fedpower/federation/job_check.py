@@ -24,7 +24,7 @@ SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 """FLARE's files with the submitter's signature and certificate, which it checks itself."""
 
 
-class Doorkeeper(AppDeployerSpec, FLComponent):
+class JobCheck(AppDeployerSpec, FLComponent):
     """Lets in jobs of this version of fedpower, and tells the operator of those that it turns away."""
 
     def deploy(  # noqa: PLR0917 (FLARE's signature)
