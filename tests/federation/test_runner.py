@@ -11,7 +11,7 @@ from studies import write_study
 
 from fedpower.errors import ProtocolError
 from fedpower.federation import runner as running
-from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, Desk, Runner
+from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, CoordinatorSession, Runner
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_flare_raises_is_no_answer_and_is_in_the_log(caplog: pytest.LogCapt
             raise AttributeError("a cell that is gone")
 
     with caplog.at_level(logging.DEBUG):
-        assert Desk(Broken(), "heart").progress("job") is None
+        assert CoordinatorSession(Broken(), "heart").progress("job") is None
     assert "a cell that is gone" in caplog.text
 
 

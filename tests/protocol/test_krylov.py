@@ -196,8 +196,8 @@ def test_silos_that_are_never_asked_again_slow_a_run_and_do_not_stop_it() -> Non
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str, bool]) -> None:
     class Rounding(ExactReleases):
-        def steps(self, ask: AskSteps) -> LocalSteps:
-            answer = super().steps(ask)
+        def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+            answer = super().steps(ask, run=run)
             coarse = answer.product.astype(np.float32).astype(np.float64)
             return replace(answer, product=read_only(coarse))
 

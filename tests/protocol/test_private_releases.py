@@ -149,7 +149,7 @@ def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
         silo = private_silo(replace(study, iteration_rank=D), ledger)
         answers = [ask(silo, WHOLE)] + ([ask(silo, AskMean())] if study.center else [])
         if study.noise == "moment":
-            moment, mean, trace = silo.releases._released()
+            moment, mean, trace = silo.releases._released("run")
             left = [np.concatenate([moment.ravel(), [trace], [] if mean is None else mean * SIDE])]
     if study.noise != "moment":
         left = [np.append(answers[0].product, answers[0].total_variance)]
@@ -277,7 +277,7 @@ def test_studies_of_other_rank_share_a_moment_and_those_of_other_terms_do_not():
 @pytest.mark.parametrize("study", [STEP, MOMENT])
 def test_a_study_that_cannot_be_paid_to_the_end_is_refused_before_it_begins(study):
     with Ledger.in_memory(0.5, DELTA, silo="north") as ledger:
-        releases = private_silo(study, ledger)._releases
+        releases = private_silo(study, ledger).releases
         with pytest.raises(BudgetError, match=r"'north' has 0.4\d\d left|'north' has 0.5 left"):
             releases.check_affordable()
         assert ledger.spent().n_releases == 0

@@ -52,12 +52,12 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -
     except Exception as error:  # this is the last resort of every command
         if traceback:
             click.echo("".join(tracebacks.format_exception(error)), err=True, nl=False)
-        sentence, status = told(error, command)
+        sentence, status = reported(error, command)
         click.echo(f"Error: {' '.join(sentence.split())}", err=True)
     return status if isinstance(status, int) else 0
 
 
-def told(error: Exception, command: str = "") -> tuple[str, int]:
+def reported(error: Exception, command: str = "") -> tuple[str, int]:
     """Return the sentence for an error of a command, and the exit status that goes with it."""
     if isinstance(error, click.Abort):
         return str(error) or "interrupted, so no result was written", INTERRUPTED
