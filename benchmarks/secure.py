@@ -312,7 +312,13 @@ def _roll(study: Study, keys: dict[str, Identity], first: Present) -> Roll:
                 )
             )
         places.append(Place(silo=name, n_rows=ROWS, key=key, signature=signature))
-    return Roll(study=study.digest, run="run", attempt=0, places=tuple(places))
+    return Roll(
+        study=study.digest,
+        run="run",
+        attempt=0,
+        places=tuple(places),
+        neighbours=n_neighbours(len(places), study.colluders),
+    )
 
 
 def _plain_upload(moment: Any, study: Study, name: str) -> tuple[PackedMoment, float, int]:

@@ -9,6 +9,8 @@ import pytest
 
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Study
+from fedpower.protocol.messages import AskMasked, CallRoll, Message, encoded_size
+from fedpower.protocol.rehearsal import secure_bytes
 from fedpower.protocol.roll import (
     COMPLETE_UP_TO,
     Identity,
@@ -184,3 +186,27 @@ def test_silos_of_one_process_compute_the_secret_of_a_pair_once_and_it_is_the_sa
     for first, second in itertools.permutations(range(3), 2):
         assert shared(keys[first], public[second]) == exchanged(keys[first], public[second])
     assert not shared._waiting  # both of each pair have taken it
+
+
+def test_a_plan_counts_the_bytes_of_a_roll_with_a_ring():
+    names = [f"silo-{i:03}" for i in range(101)]
+    study = Study(
+        columns=None,
+        n_features=3,
+        iteration_rank=2,
+        noise="moment",
+        epsilon=1.0,
+        delta=1e-6,
+        aggregation="secure",
+        colluders=1,
+        identities=tuple((name, f"{i:064x}") for i, name in enumerate(names)),
+        min_silos=2,
+    )
+    down, _ = secure_bytes(study, n_rows=101)
+    places = tuple(Place(silo=name, n_rows=1, key=bytes(32), signature=bytes(64)) for name in names)
+    roll = Roll(study=study.digest, run="0" * 16, attempt=0, places=places, neighbours=60)
+    bodies = (CallRoll(attempt=0), AskMasked(roll=roll.to_bytes()))
+    assert down == sum(
+        encoded_size(Message(study=study.digest, run=roll.run, round=i, silo=names[0], body=body))
+        for i, body in enumerate(bodies, start=1)
+    )

@@ -34,7 +34,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.private_study import NOISE_SHARE
 from fedpower.protocol.releases import packed, take_local_steps
-from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll
+from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import Study
@@ -154,7 +154,13 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
         Place(silo=name, n_rows=present.n_rows, key=present.key, signature=present.signature)
         for name in names
     )
-    roll = Roll(study=study.digest, run="0" * 16, attempt=0, places=places)
+    roll = Roll(
+        study=study.digest,
+        run="0" * 16,
+        attempt=0,
+        places=places,
+        neighbours=n_neighbours(len(places), study.colluders),
+    )
     size = summary_size(study.n_features, with_mean=study.center)
     words = np.zeros(size, dtype=np.uint64)
 
