@@ -138,3 +138,18 @@ def test_krylov_keeps_what_the_power_method_keeps_where_every_product_is_drowned
         left = np.linalg.svd(found, full_matrices=False)[0][:, :rank]
         errors[how].append(sin_theta(left, np.eye(d)[:, :rank]))
     assert np.median(errors["averaged"]) < 0.6 * np.median(errors["power"])
+
+
+@pytest.mark.parametrize("norm", [0.0, 2.2, 4.0])
+def test_the_noise_level_is_what_noise_alone_shows_also_where_rows_are_centred(norm: float) -> None:
+    """Rows without variance, of that norm, bound 4.5: the largest eigenvalue is near the level.
+
+    At d = 20 it has its mean some 8% below the edge and a standard deviation of some 9%: the limits are
+    five of them away, so that the test fails by chance once in 10⁵ runs or less.
+    """
+    rows = np.zeros((500, 20))
+    rows[:, 0] = norm
+    fits = [FedPCA(1, epsilon=1.0, delta=1e-6, row_norm=4.5).fit(rows) for _ in range(5)]
+    ratios = [float(fit.spectrum_[0]) / fit.noise_edge_ for fit in fits]
+    assert min(ratios) > 0.5
+    assert max(ratios) < 1.5

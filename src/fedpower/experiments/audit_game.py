@@ -11,18 +11,24 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fedpower.errors import InputError
+from fedpower.experiments.audit_prepared import PreparedGame
 from fedpower.experiments.audit_secure import SecureGame, secured
 from fedpower.experiments.audit_worlds import Game, Progress, budget_for
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
 from fedpower.privacy.audit import AuditResult, audit_scores
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.private_study import study_mu
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import PREPARED, Study
 
 DEFAULT_ROWS = 50
 
-AuditMode = NoiseMode | Literal["secure"]
-"""A noise mode, or ``secure``: the noise of `moment` that silos of a secure sum share."""
+AuditMode = NoiseMode | Literal["secure", "prepared"]
+"""A noise mode; ``secure``: the noise of `moment` that silos of a secure sum share; or ``prepared``:
+private preparation and the moment after it.
+"""
+
+AUDITED_SHARES = (0.2, 0.2, 0.3, 0.2)
+"""Of preparation under audit: most of the budget, so that an error of any stage shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +124,8 @@ def audit_mode(
     The same question would get the same bytes, so the T bases are T turns of one plane.
 
     In ``secure`` the attacker is the coordinator of a secure sum over three silos, one of which tells
-    it its rows and its noise (`audit_secure`).
+    it its rows and its noise (`audit_secure`). In ``prepared`` four tallies come before the moment
+    (`audit_prepared`), and ``center`` plays no part.
 
     Parameters
     ----------
@@ -158,7 +165,9 @@ def audit_mode(
     )
     promised = budget_for(secured(study)[0] if mode == "secure" else study)
     real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
-    kind = SecureGame if mode == "secure" else Game
+    kind: type[SecureGame | PreparedGame | Game] = Game
+    if mode in ("secure", "prepared"):
+        kind = SecureGame if mode == "secure" else PreparedGame
     game = kind(replace(study, epsilon=real), n_rows, source or SystemNoise())
     started = time.perf_counter()
     scores = game.play(n_runs, on_progress)
@@ -166,7 +175,7 @@ def audit_mode(
     return AuditReport(
         mode=mode,
         center=center,
-        n_steps=1 if mode in ("moment", "secure") else n_steps,
+        n_steps=1 if mode in ("moment", "secure", "prepared") else n_steps,
         n_rows=n_rows,
         noise_factor=noise_factor,
         claimed_epsilon=epsilon,
@@ -209,7 +218,19 @@ def _study(
     center: bool = False,
 ) -> Study:
     """Return the terms; the whole moment can be asked for where it is what was noised."""
-    noise: NoiseMode = "moment" if mode == "secure" else mode
+    noise: NoiseMode = "moment" if mode in ("secure", "prepared") else mode  # type: ignore[assignment]
+    if mode == "prepared":
+        return Study(
+            columns=None,
+            n_features=n_features,
+            iteration_rank=n_features,
+            treatment=PREPARED,
+            noise="moment",
+            epsilon=epsilon,
+            delta=delta,
+            preparation=AUDITED_SHARES,
+            ranges=(None,) * n_features,
+        )
     return Study(
         columns=None,
         n_features=n_features,
