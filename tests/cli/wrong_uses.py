@@ -107,7 +107,6 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a scale that is missing": Wrong((*NORTH, *EXACT, "--scale-file", "missing.csv"), "scale must be finite in every column, got nan for column 'bmi'; give public numbers"),
         "too few scales": Wrong((*NORTH, *EXACT, "--scale-file", "three.npy"), "scale must have one value per column, got 3 for 5 columns; give it for the agreed columns"),
         "no such scales": Wrong((*NORTH, *EXACT, "--scale-file", "nowhere.csv"), "nowhere.csv must be a file that exists, got none there; check the path"),
-        "centred twice": Wrong((*NORTH, *EXACT, "--no-center", "--center-file", "three.npy"), "--center-file must not go with --no-center, got both; leave one of them out"),
     },
     "Types": {
         "a missing value": Wrong(("fit", "holes.csv", *EXACT, "-o", "new"), "column 'bmi' of holes.csv must hold finite numbers, got a missing value (empty, null or NaN) at row 7; fill it in or leave that row out"),
