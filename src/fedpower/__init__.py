@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpower.data.codebook import CodeBook as CodeBook
     from fedpower.data.sql import SqlQuery as SqlQuery
     from fedpower.estimator import FedPCA as FedPCA
     from fedpower.protocol.schedule import decaying as decaying
@@ -16,19 +17,25 @@ if TYPE_CHECKING:
     from fedpower.protocol.schedule import explicit as explicit
     from fedpower.protocol.schedule import halving as halving
     from fedpower.report import read_result as read_result
+    from fedpower.report.codebook_file import read_code_book as read_code_book
+    from fedpower.report.codebook_file import write_code_book as write_code_book
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CodeBook": "fedpower.data.codebook",
     "FedPCA": "fedpower.estimator",
     "SqlQuery": "fedpower.data.sql",
     "decaying": "fedpower.protocol.schedule",
     "every": "fedpower.protocol.schedule",
     "explicit": "fedpower.protocol.schedule",
     "halving": "fedpower.protocol.schedule",
+    "read_code_book": "fedpower.report.codebook_file",
     "read_result": "fedpower.report",
+    "write_code_book": "fedpower.report.codebook_file",
 }
 __all__ = [
+    "CodeBook",
     "FedPCA",
     "SqlQuery",
     "__version__",
@@ -36,7 +43,9 @@ __all__ = [
     "every",
     "explicit",
     "halving",
+    "read_code_book",
     "read_result",
+    "write_code_book",
 ]
 
 

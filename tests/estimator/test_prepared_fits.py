@@ -6,6 +6,7 @@ from scipy.linalg import subspace_angles
 
 from fedpower import FedPCA, read_result
 from fedpower.errors import InputError
+from fedpower.estimator.terms import NoiseWarning
 from fedpower.privacy import Ledger
 from fedpower.report.codebook_file import read_code_book, write_code_book
 
@@ -171,7 +172,8 @@ def test_a_code_book_of_other_columns_is_refused(fitted, silos):
 
 @pytest.mark.parametrize("n", [40, 300])
 def test_few_rows_give_a_result_all_the_same_and_say_that_it_is_noise(n):
-    model = FedPCA(2, epsilon=0.5, delta=1e-6).fit(table(n))
+    with pytest.warns(NoiseWarning, match="no component stands above the privacy noise"):
+        model = FedPCA(2, epsilon=0.5, delta=1e-6).fit(table(n))
     assert np.isfinite(model.components_).all()
     assert model.n_above_noise_ == 0
 

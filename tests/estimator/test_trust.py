@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpower import FedPCA
+from fedpower.estimator.terms import NoiseWarning
 from fedpower.linalg import sin_theta
 from fedpower.report import read_result, write_result
 from problems import Array
@@ -42,6 +43,7 @@ def test_usual_rows_are_announced_nothing_of():
         FedPCA(2, **EXACT).fit(
             rows_of(3)
         )  # fewer rows than columns: variances of zero, no lost ones
+        warnings.simplefilter("ignore", NoiseWarning)  # so few rows are noise, and that is said
         FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6).fit_silos([rows_of(90), rows_of(80, 1)])
 
 

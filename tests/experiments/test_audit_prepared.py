@@ -16,6 +16,7 @@ def test_the_attacker_of_preparation_and_moment_sees_all_that_is_promised_and_no
     assert 3.6 < report.reachable_epsilon <= 4.0 * (1 + 1e-4)
 
 
+@pytest.mark.audits
 def test_preparation_keeps_its_promise_and_a_third_of_the_noise_is_caught():
     """With confidence 0.999 of the first; μ is 2.5 for 0.87 in the second, beyond ten standard errors."""
     kept = audit_mode(
@@ -33,6 +34,7 @@ def test_preparation_keeps_its_promise_and_a_third_of_the_noise_is_caught():
     assert halved.violation
 
 
+@pytest.mark.audits
 @pytest.mark.parametrize("kind", ["octaves", "bins", "means"])
 def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkeypatch):
     """What endless runs would show is over the promise for each, and 300 runs show it of the means."""

@@ -1,6 +1,7 @@
 """How far one row moves a tally, in whole numbers, and what the shares of preparation come to."""
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -56,6 +57,20 @@ def test_rows_at_opposite_ends_of_every_range_move_the_means_by_exactly_the_sens
     moved = (one - other).tolist()
     square = sum((CELL_SIDE * each) ** 2 for each in moved[:3]) + sum(each**2 for each in moved[3:])
     assert square == squared_sensitivity("means", 3, OPEN.size, CELL_SIDE)
+
+
+@pytest.mark.parametrize("width", [0.0, 5e-324, 1e-310])
+@given(rows=st.tuples(*[st.tuples(CELLS, CELLS, CELLS)] * 2))
+def test_a_range_too_narrow_to_divide_by_moves_no_tally_farther(width, rows):
+    """A silo refuses such a range; were it asked, no cell would be more than Q, or in no bin."""
+    for kind in ("bins", "means"):
+        narrow = replace(stage(kind), low=np.zeros(3), high=np.full(3, width))
+        one, other = (narrow.tally(np.array([row])) for row in rows)
+        moved = (one - other).tolist()
+        if kind == "means":
+            moved = [CELL_SIDE * each for each in moved[:3]] + moved[3:]
+        most = squared_sensitivity(kind, 3, OPEN.size, CELL_SIDE)
+        assert sum(each**2 for each in moved) <= most
 
 
 @given(multiplier=st.floats(0.05, 50.0))

@@ -150,6 +150,7 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
         AskTally(stage="bins"),
         AskTally(stage="octaves", low=LOW, high=HIGH),
         AskTally(stage="means", low=LOW, high=LOW),
+        AskTally(stage="means", low=np.zeros(D), high=np.full(D, 5e-324)),
         AskTally(stage="means", low=LOW[:2], high=HIGH[:2]),
         AskTally(stage="means", low=LOW, high=np.full(D, np.inf)),
         AskTally(stage="norms", low=LOW, high=HIGH, offset=LOW, scale=np.zeros(D)),

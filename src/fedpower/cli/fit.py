@@ -1,6 +1,7 @@
 """`fedpower fit`: files in, a result folder out."""
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
-from fedpower.estimator.terms import PRIVATE_STEPS, prepares
+from fedpower.estimator.terms import PRIVATE_STEPS, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
@@ -136,7 +137,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         model = FedPCA(options["n_components"], **_parameters(options, silos))
         origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
-            with progress_of_fit(silos, _steps(model)) as show:
+            with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
+                warnings.simplefilter("ignore", NoiseWarning)  # what is printed says it
                 model.fit_silos(
                     silos,
                     ledgers=ledgers,

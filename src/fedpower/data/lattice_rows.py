@@ -481,7 +481,7 @@ def _cell_start(cell: Any) -> Any:
 def _at_least(rows: Matrix, boundaries: Vector) -> NDArray[np.bool_]:
     """Return for each row of finite numbers whether its exact sum of squares is at least a boundary.
 
-    Every square is two float64 numbers, exactly [Dekker 1971], and they are added up in pairs, which is
+    Every square is two float64 numbers, exactly [D71], and they are added up in pairs, which is
     off by less than a relative 2⁻⁹⁰; what that leaves open is settled with whole numbers.
     """
     sizes = np.abs(rows[rows != 0])

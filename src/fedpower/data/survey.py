@@ -91,7 +91,7 @@ class Stage:
         place. In ``means`` it adds q_j and q_j² of every column, |q_j| ≤ Q, the q's first.
         """
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             if self.kind == "octaves":
                 return _counts(octave_of(rows[:, self.open_columns]), N_OCTAVES)
             assert self.low is not None
@@ -99,16 +99,18 @@ class Stage:
             if self.kind == "bins":
                 chosen = self.open_columns
                 part = (rows[:, chosen] - self.low[chosen]) / (self.high - self.low)[chosen]
+                part = np.nan_to_num(part)  # of a range too narrow to divide by
                 return _counts(np.clip(np.floor(part * N_BINS), 0, N_BINS - 1), N_BINS)
             if self.kind == "means":
                 half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
-                cells = np.rint(np.clip((rows - middle) / half, -1.0, 1.0) * CELL_SIDE)
+                part = np.nan_to_num((rows - middle) / half)
+                cells = np.rint(np.clip(part, -1.0, 1.0) * CELL_SIDE)
                 cells = cells.astype(np.int64)
                 return np.concatenate([cells.sum(axis=0), (cells * cells).sum(axis=0)])
             assert self.offset is not None
             assert self.scale is not None
             moved = (np.clip(rows, self.low, self.high) - self.offset) / self.scale
-            norms = row_norms(moved) / np.sqrt(self.n_features)
+            norms = np.nan_to_num(row_norms(moved), nan=np.inf) / np.sqrt(self.n_features)
             return np.bincount(np.searchsorted(NORM_EDGES, norms), minlength=N_NORMS)
 
 

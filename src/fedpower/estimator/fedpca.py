@@ -46,6 +46,7 @@ from fedpower.estimator.terms import (
     warn_of_copies,
     warn_of_costly_silos,
     warn_of_delta,
+    warn_of_noise,
 )
 from fedpower.linalg.subspace import Alignment
 from fedpower.parameters import Parameters
@@ -687,4 +688,5 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.history_ = self.result_.rounds
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
+        warn_of_noise(self.result_)
         return self

@@ -37,6 +37,7 @@ from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import PREPARED, NoiseMode, Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.codebook_file import read_code_book
+from fedpower.report.result import Result
 
 DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
     "every": "constant",
@@ -200,6 +201,21 @@ def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
             f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
             "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
             UserWarning,
+            stacklevel=4,
+        )
+
+
+class NoiseWarning(UserWarning):
+    """No component of a private fit stands above its noise: what it found may be noise alone."""
+
+
+def warn_of_noise(result: Result) -> None:
+    """Warn of a fit that found nothing for certain, and say what would help."""
+    if result.n_above_noise == 0 and result.noise_edge > 0:
+        warnings.warn(
+            "no component stands above the privacy noise, so that all of them may be noise; bring more "
+            "rows or a larger epsilon, leave columns out, or give ranges",
+            NoiseWarning,
             stacklevel=4,
         )
 

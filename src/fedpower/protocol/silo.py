@@ -285,8 +285,10 @@ def _prepared(
             "numbers, got others; send what the answers before give"
         )
     low, high, offset, scale = given
-    if low is not None and not (low < high).all():
-        return Refusal(reason="a range must have its smaller end first, got another; send such")
+    if low is not None and not (high - low >= 1 / LARGEST_CELL).all():
+        return Refusal(
+            reason="a range must have its smaller end first, and some width, got another; send such"
+        )
     if scale is not None and not (scale >= 1 / LARGEST_CELL).all():
         return Refusal(reason="a scale must be positive, got another; send such")
     if isinstance(body, AskPreparedMoment):
