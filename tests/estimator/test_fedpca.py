@@ -362,7 +362,7 @@ class TestPrivateFits:
         with pytest.warns(PrivacyLeakWarning, match="row_norm was not given"):
             FedPCA(2, epsilon=1.0, scale=np.ones(rows.shape[1])).fit(rows)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", PrivacyLeakWarning)
             FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)
             FedPCA(2, epsilon=1.0, normalize=True).fit(rows)
 
