@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,6 @@ if torch.cuda.is_available():
 """
 LOCKED = """
 import sqlite3, sys
-import warnings
 try:
     sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
 except sqlite3.OperationalError:
