@@ -288,3 +288,33 @@ def test_a_prepared_study_has_a_hash_of_its_own_and_others_keep_theirs():
 
 def test_stages_are_asked_in_the_order_in_which_they_are_listed():
     assert STAGES == ("octaves", "bins", "means", "norms")
+
+
+def octave_counts(values, std, seed=0):
+    """Return the noised counts of a column's octaves."""
+    from fedpower.data.survey import N_OCTAVES, octave_of
+
+    exact = np.bincount(octave_of(values[:, np.newaxis]).ravel().astype(int), minlength=N_OCTAVES)
+    return exact + std * np.random.default_rng(seed).standard_normal(N_OCTAVES)
+
+
+def test_a_column_around_zero_keeps_both_its_signs_where_no_octave_is_certain():
+    """500 cells under noise of 40 a count: neither sign's octaves stand out, both together do."""
+    both = 0
+    for seed in range(20):
+        values = np.random.default_rng(seed).standard_normal(500)
+        low, high = octave_range(octave_counts(values, 40.0, seed), 40.0, n_tests=2000)
+        both += low < -0.4 and high > 0.4
+    assert both >= 15
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_column_on_one_side_of_zero_is_rarely_mirrored(sign):
+    """The chance is 1e-3 for each draw of the noise; more than 1 of 20 has one of 2e-4."""
+    mirrored = 0
+    for seed in range(20):
+        values = sign * np.random.default_rng(seed).uniform(1.0, 6.0, 3000)
+        low, high = octave_range(octave_counts(values, 40.0, seed), 40.0, n_tests=2000)
+        assert low <= values.min() <= values.max() <= high
+        mirrored += low < 0 < high
+    assert mirrored <= 1

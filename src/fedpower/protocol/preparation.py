@@ -34,6 +34,10 @@ FALSE_SEED = 0.02
 NEXT = 2.0
 """An octave beside one that is in the range joins it from so many standard deviations of its noise on."""
 
+CERTAIN, LIKE = 3.0, 0.2
+"""A range has both signs where the other side's cells are so many standard deviations of their noise, or
+one of them and as large a share of this side's."""
+
 SPARE = 0.06
 """A range is cut by k of its bins where at most (k/16)³ of this share of the rows may lie there."""
 
@@ -126,15 +130,38 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
 
     Octaves that hold rows for certain are those above what the noise of all ``n_tests`` counts reaches
     with probability `FALSE_SEED`; the range goes from the first to the last of them, and on to either
-    side while the next octave stands out by itself. Where none is certain it is the fullest.
+    side while the next octave stands out by itself. Where none is certain, sizes are looked at without
+    their sign, the fullest and those beside it. A range on one side of 0 is mirrored where the octaves of
+    the same sizes on the other side hold rows together: half of the cells cut off would cost more than
+    a range that is twice too wide, which the bins cut.
     """
+    zero = counts.size // 2
     seeds = np.flatnonzero(counts > std * float(scipy.stats.norm.isf(FALSE_SEED / n_tests)))
-    first, last = (seeds[0], seeds[-1]) if seeds.size else (int(np.argmax(counts)),) * 2
-    while first > 0 and counts[first - 1] > max(NEXT * std, 0.5):
+    if seeds.size:
+        first, last = _widened(counts, int(seeds[0]), int(seeds[-1]), NEXT * std)
+    else:
+        sizes = counts[zero:] + counts[zero::-1]
+        sizes[0] /= 2
+        near, far = _widened(sizes, *(int(np.argmax(sizes)),) * 2, NEXT * std * math.sqrt(2.0))
+        sides = [counts[zero + near : zero + far + 1], counts[zero - far : zero - near + 1]]
+        positive = sides[0].sum() >= sides[1].sum()
+        first, last = (zero + near, zero + far) if positive else (zero - far, zero - near)
+    if first > zero or last < zero:
+        mirrored = slice(2 * zero - last, 2 * zero - first + 1)
+        own, other = float(counts[first : last + 1].sum()), float(counts[mirrored].sum())
+        noise = std * math.sqrt(last - first + 1)
+        if other > CERTAIN * noise or other > max(noise, LIKE * own):
+            first, last = min(first, mirrored.start), max(last, mirrored.stop - 1)
+    return octave_edges(first)[0], octave_edges(last)[1]
+
+
+def _widened(counts: Array, first: int, last: int, least: float) -> tuple[int, int]:
+    """Return places from first to last, and on to either side while the next one exceeds ``least``."""
+    while first > 0 and counts[first - 1] > max(least, 0.5):
         first -= 1
-    while last < counts.size - 1 and counts[last + 1] > max(NEXT * std, 0.5):
+    while last < counts.size - 1 and counts[last + 1] > max(least, 0.5):
         last += 1
-    return octave_edges(int(first))[0], octave_edges(int(last))[1]
+    return first, last
 
 
 def trimmed(counts: Array, std: float, n_rows: int) -> tuple[int, int]:
