@@ -71,12 +71,12 @@ def sine(model: FedPCA, wanted: Array) -> float:
     return float(np.sin(subspace_angles(model.components_.T, wanted)[0]))
 
 
-def measure(case: Case, seeds: int, silos: int) -> dict[str, Any]:
+def measure(case: Case, seeds: int, silos: int, aggregation: str) -> dict[str, Any]:
     """Return the sines of so many fits that are told nothing, and of as many that know all."""
     wanted, d = truth(case.rows), case.rows.shape[1]
     order = np.random.default_rng(1).permutation(len(case.rows))
     parts = np.array_split(case.rows[order], silos)
-    told: dict[str, Any] = {"epsilon": case.epsilon, "delta": DELTA}
+    told: dict[str, Any] = {"epsilon": case.epsilon, "delta": DELTA, "aggregation": aggregation}
     exact = {"offset": case.rows.mean(0), "scale": case.rows.std(0), "center": False}
     given = {} if case.ranges is None else {"ranges": case.ranges}
     alone = [sine(FedPCA(RANK, **told, **given).fit_silos(parts), wanted) for _ in range(seeds)]
@@ -92,7 +92,13 @@ def main() -> None:
     """Run it from the command line."""
     made = parser(__doc__)
     made.add_argument("--seeds", type=int, default=20, help="fits of each kind")
-    made.add_argument("--silos", type=int, default=1, help="silos, each noised by itself")
+    made.add_argument("--silos", type=int, default=1, help="into how many the rows are split")
+    made.add_argument(
+        "--aggregation",
+        choices=("plain", "secure"),
+        default="plain",
+        help="whether silos noise by themselves, or share the noise of secure sums",
+    )
     made.add_argument("--drawn-rows", type=int, default=0, help="of drawn rows; 0 leaves them out")
     made.add_argument("--small", action="store_true", help="scikit-learn's data alone")
     options: argparse.Namespace = made.parse_args()
@@ -103,7 +109,7 @@ def main() -> None:
         ]
     rows, raw = [], []
     for case in chosen:
-        found = measure(case, options.seeds, options.silos)
+        found = measure(case, options.seeds, options.silos, options.aggregation)
         raw.append({"case": case.name, "epsilon": case.epsilon, **found})
         rows.append(
             (
@@ -119,7 +125,13 @@ def main() -> None:
     report(
         options,
         name="preparation",
-        settings={"seeds": options.seeds, "silos": options.silos, "delta": DELTA, "rank": RANK},
+        settings={
+            "seeds": options.seeds,
+            "silos": options.silos,
+            "aggregation": options.aggregation,
+            "delta": DELTA,
+            "rank": RANK,
+        },
         columns=(
             "data",
             "rows",

@@ -55,6 +55,17 @@ def test_a_dry_run_says_when_the_ledger_cannot_pay(place: Path) -> None:
     assert facts["affordable"] is False
 
 
+def test_a_dry_run_of_a_study_that_prepares_says_that_tallies_leave_too(place: Path) -> None:
+    kit = Path("kits/north/study.toml")
+    lines = kit.read_text().splitlines(keepends=True)
+    kit.write_text("".join(line for line in lines if not line.startswith("row_norm")))
+    said = succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout
+    assert json.loads(said)["leaves"] == (
+        "tallies of where cells lie and how long rows are, then the moment, the mean row and the trace, "
+        "each noised once"
+    )
+
+
 def test_a_dry_run_of_an_exact_study_says_that_nothing_is_private(place: Path) -> None:
     kit = Path("kits/north/study.toml")
     kit.write_text(kit.read_text().replace("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf"))

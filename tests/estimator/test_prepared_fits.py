@@ -5,9 +5,20 @@ import pytest
 from scipy.linalg import subspace_angles
 
 from fedpower import FedPCA, read_result
+from fedpower.data import open_source
+from fedpower.data.survey import CELL_SIDE
+from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.terms import NoiseWarning, build_study
+from fedpower.linalg import sin_theta
+from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.shares import sum_noise
+from fedpower.protocol.preparation import Answered, find_code_book
+from fedpower.protocol.prepared_sums import moved_by_a_row
+from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.roll import Identity
 from fedpower.report.codebook_file import read_code_book, write_code_book
 
 
@@ -155,7 +166,7 @@ def test_names_of_columns_carry_ranges():
         ({"ranges": [(0, 1)] * 3}, "one for each of the 8 columns"),
         ({"codebook": 3}, "a CodeBook or the path of one"),
         ({"codebook": "nowhere.toml"}, "got no file at nowhere.toml"),
-        ({"aggregation": "secure"}, "must know a public bound"),
+        ({"aggregation": "secure", "scale": np.ones(8)}, "must know a public bound"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_charged(wrong, sentence, silos):
@@ -194,3 +205,114 @@ def test_exact_standardised_fits_are_scikit_learns(silos):
     assert ours.explained_variance_ratio_ == pytest.approx(
         theirs.explained_variance_ratio_, abs=1e-8
     )
+
+
+def levels(n=30_000, seed=0):
+    """Columns of a few values each, so that noise that is small beside all counts changes no range."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.choice([-1, 0, 1], size=n) for _ in range(2)]
+    odd = rng.choice([-1, 1], size=(n, 6)) * (rng.random((n, 6)) < 0.3)
+    mixed = np.column_stack([parts[j % 2] + odd[:, j] for j in range(6)])
+    return 16.0 + (mixed + 2) * np.array([2.0, 3.9, 2.0, 1.0, 3.9, 1.5])
+
+
+def securely(parts, epsilon, seed):
+    """A secure fit with noise that the test can repeat, through the same door as FedPCA's."""
+    parameters = Parameters.of(FedPCA(2, epsilon=epsilon, delta=1e-6, aggregation="secure"))
+    surveys = survey_silos({name: open_source(part) for name, part in parts.items()}, n_jobs=1)
+    keys = {name: Identity.new() for name in parts}
+    study, settings, _ = build_study(
+        parameters,
+        n_rows=sum(len(part) for part in parts.values()),
+        n_features=6,
+        treatment=None,
+        identities={name: key.public for name, key in keys.items()},
+    )
+    return study, federate(
+        surveys,
+        study=study,
+        settings=settings,
+        rng=np.random.default_rng(0),
+        identities=keys,
+        noise=SeededNoiseForExperiments(seed),
+        n_jobs=1,
+    )
+
+
+def pooled_book(X, study, sizes):
+    """The code book that the exact tallies of all rows give, with the noise of their secure sums."""
+    budget = budget_of(study)
+    search = find_code_book(budget, study.columns, study.ranges)
+    stage = next(search)
+    for index in range(len(study.sums)):
+        sums = stage.tally(X).astype(float)
+        moved, per_row = moved_by_a_row(study, stage.kind)
+        std = sum_noise(
+            budget.price_of_sum(index).multiplier,
+            sensitivity=moved,
+            per_row=per_row,
+            sizes=sizes,
+            colluders=1,
+        ).std
+        stds = (std / CELL_SIDE, std) if stage.kind == "means" else (std,)
+        try:
+            stage = search.send(Answered(sums=sums, stds=stds, n_rows=len(X)))
+        except StopIteration as stop:
+            return stop.value
+    raise AssertionError("the stages come to an end")
+
+
+def test_a_secure_fit_that_is_told_nothing_finds_what_the_pooled_rows_give():
+    X = levels()
+    sizes = [12_000, 10_000, 8_000]
+    parts = dict(zip("abc", np.split(X, np.cumsum(sizes)[:-1]), strict=True))
+    study, outcome = securely(parts, epsilon=50.0, seed=1)
+    assert [each.kind for each in outcome.rounds] == ["call-roll"] + ["masked-sum"] * 5
+    wanted, found = pooled_book(X, study, sizes), outcome.solution.code_book
+    assert np.array_equal(found.low, wanted.low)
+    assert np.array_equal(found.high, wanted.high)
+    assert found.bound == wanted.bound
+    assert np.abs((found.offset - wanted.offset) / wanted.scale).max() < 0.01
+    assert np.abs(found.scale / wanted.scale - 1).max() < 0.01
+    assert sin_theta(outcome.solution.vectors[:, :2], truth(X)) < 0.02
+    told = str(outcome.privacy)
+    assert "found privately, out of the same epsilon" in told
+    assert "the noised 5 sums over all silos" in told
+
+
+def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
+    thirds = np.array_split(np.vstack(list(silos.values())), 3)
+    plain, secure = (
+        FedPCA(2, epsilon=1.0, delta=1e-6, aggregation=way, ranges=[(-1e5, 1e5)] * 8).fit_silos(
+            thirds
+        )
+        for way in ("plain", "secure")
+    )
+    assert secure.study_.preparation == plain.study_.preparation
+    labels = [terms.label for terms in secure.study_.sums]
+    assert labels == ["means", "norms", "moment"]
+    stds = [pooled_std(budget_of(each.study_), each.silo_sizes_) for each in (plain, secure)]
+    assert stds[1] / stds[0] == pytest.approx(np.sqrt(1 / 2), rel=1e-3)
+
+
+def test_ledgers_of_a_secure_prepared_fit_are_charged_one_epsilon(silos, tmp_path):
+    parts = {**silos, "east": silos["north"] + 1}
+    ledgers = {}
+    for name in parts:
+        ledgers[name] = tmp_path / f"{name}.ledger"
+        Ledger.create(ledgers[name], epsilon=1.0, delta=1e-6, silo=name).close()
+    model = FedPCA(2, epsilon=1.0, delta=1e-6, aggregation="secure")
+    model.fit_silos(parts, ledgers=ledgers)
+    folder = model.save(tmp_path / "result")
+    assert read_result(folder).study == model.study_
+    assert read_code_book(folder / "codebook.toml").treatment == model.codebook_.treatment
+    for path in ledgers.values():
+        with Ledger.open(path) as ledger:
+            assert ledger.spent().n_releases == 5
+            assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-5)
+            assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
+
+
+def test_a_code_book_alone_is_not_made_by_secure_sums(silos):
+    with pytest.raises(InputError, match="preparation by itself must go with aggregation='plain'"):
+        FedPCA(2, epsilon=1.0, aggregation="secure").prepare_silos(silos)

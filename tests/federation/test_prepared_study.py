@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from studies import write_silo, write_study
-from test_checkpoint import RUN, Counted
+from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_node import open_silo
@@ -40,6 +40,33 @@ def test_a_study_without_public_numbers_is_run_taken_up_again_and_charged_once(t
     for name in study.silos:
         with Ledger.open(tmp_path / f"{name}.ledger") as ledger:
             assert ledger.spent().n_releases == 5
+
+
+def test_a_study_with_secure_sums_and_without_public_numbers_is_run_and_taken_up_again(
+    tmp_path: Path,
+):
+    for name, key in KEYS.items():
+        key.save(tmp_path / f"{name}.pem")
+    study = write_study(
+        tmp_path,
+        rows={"row_norm": None},
+        privacy={"epsilon": 1.0, "aggregation": "secure"},
+        identities={name: key.public for name, key in KEYS.items()},
+    )
+    path = tmp_path / "runs" / RUN / "rounds.journal"
+    with secure_silos_of(study, tmp_path) as silos:
+        first = CoordinatorNode(study, run=RUN, checkpoint=path)
+        silos.finish(first, rounds=4)
+        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        assert node.coordinator.n_replayed == 4
+        silos.finish(node)
+        assert silos.charges() == [5, 5, 5]
+        found = node.result
+        node.write_result(tmp_path / "result")
+    assert [row["kind"] for row in found.rounds] == ["call-roll"] + ["masked-sum"] * 5
+    assert (tmp_path / "result" / "codebook.toml").exists()
+    again = CoordinatorNode(study, run=RUN, checkpoint=path)
+    assert np.array_equal(again.result.components, found.components)
 
 
 def test_a_public_centre_of_an_earlier_study_is_one_without_the_pooled_mean(tmp_path: Path):

@@ -161,8 +161,10 @@ def _leaves(budget: Budget, *, secure: bool) -> str:
             if budget.center
             else "the moment and its trace"
         )
+        if budget.preparation:
+            parts = f"tallies of where cells lie and how long rows are, then {parts}"
         if not secure:
-            return f"{parts}, noised once"
+            return f"{parts}, {'each ' if budget.preparation else ''}noised once"
         return (
             f"{parts} under masks, with this silo's share of the noise: readable in the sum over all "
             "silos of a roll and in no other way"

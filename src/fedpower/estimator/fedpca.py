@@ -456,6 +456,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Offsets, scales, ranges and bound.
         """
         parameters = Parameters.of(self)
+        if parameters.aggregation == "secure":
+            raise InputError(
+                Sentence(
+                    "preparation by itself must go with {aggregation:plain}, got {aggregation:secure}, "
+                    "where silos take part in a whole fit; fit, and take the code book of that fit"
+                )
+            )
         if not prepares(parameters):
             raise InputError(
                 Sentence(

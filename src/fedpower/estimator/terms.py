@@ -34,7 +34,7 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.solvers.upload import same_rows
-from fedpower.protocol.study import PREPARED, NoiseMode, Study
+from fedpower.protocol.study import PREPARED, NoiseMode, Study, preparation_sums
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.result import Result
@@ -141,7 +141,6 @@ def prepares(parameters: Parameters) -> bool:
         and all(each is None for each in told)
         and parameters.noise in ("auto", "moment")
         and parameters.solver in ("auto", "moment")
-        and parameters.aggregation == "plain"
         and not parameters.paper_settings
     )
 
@@ -174,8 +173,9 @@ def treatment_of(
     if parameters.aggregation == "secure":
         raise InputError(
             Sentence(
-                "{aggregation:secure} must know a public bound on the norm of a row, got none; give "
-                "{row_norm:B}, {normalize:True}, or the code book that `fedpower prepare` finds"
+                "{aggregation:secure} with public centres or scales must know a public bound on the norm "
+                "of a row too, got none; give {row_norm:B}, or leave all of them out to have them found "
+                "privately"
             )
         )
     bound = max(largest_row_norm(source, treatment) for source in sources)
@@ -370,6 +370,13 @@ def build_study(
             ),
             "roster": "" if agreement else _roster(roster or {}),
         }
+        if parameters.aggregation == "secure":
+            prepared["sums"] = preparation_sums(
+                prepared["preparation"],
+                n_features=n_features,
+                n_open=sum(each is None for each in known),
+                center=center,
+            )
     if center and noise == "moment" and (treatment is None or treatment.low is not None):
         prepared["mean_weight"] = PREPARED_MEAN_WEIGHT
     study = Study(

@@ -72,7 +72,7 @@ class Budget:
         Where an attempt is several secure sums: label, length and share of μ² of each, in order.
     preparation
         Shares of μ² that the stages of preparation spend before the moment (`privacy.preparation`); empty
-        where rows were prepared before, or by people.
+        where rows were prepared before, or by people. Where there are ``sums``, these have them too.
     n_open
         How many columns preparation finds a range for.
     mean_weight
@@ -133,7 +133,7 @@ class Budget:
         object.__setattr__(self, "slack_delta", slack)
         whole_mu = mu_of(self.epsilon, left)
         alone = whole_mu / math.sqrt(self.n_releases)
-        if self.mode == "moment":
+        if self.mode == "moment" and not self.sums:  # whose shares have those of preparation
             alone = whole_mu * math.sqrt(1.0 - sum(self.preparation))
         object.__setattr__(self, "total_mu", whole_mu)
         object.__setattr__(self, "mu", alone)
@@ -141,7 +141,9 @@ class Budget:
 
     @property
     def n_releases(self) -> int:
-        """How many Gaussian releases share the budget."""
+        """How many Gaussian releases share the budget; 1 for all sums of an attempt together."""
+        if self.sums:
+            return 1
         if self.mode == "moment":
             return 1 + sum(share > 0 for share in self.preparation)
         return self.n_steps + int(self.center)

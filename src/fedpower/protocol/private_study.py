@@ -331,6 +331,7 @@ def state_secure_privacy(
             f"the silo that was charged most often on these rows was for {_times(attempts)}, runs before "
             f"this one counted; all {study.attempts} that the study allows would cost "
             f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
+            *((preparation_note(budget),) if budget.preparation else ()),
         ),
         assumptions=(*ASSUMPTIONS, "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20"),
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, InputError, ProtocolError
 from fedpower.privacy.budget import MOMENT, Budget
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
@@ -237,7 +238,7 @@ class SecureReleases:
     name
         The silo's, as the study lists it.
     moment
-        Its rows, of norm at most 1.
+        Its rows, of norm at most 1; those that are yet to be prepared, with ``summands`` that do it.
     study, budget
         The agreed terms and the price list that follows from them.
     identity
@@ -257,7 +258,7 @@ class SecureReleases:
     def __init__(
         self,
         name: str,
-        moment: Moment,
+        moment: Moment | Survey,
         study: Study,
         budget: Budget,
         *,
@@ -274,7 +275,7 @@ class SecureReleases:
                 "the right file, or agree on a study with the new key"
             )
         self._name = name
-        self._moment = moment
+        self._rows = moment
         self._study = study
         self._budget = budget
         self._identity = identity
@@ -291,7 +292,12 @@ class SecureReleases:
     @property
     def n_rows(self) -> int:
         """The public number of rows."""
-        return self._moment.n_rows
+        return self._rows.n_rows
+
+    @property
+    def _moment(self) -> Moment:
+        assert not isinstance(self._rows, Survey), "rows are prepared by whoever computes the sums"
+        return self._rows
 
     @property
     def attempts_charged(self) -> int:

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.rows import RowTreatment
-from fedpower.data.survey import STAGES, Stage, Survey
+from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
 from fedpower.privacy.data_version import DataVersion
@@ -39,6 +38,7 @@ from fedpower.protocol.messages import (
     Refusal,
     read_only,
 )
+from fedpower.protocol.prepared_sums import PreparedSums, checked_stage, checked_treatment
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import (
     ExactReleases,
@@ -54,9 +54,6 @@ from fedpower.protocol.study import Study
 Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
-
-LARGEST_CELL = 1e150
-"""Of ranges, offsets, scales and bounds that a coordinator may send."""
 
 MOST_LOCAL_STEPS = 10_000
 """A bound on the work one question can make a silo do."""
@@ -257,59 +254,11 @@ class Silo:
 def _prepared(
     body: AskTally | AskPreparedMoment, study: Study, releases: PreparedReleases, *, run: str
 ) -> Answer:
-    """Return the answer to a question of preparation, or why it is none.
-
-    Whatever ranges, offsets and scales it has, a row moves the answer by no more than the noise is made
-    for; they are looked over so that nothing can fail on them afterwards.
-    """
-    given = [getattr(body, name) for name in ("low", "high", "offset", "scale")]
-    vectors = [each for each in given if each is not None]
-    expected = 4
-    if isinstance(body, AskTally):
-        if body.stage not in STAGES:
-            return Refusal(
-                reason=f"a tally must be one of {', '.join(STAGES)}, got another; ask one of them"
-            )
-        stage = body.stage
-        expected = {"octaves": 0, "bins": 2, "means": 2, "norms": 4}[stage]
-        if stage in ("octaves", "bins") and study.n_open == 0:
-            return Refusal(reason="every column of this study has a range; ask for means")
-    if [each is not None for each in given] != [place < expected for place in range(4)] or any(
-        each.dtype != np.float64
-        or each.shape != (study.n_features,)
-        or not (np.abs(each) <= LARGEST_CELL).all()
-        for each in vectors
-    ):
-        return Refusal(
-            reason=f"a question of preparation must have {expected} vectors of {study.n_features} finite "
-            "numbers, got others; send what the answers before give"
-        )
-    low, high, offset, scale = given
-    if low is not None and not (high - low >= 1 / LARGEST_CELL).all():
-        return Refusal(
-            reason="a range must have its smaller end first, and some width, got another; send such"
-        )
-    if scale is not None and not (scale >= 1 / LARGEST_CELL).all():
-        return Refusal(reason="a scale must be positive, got another; send such")
+    """Return the answer to a question of preparation; refuses what is none."""
+    vectors = (body.low, body.high, body.offset, body.scale)
     if isinstance(body, AskPreparedMoment):
-        if not 1 / LARGEST_CELL <= body.bound <= LARGEST_CELL:
-            return Refusal(reason="a bound must be positive and finite, got another; send such")
-        return releases.prepared_moment(
-            RowTreatment(center=offset, scale=scale, row_norm=body.bound, low=low, high=high),
-            run=run,
-        )
-    places = [place for place, known in enumerate(study.ranges) if known is None]
-    return releases.tally(
-        Stage(
-            kind=stage,
-            n_features=study.n_features,
-            open_columns=np.array(places, dtype=np.intp),
-            low=low,
-            high=high,
-            offset=offset,
-            scale=scale,
-        )
-    )
+        return releases.prepared_moment(checked_treatment(study, vectors, body.bound), run=run)
+    return releases.tally(checked_stage(study, body.stage, vectors))
 
 
 def _summed(message: Message, releases: SecureReleases) -> Answer:
@@ -368,7 +317,8 @@ def assemble(
     data
         Which rows these are, as their operator declares them; None where the ledger lives no longer.
     summands
-        Computes what goes into the secure sums of a study that has several.
+        Computes what goes into the secure sums of a study that has several; that of a study that prepares
+        rows is known.
     exchange
         How two silos of a secure sum come to their secret.
     """
@@ -424,7 +374,7 @@ def _releases(
         "source": source or SystemNoise(),
         "data": data,
     }
-    if isinstance(moment, Survey):
+    if isinstance(moment, Survey) and study.aggregation == "plain":
         return PreparedReleases(moment, study, budget, **means)
     if study.aggregation == "secure":
         if identity is None:
@@ -432,6 +382,8 @@ def _releases(
                 f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
                 "`fedpower identity new`"
             )
+        if isinstance(moment, Survey) and summands is None:
+            summands = PreparedSums(moment, study)
         return SecureReleases(
             name,
             moment,
@@ -442,5 +394,6 @@ def _releases(
             exchange=exchange,
             **means,
         )
+    assert not isinstance(moment, Survey), "rows that are prepared have been dealt with"
     kind = MomentReleases if budget.mode == "moment" else StepReleases
     return kind(moment, study, budget, **means)

@@ -7,9 +7,11 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
+import numpy as np
+
+from fedpower.data.survey import STAGES, Stage
 from fedpower.errors import InputError, is_showable
 from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.preparation import STAGES
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
 
@@ -43,6 +45,30 @@ class SumTerms(NamedTuple):
     label: str
     size: int
     share: float
+
+
+def preparation_sums(
+    shares: tuple[float, ...], *, n_features: int, n_open: int, center: bool
+) -> tuple[SumTerms, ...]:
+    """Return the secure sums of a study that prepares rows: one for each stage asked, and the moment's.
+
+    Parameters
+    ----------
+    shares
+        Of μ², for each stage; 0 for one that is not asked. The moment has the rest.
+    n_features, n_open, center
+        d, how many columns preparation finds a range for, and whether the mean is part of the moment.
+    """
+    places = np.arange(n_open, dtype=np.intp)
+    stages = (
+        SumTerms(
+            kind, Stage(kind=kind, n_features=n_features, open_columns=places).size, float(share)
+        )
+        for kind, share in zip(STAGES, shares, strict=True)
+        if share > 0
+    )
+    rest = 1.0 - math.fsum(shares)
+    return (*stages, SumTerms(MOMENT, summary_size(n_features, with_mean=center), rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +204,13 @@ class Study:
             raise InputError(
                 "shares of preparation must be positive for what is asked, and below 1 together, got "
                 f"{self.preparation}; leave them to the study"
+            )
+        if self.aggregation == "secure" and self.sums != preparation_sums(
+            self.preparation, n_features=self.n_features, n_open=self.n_open, center=self.center
+        ):
+            raise InputError(
+                "private preparation with aggregation='secure' must have a sum for each of its stages "
+                "and for the moment, with their shares, got other sums; leave them to the study"
             )
 
     @property

@@ -28,7 +28,8 @@ from fedpower.protocol.messages import (
     Tally,
     read_only,
 )
-from fedpower.protocol.preparation import find_code_book, pooled_answer
+from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
+from fedpower.protocol.prepared_sums import moved_by_a_row, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
@@ -424,21 +425,53 @@ class SecureSettings:
 def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` from the pooled moment, of which the coordinator sees nothing else.
 
-    Two rounds, if everybody who answers the roll call uploads; see :func:`secure_sums` for when not.
+    Two rounds, if everybody who answers the roll call uploads; see :func:`secure_sums` for when not. One
+    more for each stage of preparation, where rows are prepared privately.
     """
     del rng  # nothing is random here
     enrolled = yield from enrol()
 
     def script(sums: Sums) -> Generator[Ask, Round, Solution]:
-        vector = yield from sums.moment()
-        return _solution(vector, sums.sizes, settings)
+        if not settings.study.preparation:
+            vector = yield from sums.moment()
+            return _solution(vector, sums.sizes, settings)
+        book = yield from prepare_securely(sums)
+        vector = yield from sums.moment(
+            to_public((book.low, book.high, book.offset, book.scale), book.bound)
+        )
+        return _solution(vector, sums.sizes, settings, book)
 
     return (
         yield from secure_sums(settings.study, run=settings.run, enrolled=enrolled, script=script)
     )
 
 
-def _solution(vector: Array, sizes: dict[str, int], settings: SecureSettings) -> Solution:
+def prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
+    """Return the code book that secure sums of the silos' tallies give; the moment's sum is next."""
+    study = sums.study
+    budget = budget_of(study)
+    assert budget is not None, "only a private study prepares"
+    search = find_code_book(budget, study.columns, study.ranges)
+    stage = next(search)
+    while True:
+        moved, per_row = moved_by_a_row(study, stage.kind)
+        public = to_public((stage.low, stage.high, stage.offset, stage.scale))
+        told = yield from sums.total(stage.kind, public, sensitivity=moved, per_row=per_row)
+        values = told.values
+        stds: tuple[float, ...] = (told.std,)
+        if stage.kind == "means":  # the first half is Q times as large, for one scale of noise
+            values[: study.n_features] /= CELL_SIDE
+            stds = (told.std / CELL_SIDE, told.std)
+        try:
+            stage = search.send(Answered(sums=values, stds=stds, n_rows=sum(sums.sizes.values())))
+        except StopIteration as stop:
+            book: CodeBook = stop.value
+            return book
+
+
+def _solution(
+    vector: Array, sizes: dict[str, int], settings: SecureSettings, book: CodeBook | None = None
+) -> Solution:
     """Return the solution from the packed, noised summary of all rows."""
     study = settings.study
     budget = budget_of(study)
@@ -460,4 +493,5 @@ def _solution(vector: Array, sizes: dict[str, int], settings: SecureSettings) ->
         kept=False,
         mean_weight=study.mean_weight,
         standardize=settings.standardize,
+        code_book=book,
     )

@@ -1,0 +1,159 @@
+"""What preparation asks of a silo: looked over before a row is, and as bytes where sums are secure."""
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.local import LocalMoment
+from fedpower.data.rows import RowTreatment
+from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
+from fedpower.errors import ProtocolError
+from fedpower.privacy.integer_release import root_above
+from fedpower.privacy.preparation import squared_sensitivity
+from fedpower.protocol.secure_releases import Summand
+from fedpower.protocol.study import Study
+
+Array = NDArray[np.float64]
+Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
+"""Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
+
+LARGEST_CELL = 1e150
+"""Of ranges, offsets, scales and bounds that a coordinator may send."""
+
+
+def checked_stage(study: Study, kind: str, vectors: Vectors) -> Stage:
+    """Return the stage that a coordinator asks for; refuse what is none of this study.
+
+    Whatever ranges, offsets and scales it has, a row moves the answer by no more than the noise is made
+    for; they are looked over so that nothing can fail on them afterwards.
+    """
+    known = next((stage for stage in STAGES if stage == kind), None)
+    if known is None:
+        raise ProtocolError(
+            f"a tally must be one of {', '.join(STAGES)}, got another; ask one of them"
+        )
+    if known in ("octaves", "bins") and study.n_open == 0:
+        raise ProtocolError("every column of this study has a range; ask for means")
+    _check_vectors(study, vectors, {"octaves": 0, "bins": 2, "means": 2, "norms": 4}[known])
+    low, high, offset, scale = vectors
+    places = [place for place, given in enumerate(study.ranges) if given is None]
+    return Stage(
+        kind=known,
+        n_features=study.n_features,
+        open_columns=np.array(places, dtype=np.intp),
+        low=low,
+        high=high,
+        offset=offset,
+        scale=scale,
+    )
+
+
+def checked_treatment(study: Study, vectors: Vectors, bound: float) -> RowTreatment:
+    """Return the treatment of rows whose moment a coordinator asks for; refuse what bounds none."""
+    _check_vectors(study, vectors, 4)
+    if not 1 / LARGEST_CELL <= bound <= LARGEST_CELL:
+        raise ProtocolError("a bound must be positive and finite, got another; send such")
+    low, high, offset, scale = vectors
+    return RowTreatment(center=offset, scale=scale, row_norm=bound, low=low, high=high)
+
+
+def _check_vectors(study: Study, vectors: Vectors, expected: int) -> None:
+    if [each is not None for each in vectors] != [place < expected for place in range(4)] or any(
+        each.dtype != np.float64
+        or each.shape != (study.n_features,)
+        or not (np.abs(each) <= LARGEST_CELL).all()
+        for each in vectors
+        if each is not None
+    ):
+        raise ProtocolError(
+            f"a question of preparation must have {expected} vectors of {study.n_features} finite "
+            "numbers, got others; send what the answers before give"
+        )
+    low, high, _, scale = vectors
+    if low is not None and high is not None and not (high - low >= 1 / LARGEST_CELL).all():
+        raise ProtocolError(
+            "a range must have its smaller end first, and some width, got another; send such"
+        )
+    if scale is not None and not (scale >= 1 / LARGEST_CELL).all():
+        raise ProtocolError("a scale must be positive, got another; send such")
+
+
+def to_public(vectors: Vectors, bound: float | None = None) -> bytes:
+    """Return a question of preparation as the bytes that silos of a secure sum are sent.
+
+    Four vectors and the bound, each as its length in bytes and its float64 numbers; nothing for what is
+    not there.
+    """
+    parts = (*vectors, None if bound is None else np.array([bound]))
+    raw = [b"" if each is None else np.asarray(each, dtype="<f8").tobytes() for each in parts]
+    return b"".join(len(each).to_bytes(8, "little") + each for each in raw)
+
+
+def from_public(public: bytes) -> tuple[Vectors, float | None]:
+    """Return the vectors and the bound from the bytes of :func:`to_public`; refuse other bytes."""
+    found: list[Array | None] = []
+    at = 0
+    for _ in range(5):
+        length = int.from_bytes(public[at : at + 8], "little")
+        begin, at = at + 8, at + 8 + length
+        if at > len(public) or length % 8:
+            raise ProtocolError(_NO_QUESTION)
+        numbers = np.frombuffer(public[begin:at], dtype="<f8").astype(np.float64)
+        found.append(numbers if length else None)
+    low, high, offset, scale, bound = found
+    if at != len(public) or (bound is not None and bound.size != 1):
+        raise ProtocolError(_NO_QUESTION)
+    return (low, high, offset, scale), None if bound is None else float(bound[0])
+
+
+_NO_QUESTION = (
+    "a question of preparation must be four vectors and a bound, each after its length, got other bytes; "
+    "send what the answers before give"
+)
+
+
+def moved_by_a_row(study: Study, kind: str) -> tuple[Fraction, int]:
+    """Return how far a row moves the sum of a stage, and the most that it adds to a number.
+
+    Of ``means`` they are those of (Q·Σq, Σq²), whose numbers have noise of one scale.
+    """
+    squared = squared_sensitivity(kind, study.n_features, study.n_open, CELL_SIDE)
+    return root_above(Fraction(squared)), CELL_SIDE**2 if kind == "means" else 1
+
+
+class PreparedSums:
+    """A silo's part of the secure sums of preparation, and of the moment of rows so prepared.
+
+    Parameters
+    ----------
+    survey
+        The silo's rows, whose treatment is not known yet.
+    study
+        The agreed terms.
+    """
+
+    def __init__(self, survey: Survey, study: Study) -> None:
+        self._survey = survey
+        self._study = study
+
+    def summand(self, label: str, public: bytes) -> Summand:
+        """Return the whole numbers that answer a stage."""
+        vectors, bound = from_public(public)
+        if bound is not None:
+            raise ProtocolError("a tally must be asked for without a bound, got one; leave it out")
+        stage = checked_stage(self._study, label, vectors)
+        integers = self._survey.tally(stage)
+        if stage.kind == "means":
+            integers[: self._study.n_features] *= CELL_SIDE
+        sensitivity, per_row = moved_by_a_row(self._study, label)
+        return Summand(integers=integers, sensitivity=sensitivity, per_row=per_row)
+
+    def moment(self, public: bytes) -> LocalMoment:
+        """Return the rows, treated by what preparation found."""
+        vectors, bound = from_public(public)
+        if bound is None:
+            raise ProtocolError(
+                "the moment of prepared rows must be asked for with their bound, got none; send it"
+            )
+        return self._survey.treated(checked_treatment(self._study, vectors, bound))
