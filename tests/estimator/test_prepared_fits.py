@@ -277,7 +277,7 @@ def test_a_secure_fit_that_is_told_nothing_finds_what_the_pooled_rows_give():
     assert sin_theta(outcome.solution.vectors[:, :2], truth(X)) < 0.02
     told = str(outcome.privacy)
     assert "found privately, out of the same epsilon" in told
-    assert "the noised 5 sums over all silos" in told
+    assert "the 5 noised sums over all silos" in told
 
 
 def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):

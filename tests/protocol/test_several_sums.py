@@ -198,7 +198,7 @@ def test_the_sums_of_an_attempt_compose_to_the_epsilon_that_was_asked_for():
     told = state_privacy(STUDY, budget, SIZES, made.history[1:])
     assert told.protections[1].epsilon == pytest.approx(EPSILON, rel=1e-6)
     assert told.protections[0].mu == pytest.approx(budget.mu * math.sqrt(3 / 4))
-    assert "the noised 3 sums over all silos" in str(told)
+    assert "the 3 noised sums over all silos" in str(told)
     assert "charged most often on these rows was for 1 attempt," in str(told)
 
 

@@ -310,16 +310,16 @@ def state_secure_privacy(
         return noise.mu(known)
 
     silos = "1 silo" if c == 1 else f"{c} silos"
-    summed = f"{len(study.sums)} sums" if len(study.sums) > 1 else "sum"
+    summed = f"{len(study.sums)} noised sums" if len(study.sums) > 1 else "noised sum"
     return PrivacyStatement(
         mode=budget.mode,
         asked_epsilon=budget.epsilon,
         delta=budget.delta,
         protections=(
-            protection("the coordinator by itself", f"the noised {summed} over all silos", mu(0)),
+            protection("the coordinator by itself", f"the {summed} over all silos", mu(0)),
             protection(
                 f"the coordinator together with {silos} of the {len(sizes)}",
-                f"the noised {summed} over all silos and the noise of those that collude",
+                f"the {summed} over all silos and the noise of those that collude",
                 mu(c),
             ),
             protection("the public", "the published components and eigenvalues", mu(0)),
