@@ -24,6 +24,7 @@ _PHRASES = {
     "unbounded": "float('inf')",
     "never": "None waits for every silo",
     "elsewhere": "name another place",
+    "gap": "spectrum_of_gap(...)",
     "silo_names": "pass a mapping from names to data",
 }
 """What is done with more than one parameter, as it is said in Python; ``{0}`` is the value."""

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from fedpower import FedPCA
 from fedpower.cli.plan import plan_command
 from fedpower.errors import FedpowerError
 from fedpower.privacy import Ledger
+from fedpower.report.codebook_file import write_code_book
 
 FACTS = ["--features", "30", "--silos", "4x5000", "-k", "3", "--epsilon", "1"]
 
@@ -45,6 +47,52 @@ def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
     uneven = ["--features", "30", "--silos", "20000,1,1,1", "-k", "3", "--epsilon", "1"]
     assert "silo-2 (1 rows), silo-3 (1 rows), silo-4 (1 rows)" in invoke(*uneven)
     assert "(1 rows)" not in invoke(*uneven, "--weights", "noise")
+
+
+def test_without_knowing_anything_a_plan_tells_what_is_known_and_what_is_missing() -> None:
+    out = invoke(*FACTS)
+    assert "It would first find offset, scale and bound of the columns privately: 1" in out
+    assert "give --spectrum, guessed or of an earlier result, or --gap." in out
+    assert "It would first find" not in invoke(*FACTS, "--row-norm", "2")
+    record = json.loads(invoke(*FACTS, "--json"))
+    (way,) = [way for way in record["ways"] if way["chosen"]]
+    assert way["rounds"] == 5
+    assert way["bytes_up"] > 0
+    assert way["noise_level"] > 0
+    assert 0 < record["preparation"] < 0.2
+
+
+def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given() -> None:
+    one = json.loads(invoke(*FACTS, "--row-norm", "4", "--gap", "0.8", "--json"))
+    other = json.loads(invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--json"))
+    for left, right in zip(one["ways"], other["ways"], strict=True):
+        assert left["error"] == pytest.approx(right["error"])
+
+
+def test_an_error_is_answered_with_the_epsilon_it_takes() -> None:
+    out = invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--error", "0.1")
+    assert (
+        "For a predicted sin θ of 0.1, epsilon=0.61 would be needed with these 20,000 rows" in out
+    )
+
+
+def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((9000, 5))
+    rows = rows + 3 * rows[:, :1] + 20  # one factor far above the noise: all columns go together
+    model = FedPCA(2, epsilon=4.0).fit_silos({"a": rows[:5000], "b": rows[5000:]})
+    place = model.save(tmp_path / "earlier")
+    book = write_code_book(model.codebook_, tmp_path / "codebook.toml")
+    words = ["-k", "2", "--epsilon", "1", "--spectrum", str(place), "--json"]
+    record = json.loads(invoke(*words))
+    assert record["silos"] == {"a": 5000, "b": 4000}
+    assert record["n_features"] == 5
+    assert record["preparation"] > 0
+    reused = json.loads(invoke(*words, "--codebook", str(book)))
+    assert reused["preparation"] == 0
+    alone = json.loads(invoke(*words[:4], "--codebook", str(book), "--silos", "99", "--json"))
+    assert alone["n_features"] == 5
+    with pytest.raises(FedpowerError, match="as many columns as the plan has, 6, got 5"):
+        invoke(*words, "--features", "6", "--silos", "50")
 
 
 def test_files_tell_sizes_and_columns(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A plan reads public facts only, and its predictions come true."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ import pytest
 from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap
+from fedpower.estimator.spectrum import spectrum_of_result
+from fedpower.estimator.terms import NoiseWarning
 from fedpower.linalg import sin_theta
+from fedpower.report.folder import read_result
 from problems import Array
 
 SIZES = [20_000, 30_000, 50_000]
@@ -123,7 +127,7 @@ def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
 
 def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     d = 1500
-    model = FedPCA(2, epsilon=1.0, center=False, iteration_rank=6)
+    model = FedPCA(2, epsilon=1.0, center=False, iteration_rank=6, row_norm=1.0)
     made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
     (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
     assert way.error is not None
@@ -134,10 +138,121 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
 
 
 def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
-    made = plan(FedPCA(K, epsilon=1.0), sizes=[100, 200], n_features=D)
+    made = plan(FedPCA(K, epsilon=1.0, row_norm=1.0), sizes=[100, 200], n_features=D)
     (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
     assert (way.rounds, way.error) == (1, None)
     assert way.bytes_up is not None
+    assert made.preparation == 0
+    assert made.missing is not None
+
+
+@pytest.mark.parametrize("rank", [K, "noise"])
+def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_one(
+    rank: int | str,
+) -> None:
+    """They depend on no eigenvalue: any spectrum tells the same."""
+    model = FedPCA(rank, epsilon=1.0, delta=1e-6)
+    open_, told = (
+        plan(model, sizes=[20_000, 30_000], n_features=D, spectrum=spectrum)
+        for spectrum in (None, [0.3, 0.2, 0.1, 0.01])
+    )
+    assert len(open_.ways) == len(told.ways)
+    compared = 0
+    for one, other in zip(open_.ways, told.ways, strict=True):
+        assert one.noise_level == other.noise_level
+        if one.solver == "moment" or one.noise != "moment":
+            compared += 1
+            assert (one.rounds, one.bytes_down) == (other.rounds, other.bytes_down)
+            assert one.bytes_up == pytest.approx(other.bytes_up, rel=0.05)
+    assert compared >= 2
+    assert told.missing is None
+
+
+def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
+    mixed = np.eye(6) + [[3, 0, 0, 0, 0, 0]] * 6
+    rows = np.random.default_rng(3).standard_normal((40_000, 6)) @ mixed + 30
+    model = FedPCA(2, epsilon=1.0)
+    made = plan(model, sizes=[20_000, 20_000], n_features=6)
+    fit = model.fit_silos(np.split(rows, 2))
+    (way,) = [way for way in made.ways if way.chosen]
+    assert made.preparation == pytest.approx(sum(fit.study_.preparation))
+    assert made.preparation > 0
+    assert way.rounds == len(fit.history_)
+    for told, name in ((way.bytes_up, "bytes_up"), (way.bytes_down, "bytes_down")):
+        # Numbers of the code book are sent in as many digits as they have.
+        assert told == pytest.approx(sum(row[name] for row in fit.history_) / 2, rel=0.2)
+    ranged = plan(FedPCA(2, epsilon=1.0, ranges={"age": (0, 1)}), sizes=[10**6], n_features=6)
+    assert 0 < ranged.preparation < made.preparation
+    assert plan(model.set_params(row_norm=3.0), sizes=[4000], n_features=6).preparation == 0
+
+
+def test_a_code_book_spares_the_preparation() -> None:
+    book = FedPCA(2, epsilon=1.0).prepare_silos([np.random.default_rng(0).random((2000, 6))])
+    made = plan(FedPCA(2, epsilon=1.0, codebook=book), sizes=[2000], n_features=6)
+    (way,) = [way for way in made.ways if way.chosen]
+    assert (made.preparation, way.rounds) == (0, 1)
+    with pytest.raises(InputError, match="numbers for each of the 7 columns"):
+        plan(FedPCA(2, epsilon=1.0, codebook=book), sizes=[2000], n_features=7)
+
+
+def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it() -> None:
+    spectrum = [0.2, 0.15, 0.12, 0.03]
+
+    def predicted(epsilon: float, n_rows: int) -> float:
+        model = FedPCA(K, epsilon=epsilon, delta=1e-6, row_norm=1.0)
+        made = plan(model, sizes=[n_rows], n_features=D, spectrum=spectrum)
+        (error,) = [way.error for way in made.ways if way.chosen]
+        assert error is not None
+        return error
+
+    for wanted in (0.01, 0.3):
+        model = FedPCA(K, epsilon=1.0, delta=1e-6, row_norm=1.0)
+        needed = plan(model, sizes=[10_000], n_features=D, spectrum=spectrum, error=wanted).needed
+        assert needed is not None
+        assert needed.epsilon is not None
+        assert needed.n_rows is not None
+        # Two digits, rounded up: a tenth less of the first is not enough.
+        assert (
+            predicted(needed.epsilon, 10_000) <= wanted < predicted(needed.epsilon * 0.85, 10_000)
+        )
+        assert predicted(1.0, needed.n_rows) <= wanted < predicted(1.0, int(needed.n_rows * 0.85))
+        assert f"epsilon={needed.epsilon:g} would be needed" in needed.sentence
+        assert f"{needed.n_rows:,} rows at epsilon=1" in needed.sentence
+
+
+def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach() -> None:
+    model = FedPCA(K, epsilon=1.0, row_norm=1.0)
+    made = plan(model, sizes=[300], n_features=D, spectrum=[0.1, 0.05, 0.04, 0.01], error=1e-3)
+    assert made.needed is not None
+    assert made.needed.epsilon is None
+    assert "not even epsilon=20 would do with these 300 rows" in made.needed.sentence
+    unknown = plan(model, sizes=[300], n_features=D, error=0.1)
+    assert unknown.needed is None
+    assert unknown.missing is not None
+    assert "what an error of 0.1 takes" in unknown.missing
+
+
+def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> None:
+    rows = np.random.default_rng(5).standard_normal((30_000, 6)) * [4, 3, 1, 1, 1, 1]
+    fit = FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)
+    values = spectrum_of_result(read_result(fit.save(tmp_path / "earlier")))
+    assert values.size == 6
+    np.testing.assert_allclose(values[:2] * 100, fit.denoised_variance_, rtol=1e-2)
+    assert values.sum() * 100 == pytest.approx(
+        fit.explained_variance_[0] / fit.explained_variance_ratio_[0]
+    )
+    np.testing.assert_allclose(spectrum_of_result(fit.result_, row_norm=20.0), values / 4)
+    exact = FedPCA(2, epsilon=math.inf).fit(rows)
+    with pytest.raises(InputError, match="must have a bound on the norm of a row"):
+        spectrum_of_result(exact.result_)
+    truth = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
+    np.testing.assert_allclose(
+        spectrum_of_result(exact.result_, row_norm=10.0)[:2], truth[:2] / 100
+    )
+    with pytest.warns(NoiseWarning):
+        useless = FedPCA(2, epsilon=0.1, row_norm=1000.0).fit(rows[:50])
+    with pytest.raises(InputError, match="must have a component above its noise"):
+        spectrum_of_result(useless.result_)
 
 
 def test_the_plan_names_who_costs_more_than_they_bring() -> None:
@@ -172,6 +287,12 @@ def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
         (lambda: full_spectrum([0.8, 0.3], D), "spectrum must add up to at most 1"),
         (lambda: spectrum_of_gap(0.5, K, D), "an eigengap must lie above 0"),
         (lambda: spectrum_of_gap(0.0, K, D), "an eigengap must lie above 0"),
+        (lambda: plan(FedPCA(K), sizes=[99], n_features=D, error=1.0), "error must be a sine"),
+        (lambda: plan(FedPCA(0.9), sizes=[99], n_features=D, error=0.1), "a number of components"),
+        (
+            lambda: plan(FedPCA(K, epsilon=math.inf), sizes=[99], n_features=D, error=0.1),
+            "error must go with a finite epsilon",
+        ),
         (lambda: full_spectrum([], D), "spectrum must be 1 to 20"),
         (lambda: full_spectrum([np.nan], D), "spectrum must be 1 to 20"),
         (lambda: full_spectrum([-1.0], D), "spectrum must be 1 to 20"),

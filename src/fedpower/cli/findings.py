@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpower.cli.console import console, table
+from fedpower.cli.words import in_options
+from fedpower.report.causes import cause_of_noise
 from fedpower.report.findings import Findings
 from fedpower.report.page.markup import NOT_ASSESSED, above_the_noise, beyond_bound, most_variance
 
@@ -51,6 +53,10 @@ def print_findings(result: Findings, *, explained: float = 0.0) -> None:
     if n_above is not None:
         without = f"; without the noise these explain about {explained:.0%}" if explained else ""
         out.print(f"{above_the_noise(n_above, result.n_features)}{without}.", soft_wrap=True)
+    cause = cause_of_noise(result)
+    if cause is not None:
+        said = in_options(cause)
+        out.print(f"{said[0].upper()}{said[1:]}.", soft_wrap=True)
 
 
 def _shares(ratios: Sequence[float]) -> list[str]:

@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from fedpower.cli import values
 from fedpower.cli.console import console, print_json, table
 from fedpower.cli.options import Command, option, parameter
-from fedpower.cli.paths import LEDGER, any_file
+from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
 from fedpower.data import match_columns, open_source
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
-from fedpower.estimator.plan import Plan, plan, spectrum_of_gap
+from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap
+from fedpower.estimator.spectrum import spectrum_of_result
 from fedpower.privacy.ledger import Ledger, rounded_down
+from fedpower.report.codebook_file import read_code_book
+from fedpower.report.folder import read_result
 from fedpower.report.page.markup import human_bytes
+from fedpower.report.result import Result
 
 PLANNED = (
     "epsilon",
@@ -35,6 +39,9 @@ PLANNED = (
     "noise",
     "solver",
     "weights",
+    "row_norm",
+    "normalize",
+    "codebook",
 )
 """Parameters of a fit that change what a plan says."""
 
@@ -49,7 +56,7 @@ PLANNED = (
 @parameter("epsilon")
 @parameter("delta")
 @option("--features", "n_features", group="main", type=click.IntRange(min=1),
-        help="Number of columns, where no FILES are given.")  # fmt: skip
+        help="Number of columns, where neither FILES nor a code book or result tell it.")  # fmt: skip
 @option("--silos", group="main", metavar="ROWS,ROWS,...|MxROWS",
         help="Rows of each silo, for instance 5000,8000 or 20x100000.")  # fmt: skip
 @option("--groups", group="rows", metavar="COLUMN",
@@ -71,9 +78,17 @@ PLANNED = (
 @parameter("local_steps")
 @parameter("schedule")
 @option("--gap", group="main", type=float,
-        help="A guess of the eigengap, for rows of norm at most 1.")  # fmt: skip
-@option("--spectrum", group="main", metavar="FILE|NUMBERS",
-        help="A guess of the leading eigenvalues: a .npy file, or 0.03,0.02,...")  # fmt: skip
+        help="A guess of the eigengap, for rows of norm at most 1; in the units of the rows with "
+             "--row-norm or --codebook.")  # fmt: skip
+@option("--spectrum", group="main", metavar="RESULT|FILE|NUMBERS",
+        help="The leading eigenvalues: the folder of an earlier result, or a guess in the units of "
+             "--gap: a .npy file, or 0.03,0.02,...")  # fmt: skip
+@option("--error", group="main", type=float, metavar="SINE",
+        help="A wanted sin θ: tell which epsilon, or how many rows, it takes.")  # fmt: skip
+@parameter("row_norm")
+@parameter("normalize")
+@option("--codebook", group="main", type=PATH, metavar="FILE",
+        help="Code book from `fedpower prepare`, which the fit would be given.")  # fmt: skip
 @option("--ledger", "ledgers", group="privacy", type=LEDGER, multiple=True,
         help="Tell what the fit would leave of this ledger; repeatable.")  # fmt: skip
 @option("--json", "as_json", group="main", is_flag=True,
@@ -83,12 +98,20 @@ def plan_command(**options: Any) -> None:
     """Tell rounds, bytes, noise and predicted error of every way a fit could be done.
 
     Nothing is charged and no row is used: of FILES only the numbers of rows and columns are read. With
-    --gap or --spectrum the real solvers are rehearsed on made-up rows of that spectrum.
+    --gap or --spectrum the real solvers are rehearsed on made-up rows of that spectrum. A fit that is
+    told no --row-norm, --normalize or --codebook first finds them privately, out of the same epsilon.
     """
-    sizes, n_features = _public_facts(options)
+    earlier = _earlier(options["spectrum"])
+    sizes, n_features = _public_facts(options, earlier)
     given = {name: options[name] for name in PLANNED if options[name] is not None}
     model = FedPCA(options["n_components"], center=options["center"], **given)
-    made = plan(model, sizes=sizes, n_features=n_features, spectrum=_spectrum(options, n_features))
+    made = plan(
+        model,
+        sizes=sizes,
+        n_features=n_features,
+        spectrum=_spectrum(options, n_features, earlier),
+        error=options["error"],
+    )
     left = {str(path): _left_after(path, options["epsilon"]) for path in options["ledgers"]}
     if options["as_json"]:
         record = made.as_dict()
@@ -98,8 +121,13 @@ def plan_command(**options: Any) -> None:
         _print(made, sizes, n_features, left, options["n_components"])
 
 
-def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
-    """Return the silos' sizes and the number of columns, given or read off the files."""
+def _earlier(words: str | None) -> Result | None:
+    """Return the result whose folder was given as a spectrum; None where it is none."""
+    return read_result(words) if words is not None and Path(words).is_dir() else None
+
+
+def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict[str, int], int]:
+    """Return the silos' sizes and the number of columns: given, or of files or an earlier result."""
     if options["files"]:
         if options["silos"] or options["n_features"]:
             raise InputError(
@@ -123,12 +151,19 @@ def _public_facts(options: dict[str, Any]) -> tuple[dict[str, int], int]:
                 for name, source in zip(opened, matched, strict=True)
             }
         return sizes, matched[0].n_features
-    if not options["silos"] or not options["n_features"]:
+    n_features, sizes = options["n_features"], {}
+    if n_features is None and options["codebook"] is not None:
+        n_features = read_code_book(options["codebook"]).offset.size
+    if earlier is not None:
+        n_features, sizes = n_features or earlier.n_features, earlier.silo_sizes
+    if options["silos"]:
+        sizes = _sizes(options["silos"])
+    if not sizes or not n_features:
         raise InputError(
             "a plan must know the silos' sizes and columns, got neither files nor both --features "
             "and --silos; give for instance --features 100 --silos 20x100000"
         )
-    return _sizes(options["silos"]), options["n_features"]
+    return sizes, n_features
 
 
 def _sizes(words: str) -> dict[str, int]:
@@ -148,27 +183,42 @@ def _sizes(words: str) -> dict[str, int]:
     return {f"silo-{place}": rows for place, rows in enumerate(numbers, start=1)}
 
 
-def _spectrum(options: dict[str, Any], n_features: int) -> NDArray[np.float64] | None:
+def _spectrum(
+    options: dict[str, Any], n_features: int, earlier: Result | None
+) -> NDArray[np.float64] | None:
+    """Return the eigenvalues that were guessed or found earlier, for rows of norm at most 1."""
     words, gap = options["spectrum"], options["gap"]
     if words is not None and gap is not None:
         raise InputError("--gap and --spectrum must not be given together, got both; choose one")
+    bound, trace = options["row_norm"], TRACE
+    if options["codebook"] is not None:
+        bound = read_code_book(options["codebook"]).bound
+        trace = min(TRACE, n_features / bound**2)  # columns of variance 1
+    if earlier is not None:
+        if earlier.n_features != n_features:
+            raise InputError(
+                f"--spectrum must be a result of as many columns as the plan has, {n_features}, got "
+                f"{earlier.n_features}; give numbers instead"
+            )
+        return spectrum_of_result(earlier, row_norm=bound)
+    unit = 1.0 if bound is None else bound**2
     if gap is not None:
         if not isinstance(options["n_components"], int):
             raise InputError(
                 "--gap must go with a number of components, after which the gap is, got "
                 f"-k {options['n_components']}; give the eigenvalues with --spectrum"
             )
-        return spectrum_of_gap(gap, options["n_components"], n_features)
+        return spectrum_of_gap(gap / unit, options["n_components"], n_features, trace)
     if words is None:
         return None
     try:
         if words.endswith(".npy"):
-            return np.asarray(np.load(words, allow_pickle=False), dtype=np.float64)
-        return np.array([float(word) for word in words.split(",")])
+            return np.asarray(np.load(words, allow_pickle=False), dtype=np.float64) / unit
+        return np.array([float(word) for word in words.split(",")]) / unit
     except (OSError, ValueError):
         raise InputError(
-            f"--spectrum must be a .npy file or numbers with commas between them, got {words!r}; "
-            "give for instance 0.03,0.02,0.01"
+            "--spectrum must be the folder of a result, a .npy file or numbers with commas between "
+            f"them, got {words!r}; give for instance 0.03,0.02,0.01"
         ) from None
 
 
@@ -212,17 +262,23 @@ def _print(
         )
     out.print(shown)
     out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
+    if made.preparation:
+        out.print(
+            "It would first find offset, scale and bound of the columns privately: "
+            f"{made.preparation:.0%} of the budget, and some of the rounds. What errs in these is not "
+            "predicted.",
+            soft_wrap=True,
+        )
     for remark in made.remarks:
         said = in_options(remark)
         out.print(f"{said[0].upper()}{said[1:]}.", soft_wrap=True)
     found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
     if found and not isinstance(asked, int):
         out.print(f"It would find {found[0]} components for -k {asked}.", soft_wrap=True)
-    if all(way.error is None and way.rank is None for way in made.ways):
-        out.print(
-            "Give --gap or --spectrum to have rounds, bytes and the error predicted.",
-            soft_wrap=True,
-        )
+    for last in (made.missing, None if made.needed is None else made.needed.sentence):
+        if last is not None:
+            words = in_options(last)
+            out.print(f"{words[0].upper()}{words[1:]}.", soft_wrap=True)
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
         out.print(f"{path}: epsilon={rounded_down(after['left'], 4)} {verdict}.", soft_wrap=True)

@@ -29,6 +29,7 @@ _PHRASES = {
     "unbounded": "inf",
     "never": "leave it out to wait for every silo",
     "elsewhere": "name another with -o",
+    "gap": "--gap",
     "silo_names": "write NAME=PATH to name them yourself",
 }
 _OPTIONS = {
@@ -38,6 +39,8 @@ _OPTIONS = {
     "drop": "--drop",
     "codebook": "--codebook",
     "ranges": "--range",
+    "spectrum": "--spectrum",
+    "error": "--error",
 }
 """Options that are no parameters of a fit."""
 

@@ -1,7 +1,7 @@
 """What each way of computing would cost and give, told before anything is spent."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -9,10 +9,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
-from fedpower.data import RowTreatment
+from fedpower.data import RowTreatment, open_source
+from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError, Sentence
-from fedpower.estimator.terms import build_study, identities_of
+from fedpower.estimator.terms import (
+    build_study,
+    code_book_of,
+    identities_of,
+    noise_of,
+    prepares,
+)
 from fedpower.parameters import Parameters
+from fedpower.privacy.budget import SMALLEST_EPSILON
+from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse
@@ -33,6 +42,18 @@ TRACE = 1.0
 
 CLEARLY = 0.9
 """One way is told to be better than another where its error is predicted below this share of it."""
+
+NEAR_ENOUGH = 1.02
+"""Bisection ends where what is enough is at most so many times what is not."""
+
+MOST_EPSILON = 20.0
+"""A larger ε, which promises next to nothing, is not looked for."""
+
+MOST_TIMES = 2.0**20
+"""More rows than so many times those at hand are not looked for."""
+
+MADE_UP_ROWS = 64
+"""Of the fit that shows how many rounds and bytes preparation takes, which depend on no row."""
 
 WAYS: dict[str, tuple[str, ...]] = {
     "none": ("moment", "krylov", "fedpower"),
@@ -77,6 +98,29 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """What a wanted error takes, by the prediction for what a fit would take.
+
+    Attributes
+    ----------
+    error
+        The sin θ_k that is wanted.
+    epsilon
+        The least ε with these rows; None where `MOST_EPSILON` is not enough.
+    n_rows
+        The fewest rows with this ε, in silos of the same shares; None where a million times those at
+        hand are not enough.
+    sentence
+        The same in words.
+    """
+
+    error: float
+    epsilon: float | None
+    n_rows: int | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Every way and the one that ``auto`` takes, with its reason.
 
@@ -89,6 +133,13 @@ class Plan:
     remarks
         Sentences on what would be better: a way that is predicted to be clearly more accurate, silos
         whose noise costs more than their rows bring.
+    preparation
+        The share of the budget (of μ²) with which the fit would first find offset, scale and bound of
+        the columns; 0 where it is told them. What errs in these is no part of the predictions.
+    missing
+        What is not known, and what would tell it, in one sentence; None where nothing is missing.
+    needed
+        What the wanted error takes; None where none was named, or nothing can be predicted.
     """
 
     ways: tuple[Way, ...]
@@ -97,6 +148,9 @@ class Plan:
     epsilon: float
     delta: float
     remarks: tuple[str, ...] = ()
+    preparation: float = 0.0
+    missing: str | None = None
+    needed: Needed | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
@@ -110,12 +164,14 @@ def plan(
     n_features: int,
     spectrum: ArrayLike | None = None,
     n_rehearsals: int | None = None,
+    error: float | None = None,
 ) -> Plan:
     """Return what a fit of ``model`` would cost and give, in every way it could be done.
 
     Nothing is read but what is public: the silos' sizes, the number of columns, and a guess of the
     spectrum if there is one. Each way is rehearsed: the real solver runs on a made-up moment with these
-    eigenvalues and the noise that is to come (`protocol.rehearsal`), and the median is told.
+    eigenvalues and the noise that is to come (`protocol.rehearsal`), and the median is told. A model
+    that is told neither bound nor code book prepares first, as its fit would.
 
     Parameters
     ----------
@@ -128,22 +184,35 @@ def plan(
         d.
     spectrum
         Leading eigenvalues of the moment of the bounded rows (norm at most 1), largest first; those not
-        given share what they leave of the trace (see `full_spectrum`).
+        given share what they leave of the trace (see `full_spectrum`). `spectrum_of_result` gives that
+        of an earlier fit. Without it, what does not depend on it is told.
     n_rehearsals
         Over how many the median is taken; None lets the number of columns decide.
+    error
+        A wanted sin θ_k: which ε, or how many rows, it takes is found by bisection.
     """
     parameters = Parameters.of(model)
+    if error is not None:
+        _check_wanted(error, parameters)
     if n_rehearsals is None:
         n_rehearsals = N_REHEARSALS if n_features <= 200 else 3 if n_features <= 500 else 1
     named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
     values = None if spectrum is None else full_spectrum(spectrum, n_features)
+    if isinstance(
+        parameters.ranges, Mapping
+    ):  # a plan knows no names: how many there are is enough
+        known = list(parameters.ranges.values())
+        parameters = replace(parameters, ranges=[*known, *[None] * (n_features - len(known))])
+    book = code_book_of(parameters)
+    if book is not None:
+        book.check_columns(None, n_features)
     facts: dict[str, Any] = {
         "n_rows": sum(named.values()),
         "n_features": n_features,
-        "treatment": RowTreatment(),
+        "treatment": RowTreatment() if book is None else book.treatment,
     }
     asked = _summing(parameters, parameters.aggregation)
-    study, _, choice = build_study(asked, **facts, identities=_identities(asked, named))
+    study, _, choice = _terms(asked, named, facts)
     taken = (choice.solver, study.noise, study.aggregation)
     modes = ("none",) if not parameters.is_private else ("moment", "step", "paper")
     ways = [
@@ -160,6 +229,18 @@ def plan(
         epsilon=float(parameters.epsilon),
         delta=study.delta,
         remarks=(*_better_way(ways), *_costly_silos(study, named)),
+        preparation=math.fsum(study.preparation),
+        missing=_missing(error) if values is None else None,
+        needed=None
+        if error is None or values is None
+        else _needed(
+            error,
+            replace(asked, delta=study.delta),
+            sizes=named,
+            facts=facts,
+            values=values,
+            n_rehearsals=n_rehearsals,
+        ),
     )
 
 
@@ -231,43 +312,213 @@ def _ways(
         way: dict[str, Any] = {"solver": solver, "noise": "auto" if mode == "none" else mode}
         varied = replace(_summing(parameters, aggregation), **way)
         try:
-            keys = _identities(varied, sizes)
-            study, settings, _ = build_study(varied, **facts, identities=keys)
+            study, settings, _ = _terms(varied, sizes, facts)
         except InputError:  # the model's own parameters rule this way out
             continue
-        budget = budget_of(study)
-        level = 0.0 if budget is None else pooled_std(budget, sizes, study.weights)
-        alone = 0.0 if budget is None else budget.std(max(sizes.values()))
-        tried: list[Rehearsed | None] = []
         known = values is not None
-        spectrum = np.full(study.n_features, TRACE / study.n_features) if values is None else values
-        # One upload takes what it takes, whatever the eigenvalues are.
-        if known or (solver == "moment" and isinstance(settings.rank, int)):
-            tried = [
-                _rehearsed(
-                    settings,
-                    study,
-                    spectrum=spectrum,
-                    noise_std=level,
-                    silo_std=alone,
-                    n_rows=facts["n_rows"],
-                    rng=np.random.default_rng(seed),
-                )
-                for seed in range(n_rehearsals if level > 0 and known else 1)
-            ]
+        tried: list[Rehearsed | None] = []
+        # One upload takes what it takes, and so do steps of a given number, whatever the eigenvalues are.
+        if known or solver == "moment" or study.n_steps is not None:
+            tried = _tries(
+                settings, study, sizes=sizes, facts=facts, values=values, n_rehearsals=n_rehearsals
+            )
         runs = [run for run in tried if run is not None]
+        rounds, up, down = _preparing(varied, facts) if study.preparation and runs else (0, 0, 0)
         yield Way(
             solver=solver,
             noise=study.noise,
-            rounds=_median([run.n_rounds for run in runs]),
-            bytes_up=_median([run.bytes_up for run in runs]),
-            bytes_down=_median([run.bytes_down for run in runs]),
-            noise_level=level,
+            rounds=_median([rounds + run.n_rounds for run in runs]),
+            bytes_up=_median([up + run.bytes_up for run in runs]),
+            bytes_down=_median([down or run.bytes_down for run in runs]),
+            noise_level=_noise_levels(study, sizes)[0],
             error=float(np.median([run.error for run in runs])) if runs and known else None,
             chosen=False,
             aggregation=aggregation,
             rank=_median([0 if run is None else run.rank for run in tried]) if known else None,
         )
+
+
+def _terms(
+    parameters: Parameters, sizes: Mapping[str, int], facts: dict[str, Any]
+) -> tuple[Study, SolverSettings, SolverChoice]:
+    """Return the terms of a fit with these parameters; it prepares where it is told nothing."""
+    if prepares(parameters) and noise_of(parameters, facts["n_features"]) == "moment":
+        facts = {**facts, "treatment": None}
+    return build_study(parameters, **facts, identities=_identities(parameters, sizes), roster=sizes)
+
+
+def _noise_levels(study: Study, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """Return the standard deviations of the pooled noise and of the largest silo's."""
+    budget = budget_of(study)
+    if budget is None:
+        return 0.0, 0.0
+    return pooled_std(budget, sizes, study.weights), budget.std(max(sizes.values()))
+
+
+def _tries(
+    settings: SolverSettings,
+    study: Study,
+    *,
+    sizes: Mapping[str, int],
+    facts: dict[str, Any],
+    values: Array | None,
+    n_rehearsals: int,
+) -> list[Rehearsed | None]:
+    """Return rehearsals of a fit after its preparation; one on any spectrum where none is given."""
+    level, alone = _noise_levels(study, sizes)
+    if study.preparation:
+        treatment = RowTreatment().digest()
+        study = replace(study, treatment=treatment, preparation=(), ranges=(), roster="")
+    if isinstance(settings, UploadSettings):
+        # Made-up moments are diagonal: standardised, they would all be the same.
+        settings = replace(settings, preparation=None, standardize=False)
+    if values is None and not isinstance(settings.rank, int):
+        settings = replace(settings, rank=1)
+    spectrum = np.full(study.n_features, TRACE / study.n_features) if values is None else values
+    return [
+        _rehearsed(
+            settings,
+            study,
+            spectrum=spectrum,
+            noise_std=level,
+            silo_std=alone,
+            n_rows=facts["n_rows"],
+            rng=np.random.default_rng(seed),
+        )
+        for seed in range(n_rehearsals if level > 0 and values is not None else 1)
+    ]
+
+
+def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int, int]:
+    """Return rounds and bytes up of preparation, and all bytes down: one silo's, of made-up rows.
+
+    The moment is asked for with the code book that was found, which is the most of those bytes.
+    """
+    width = facts["n_features"]
+    rows = np.random.default_rng(0).standard_normal((MADE_UP_ROWS, width))
+    surveys = survey_silos({"all": open_source(rows)}, n_jobs=None)
+    study, settings, _ = build_study(
+        replace(parameters, n_components=1, delta=parameters.delta or 1e-6),
+        **{**facts, "n_rows": MADE_UP_ROWS, "treatment": None},
+        roster={"all": MADE_UP_ROWS},
+    )
+    made_up = SeededNoiseForExperiments(0)  # of rows that are nobody's: every plan tells the same
+    rounds = federate(
+        surveys, study=study, settings=settings, rng=np.random.default_rng(0), noise=made_up
+    ).rounds
+    stages = [each for each in rounds if each.kind == "tally"]
+    return (
+        len(stages),
+        sum(each.bytes_up for each in stages),
+        sum(each.bytes_down for each in rounds if each.kind != "enrol"),
+    )
+
+
+def _check_wanted(error: float, parameters: Parameters) -> None:
+    """Refuse an error that no fit has, or that cannot be looked for."""
+    if not 0 < error < 1:
+        raise InputError.about(
+            "error",
+            must="be a sine between 0 and 1",
+            got=f"{error:g}",
+            advice="0.1 is a usual wish",
+        )
+    if not parameters.is_private:
+        raise InputError(
+            Sentence(
+                "{error} must go with a finite epsilon, got inf, which errs by nothing; give one to "
+                "begin with"
+            )
+        )
+    if not isinstance(parameters.n_components, int | np.integer):
+        raise InputError(
+            "{error} must go with a number of components, got {asked!r}, of which fewer are found where "
+            "there is more noise; give {n_components:3}",
+            asked=parameters.n_components,
+        )
+
+
+def _missing(error: float | None) -> str:
+    also = "" if error is None else ", and so what an error of {error:g} takes,"
+    return Sentence(
+        "how far off the components would be"
+        + also
+        + " depends on the eigenvalues, of which nothing was "
+        "said; give {spectrum}, guessed or of an earlier result, or {gap}",
+        **({} if error is None else {"error": error}),
+    )
+
+
+def _needed(
+    wanted: float,
+    parameters: Parameters,
+    *,
+    sizes: Mapping[str, int],
+    facts: dict[str, Any],
+    values: Array,
+    n_rehearsals: int,
+) -> Needed:
+    """Return which ε, and how many rows, the wanted error takes in the way that a fit would take."""
+
+    def enough(epsilon: float, times: float) -> bool:
+        scaled = {name: max(1, math.ceil(rows * times)) for name, rows in sizes.items()}
+        told = {**facts, "n_rows": sum(scaled.values())}
+        try:
+            study, settings, _ = _terms(replace(parameters, epsilon=epsilon), scaled, told)
+        except InputError:  # fewer rows than components
+            return False
+        tried = _tries(
+            settings, study, sizes=scaled, facts=told, values=values, n_rehearsals=n_rehearsals
+        )
+        return float(np.median([run.error for run in tried if run is not None])) <= wanted
+
+    given, n_rows = float(parameters.epsilon), int(facts["n_rows"])
+    epsilon = _least(lambda each: enough(each, 1.0), SMALLEST_EPSILON, MOST_EPSILON)
+    times = _least(lambda each: enough(given, each), 2.0 / n_rows, MOST_TIMES)
+    least = None if epsilon is None else _rounded_up(epsilon)
+    rows = None if times is None else int(_rounded_up(n_rows * times))
+    return Needed(
+        error=float(wanted),
+        epsilon=least,
+        n_rows=rows,
+        sentence=_in_words(float(wanted), given, n_rows, least, rows),
+    )
+
+
+def _in_words(
+    wanted: float, given: float, n_rows: int, epsilon: float | None, rows: int | None
+) -> str:
+    aim = f"for a predicted sin θ of {wanted:g}"
+    here, at = f"with these {n_rows:,} rows", f"at epsilon={given:g}"
+    if epsilon is None and rows is None:
+        return (
+            f"{aim}, neither epsilon={MOST_EPSILON:g} {here} nor a million times as many would do"
+        )
+    if epsilon is None:
+        return (
+            f"{aim}, not even epsilon={MOST_EPSILON:g} would do {here}; about {rows:,} rows would be "
+            f"needed {at}"
+        )
+    more = "" if rows is None else f", or about {rows:,} rows {at}"
+    return f"{aim}, epsilon={epsilon:g} would be needed {here}{more}"
+
+
+def _least(enough: Callable[[float], bool], low: float, high: float) -> float | None:
+    """Return the least number from ``low`` to ``high`` that is enough, by bisection of its logarithm."""
+    if not enough(high):
+        return None
+    if enough(low):
+        return low
+    while high > low * NEAR_ENOUGH:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _rounded_up(value: float) -> float:
+    """Return the least number of two digits that is no smaller."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / unit - 1e-9) * unit:.2g}")
 
 
 def _rehearsed(settings: SolverSettings, study: Study, **terms: Any) -> Rehearsed | None:

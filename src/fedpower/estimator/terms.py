@@ -36,6 +36,7 @@ from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import PREPARED, NoiseMode, Study, preparation_sums
 from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.report.causes import cause_of_noise
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.result import Result
 
@@ -211,10 +212,13 @@ class NoiseWarning(UserWarning):
 
 def warn_of_noise(result: Result) -> None:
     """Warn of a fit that found nothing for certain, and say what would help."""
-    if result.n_above_noise == 0 and result.noise_edge > 0:
+    cause = cause_of_noise(result)
+    if cause is not None:
         warnings.warn(
-            "no component stands above the privacy noise, so that all of them may be noise; bring more "
-            "rows or a larger epsilon, leave columns out, or give ranges",
+            Sentence(
+                "no component stands above the privacy noise, so that all of them may be noise; {cause}",
+                cause=cause,
+            ),
             NoiseWarning,
             stacklevel=4,
         )

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.report.causes import cause_of_noise
 from fedpower.report.findings import Findings
 from fedpower.report.page.charts import bars, scree
 from fedpower.report.page.markup import (
@@ -82,7 +83,9 @@ def above_noise(result: Findings) -> list[str]:
     remarks = beyond_bound(
         result.explained_variance.tolist(), most_variance(result.run, result.n_samples)
     )
-    return [f"{above_the_noise(known, result.n_features)}.", *remarks]
+    cause = cause_of_noise(result)
+    said = [] if cause is None else [f"{cause[0].upper()}{cause[1:]}."]
+    return [f"{above_the_noise(known, result.n_features)}.", *said, *remarks]
 
 
 def mixed(result: Findings) -> list[list[str]]:

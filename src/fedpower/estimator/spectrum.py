@@ -1,0 +1,64 @@
+"""The spectrum that an earlier result shows, as a plan wants it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError, Sentence
+from fedpower.report.findings import Findings
+
+Array = NDArray[np.float64]
+
+
+def spectrum_of_result(result: Findings, *, row_norm: float | None = None) -> Array:
+    """Return the d eigenvalues that a result shows, without its noise, for rows of norm at most 1.
+
+    Those that stand above the noise are brought back to what they are without it: a spike θ beside a
+    semicircle of edge R shows as θ + R²/4θ [BGN11 §3.1]. What they leave of the total the others share
+    equally, for nothing more is known of them.
+
+    Parameters
+    ----------
+    result
+        Of a fit that was exact, or in which a component stood above the noise for certain.
+    row_norm
+        B of the fit that is planned; None takes that of the result.
+    """
+    bound = _bound_of(result) if row_norm is None else row_norm
+    if bound is None:
+        raise InputError(
+            Sentence(
+                "a result that is to be a spectrum must have a bound on the norm of a row, got one "
+                "without; give {row_norm:B} or {codebook}, in the units of that result"
+            )
+        )
+    values = result.explained_variance if result.spectrum is None else result.spectrum
+    edge = result.noise_edge
+    if edge > 0:
+        if not result.n_above_noise:
+            raise InputError(
+                "a result that is to be a spectrum must have a component above its noise, got one "
+                "that shows none for certain; take another result, or guess the eigenvalues"
+            )
+        values = values[: result.n_above_noise]
+        values = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2
+    values = np.maximum(values, 0.0)
+    left = max(_total(result) - float(values.sum()), 0.0)
+    rest = result.n_features - values.size
+    if rest:
+        values = np.append(values, np.full(rest, min(left / rest, float(values[-1]))))
+    values = values / bound**2
+    return np.asarray(values / max(float(values.sum()), 1.0), dtype=np.float64)
+
+
+def _total(result: Findings) -> float:
+    share = float(result.explained_variance_ratio[0])
+    return float(result.explained_variance[0]) / share if share > 0 else 0.0
+
+
+def _bound_of(result: Findings) -> float | None:
+    if result.normalize:
+        return 1.0
+    if result.code_book is not None:
+        return result.code_book.bound
+    given = result.run["parameters"].get("row_norm")
+    return None if given is None else float(given)

@@ -1,0 +1,74 @@
+"""Why a private fit found nothing: the likely cause, from public facts and from what was released."""
+
+import numpy as np
+
+from fedpower.errors import Sentence
+from fedpower.report.findings import Findings
+
+LITTLE = 0.1
+"""A bound is far too large where rows use less than this share of its square."""
+
+FAR = 10.0
+"""Rows lie far from zero where their mean's square is so many times their variance."""
+
+ENOUGH_ROWS = 1000
+"""Rows a column from which on, at ε = 1 or more, the number of rows is not to blame."""
+
+SMALL_EPSILON = 0.5
+
+
+def cause_of_noise(result: Findings) -> str | None:
+    """Return why no component stands above the noise and what would help; None where one does.
+
+    The bound, where rows use little of its square even with all the noise added; the offset, where their
+    mean takes most of what they use; ε, or the number of rows beside that of columns, where these are
+    small; else the columns themselves. All of it follows from releases and public numbers: it costs
+    nothing.
+    """
+    edge = result.noise_edge
+    if result.n_above_noise != 0 or edge <= 0:
+        return None
+    bound = result.run["parameters"].get("row_norm")
+    if bound is not None and not result.run["parameters"].get("standardize"):
+        spread, middle = _total(result), _mean_square(result)
+        used = spread + middle + edge
+        if used < LITTLE * bound**2:
+            return Sentence(
+                "the likely cause is the bound: rows have a mean square of about {used:.2g} at most, and "
+                "noise was made for {square:.2g}; give {row_norm:{better:.2g}} or so",
+                used=used,
+                square=bound**2,
+                better=2.0 * np.sqrt(used),
+            )
+        if middle > FAR * max(spread, edge):
+            return Sentence(
+                "the likely cause is the offset: rows lie far from zero beside their spread, and the "
+                "bound is spent on that; give public centres, or leave {row_norm} out to have them found"
+            )
+    n_rows, n_columns = result.n_samples, result.n_features
+    epsilon = float(result.run["parameters"]["epsilon"])
+    smaller = "" if bound is None else ", or a smaller bound"
+    if epsilon < SMALL_EPSILON and n_rows >= ENOUGH_ROWS * n_columns * epsilon:
+        return (
+            f"the likely cause is epsilon={epsilon:g}, which is small; give a larger one{smaller}"
+        )
+    if n_rows * min(epsilon, 1.0) < ENOUGH_ROWS * n_columns:
+        return (
+            f"the likely cause is the number of rows, {n_rows:,}, which is small for {n_columns} "
+            f"columns at epsilon={epsilon:g}; bring more rows, leave columns out, or take a larger "
+            f"epsilon{smaller}"
+        )
+    return (
+        "the likely cause is the columns, of which no direction stands out, or a few whose units are "
+        "larger than the others'; give ranges or public scales, or leave columns out"
+    )
+
+
+def _total(result: Findings) -> float:
+    share = float(result.explained_variance_ratio[0])
+    return float(result.explained_variance[0]) / share if share > 0 else 0.0
+
+
+def _mean_square(result: Findings) -> float:
+    away = result.mean - (0.0 if result.center is None else result.center)
+    return float(np.sum((away / (1.0 if result.scale is None else result.scale)) ** 2))
