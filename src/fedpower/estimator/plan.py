@@ -323,7 +323,9 @@ def _ways(
                 settings, study, sizes=sizes, facts=facts, values=values, n_rehearsals=n_rehearsals
             )
         runs = [run for run in tried if run is not None]
-        rounds, up, down = _preparing(varied, facts) if study.preparation and runs else (0, 0, 0)
+        # A secure sum's own messages count those of preparation (`secure_bytes`).
+        prepared = study.preparation and not study.sums and runs
+        rounds, up, down = _preparing(varied, facts) if prepared else (0, 0, 0)
         yield Way(
             solver=solver,
             noise=study.noise,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import sin_theta
+from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.driving import drive, in_turn
@@ -19,10 +20,12 @@ from fedpower.protocol.messages import (
     Answer,
     AskMasked,
     AskSteps,
+    AskSum,
     CallRoll,
     Factor,
     LocalSteps,
     MaskedMoment,
+    MaskedSum,
     MeanRow,
     Message,
     PackedMoment,
@@ -40,6 +43,9 @@ from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSett
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
+
+N_VECTORS = {"octaves": 0, "bins": 2, "means": 2, "norms": 4, MOMENT: 4}
+"""By secure sum of preparation: vectors of a number for each column that its question has."""
 
 SILO = "all"
 
@@ -130,7 +136,9 @@ def _rehearse_secure(
 ) -> Rehearsed:
     """Return what a secure sum comes to: the plain upload of a pooled moment, with its own messages."""
     study = settings.study
-    plain = replace(study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1)
+    plain = replace(
+        study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, sums=()
+    )
     upload = UploadSettings(
         n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
     )
@@ -138,7 +146,7 @@ def _rehearse_secure(
         upload, plain, spectrum=spectrum, noise_std=noise_std, silo_std=0.0, n_rows=n_rows, rng=rng
     )
     down, up = secure_bytes(study, n_rows=n_rows)
-    return replace(found, n_rounds=2, bytes_up=up, bytes_down=down)
+    return replace(found, n_rounds=1 + max(1, len(study.sums)), bytes_up=up, bytes_down=down)
 
 
 def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
@@ -161,16 +169,25 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
         places=places,
         neighbours=n_neighbours(len(places), study.colluders),
     )
-    size = summary_size(study.n_features, with_mean=study.center)
-    words = np.zeros(size, dtype=np.uint64)
 
     def sent(number: int, body: Question | Answer) -> int:
         return encoded_size(
             Message(study=study.digest, run=roll.run, round=number, silo=names[0], body=body)
         )
 
-    down = sent(1, CallRoll(attempt=0)) + sent(2, AskMasked(roll=roll.to_bytes()))
-    return down, sent(1, present) + sent(2, MaskedMoment(words=words, charged=1))
+    down, up = sent(1, CallRoll(attempt=0)), sent(1, present)
+    content = roll.to_bytes()
+    if not study.sums:
+        words = np.zeros(summary_size(study.n_features, with_mean=study.center), dtype=np.uint64)
+        down += sent(2, AskMasked(roll=content))
+        return down, up + sent(2, MaskedMoment(words=words, charged=1))
+    for index, (label, size, _) in enumerate(study.sums):
+        vectors = N_VECTORS.get(label, 0)
+        public = bytes(8 * (5 + vectors * study.n_features + (label == MOMENT)))
+        down += sent(index + 2, AskSum(roll=content, index=index, label=label, public=public))
+        words = np.zeros(size, dtype=np.uint64)
+        up += sent(index + 2, MaskedSum(words=words, charged=1))
+    return down, up
 
 
 class _Pooled:
