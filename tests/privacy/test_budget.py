@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.linalg import blas
 
-from fedpower.data import RowTreatment, block_rows, local_moment, open_source
+from fedpower.data import RowTreatment, block_rows, local_moment, open_source, product
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import compose, epsilon_of, noise_std
 from fedpower.privacy.budget import FREE_ORDER_ROWS, PANEL_ROWS, Budget, longest_sum
@@ -88,6 +88,10 @@ def test_a_moment_of_one_study_can_be_shared_with_one_of_another_rank():
 def test_a_promise_that_cannot_be_kept_is_refused(change, sentence):
     with pytest.raises(InputError, match=sentence):
         replace(STEP, **change)
+
+
+def test_rows_are_summed_in_any_order_only_where_the_noise_allows_for_it():
+    assert product.FREE_ORDER_ROWS <= FREE_ORDER_ROWS
 
 
 @pytest.mark.parametrize("s", [1, 1000, FREE_ORDER_ROWS])

@@ -464,13 +464,13 @@ def _needed(
 
     def enough(epsilon: float, times: float) -> bool:
         scaled = {name: max(1, math.ceil(rows * times)) for name, rows in sizes.items()}
-        told = {**facts, "n_rows": sum(scaled.values())}
+        known = {**facts, "n_rows": sum(scaled.values())}
         try:
-            study, settings, _ = _terms(replace(parameters, epsilon=epsilon), scaled, told)
+            study, settings, _ = _terms(replace(parameters, epsilon=epsilon), scaled, known)
         except InputError:  # fewer rows than components
             return False
         tried = _tries(
-            settings, study, sizes=scaled, facts=told, values=values, n_rehearsals=n_rehearsals
+            settings, study, sizes=scaled, facts=known, values=values, n_rehearsals=n_rehearsals
         )
         return float(np.median([run.error for run in tried if run is not None])) <= wanted
 

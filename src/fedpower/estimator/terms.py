@@ -135,11 +135,11 @@ def prepares(parameters: Parameters) -> bool:
 
     Only a noised moment does; fits whose steps are noised, or whose solver iterates, take a code book.
     """
-    told = (parameters.row_norm, parameters.scale, parameters.public_offset, parameters.codebook)
+    given = (parameters.row_norm, parameters.scale, parameters.public_offset, parameters.codebook)
     return (
         parameters.is_private
         and not parameters.normalize
-        and all(each is None for each in told)
+        and all(each is None for each in given)
         and parameters.noise in ("auto", "moment")
         and parameters.solver in ("auto", "moment")
         and not parameters.paper_settings

@@ -105,7 +105,7 @@ def find_code_book(
     offset, scale, settled = center_and_scale(answered, low, high)
     answered = yield replace(ask, kind="norms", low=low, high=high, offset=offset, scale=scale)
     bound = choose_bound(answered, d, std=_moment_std(budget, answered))
-    told = tuple(
+    found_how = tuple(
         _how(known=ranges[place] is not None, settled=bool(settled[place])) for place in range(d)
     )
     mu = budget.preparation_mu
@@ -117,7 +117,7 @@ def find_code_book(
         low=low,
         high=high,
         bound=bound,
-        found=told,
+        found=found_how,
         epsilon=epsilon_of(mu, left),
         delta=budget.delta,
         mu=mu,

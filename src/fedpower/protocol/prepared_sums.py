@@ -9,6 +9,7 @@ from fedpower.data.local import LocalMoment
 from fedpower.data.rows import RowTreatment
 from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
 from fedpower.errors import ProtocolError
+from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.integer_release import root_above
 from fedpower.privacy.preparation import squared_sensitivity
 from fedpower.protocol.secure_releases import Summand
@@ -17,6 +18,9 @@ from fedpower.protocol.study import Study
 Array = NDArray[np.float64]
 Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
 """Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
+
+N_VECTORS = {"octaves": 0, "bins": 2, "means": 2, "norms": 4, MOMENT: 4}
+"""How many of them the question of a stage has, and that of the moment."""
 
 LARGEST_CELL = 1e150
 """Of ranges, offsets, scales and bounds that a coordinator may send."""
@@ -35,7 +39,7 @@ def checked_stage(study: Study, kind: str, vectors: Vectors) -> Stage:
         )
     if known in ("octaves", "bins") and study.n_open == 0:
         raise ProtocolError("every column of this study has a range; ask for means")
-    _check_vectors(study, vectors, {"octaves": 0, "bins": 2, "means": 2, "norms": 4}[known])
+    _check_vectors(study, vectors, N_VECTORS[known])
     low, high, offset, scale = vectors
     places = [place for place, given in enumerate(study.ranges) if given is None]
     return Stage(
@@ -51,7 +55,7 @@ def checked_stage(study: Study, kind: str, vectors: Vectors) -> Stage:
 
 def checked_treatment(study: Study, vectors: Vectors, bound: float) -> RowTreatment:
     """Return the treatment of rows whose moment a coordinator asks for; refuse what bounds none."""
-    _check_vectors(study, vectors, 4)
+    _check_vectors(study, vectors, N_VECTORS[MOMENT])
     if not 1 / LARGEST_CELL <= bound <= LARGEST_CELL:
         raise ProtocolError("a bound must be positive and finite, got another; send such")
     low, high, offset, scale = vectors

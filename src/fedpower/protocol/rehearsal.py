@@ -35,6 +35,7 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
+from fedpower.protocol.prepared_sums import N_VECTORS, to_public
 from fedpower.protocol.private_study import NOISE_SHARE
 from fedpower.protocol.releases import packed, take_local_steps
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
@@ -43,9 +44,6 @@ from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSett
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
-
-N_VECTORS = {"octaves": 0, "bins": 2, "means": 2, "norms": 4, MOMENT: 4}
-"""By secure sum of preparation: vectors of a number for each column that its question has."""
 
 SILO = "all"
 
@@ -182,8 +180,10 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
         down += sent(2, AskMasked(roll=content))
         return down, up + sent(2, MaskedMoment(words=words, charged=1))
     for index, (label, size, _) in enumerate(study.sums):
-        vectors = N_VECTORS.get(label, 0)
-        public = bytes(8 * (5 + vectors * study.n_features + (label == MOMENT)))
+        given = [np.zeros(study.n_features) if n < N_VECTORS[label] else None for n in range(4)]
+        public = to_public(
+            (given[0], given[1], given[2], given[3]), 1.0 if label == MOMENT else None
+        )
         down += sent(index + 2, AskSum(roll=content, index=index, label=label, public=public))
         words = np.zeros(size, dtype=np.uint64)
         up += sent(index + 2, MaskedSum(words=words, charged=1))

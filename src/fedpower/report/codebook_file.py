@@ -64,9 +64,9 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
             f"a code book must exist, got no file at {place}; check the path"
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"the code book {place} must be readable TOML, got something else ({told}); correct it"
+            f"the code book {place} must be readable TOML, got something else ({reason}); correct it"
         ) from None
     if content.get("format") != FORMAT:
         raise InputError(
@@ -104,15 +104,15 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
 
 def code_book_of_record(record: Mapping[str, Any]) -> CodeBook | None:
     """Return the code book that a fit found, from its record; None where it found none."""
-    told = record.get("code_book")
-    if told is None:
+    book = record.get("code_book")
+    if book is None:
         return None
     return CodeBook(
         **{
-            **told,
-            "columns": None if told["columns"] is None else tuple(told["columns"]),
-            "found": tuple(told["found"]),
-            **{key: np.array(told[key], dtype=np.float64) for key in _PER_COLUMN},
+            **book,
+            "columns": None if book["columns"] is None else tuple(book["columns"]),
+            "found": tuple(book["found"]),
+            **{key: np.array(book[key], dtype=np.float64) for key in _PER_COLUMN},
         }
     )
 

@@ -14,7 +14,7 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from fedpower.data.codebook import CodeBook
-from fedpower.data.survey import CELL_SIDE
+from fedpower.data.survey import CELL_SIDE, Stage
 from fedpower.errors import Sentence
 from fedpower.linalg import lower_triangle
 from fedpower.privacy.publication import Smoothing, key_of
@@ -133,9 +133,9 @@ def prepare(
     """
     budget = budget_of(study)
     assert budget is not None, "only a private study prepares"
-    search = find_code_book(budget, study.columns, study.ranges)
-    stage = next(search)
-    while True:
+
+    def answer(stage: Stage) -> Generator[Ask, Round, Answered]:
+        nonlocal sizes
         ask = AskTally(
             stage=stage.kind,
             low=_sent(stage.low),
@@ -146,15 +146,31 @@ def prepare(
         opened = yield Ask(body=ask, silos=tuple(sizes), step=0)
         answers: dict[str, Tally] = opened.answers
         sizes = {name: sizes[name] for name in answers}
-        answered = pooled_answer(
+        return pooled_answer(
             {name: each.counts for name, each in answers.items()},
             sizes,
             budget.stage_scales(stage.kind, CELL_SIDE),
         )
+
+    book = yield from _searched(study, answer)
+    return book, sizes
+
+
+def _searched(
+    study: Study, answer: Callable[[Stage], Generator[Ask, Round, Answered]]
+) -> Generator[Ask, Round, CodeBook]:
+    """Return the code book that pooled answers give; ``answer`` asks silos for one stage."""
+    budget = budget_of(study)
+    assert budget is not None, "only a private study prepares"
+    search = find_code_book(budget, study.columns, study.ranges)
+    stage = next(search)
+    while True:
+        answered = yield from answer(stage)
         try:
             stage = search.send(answered)
         except StopIteration as stop:
-            return stop.value, sizes
+            book: CodeBook = stop.value
+            return book
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,24 +465,19 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
 def prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     """Return the code book that secure sums of the silos' tallies give; the moment's sum is next."""
     study = sums.study
-    budget = budget_of(study)
-    assert budget is not None, "only a private study prepares"
-    search = find_code_book(budget, study.columns, study.ranges)
-    stage = next(search)
-    while True:
+
+    def answer(stage: Stage) -> Generator[Ask, Round, Answered]:
         moved, per_row = moved_by_a_row(study, stage.kind)
         public = to_public((stage.low, stage.high, stage.offset, stage.scale))
-        told = yield from sums.total(stage.kind, public, sensitivity=moved, per_row=per_row)
-        values = told.values
-        stds: tuple[float, ...] = (told.std,)
+        total = yield from sums.total(stage.kind, public, sensitivity=moved, per_row=per_row)
+        values = total.values
+        stds: tuple[float, ...] = (total.std,)
         if stage.kind == "means":  # the first half is Q times as large, for one scale of noise
             values[: study.n_features] /= CELL_SIDE
-            stds = (told.std / CELL_SIDE, told.std)
-        try:
-            stage = search.send(Answered(sums=values, stds=stds, n_rows=sum(sums.sizes.values())))
-        except StopIteration as stop:
-            book: CodeBook = stop.value
-            return book
+            stds = (total.std / CELL_SIDE, total.std)
+        return Answered(sums=values, stds=stds, n_rows=sum(sums.sizes.values()))
+
+    return (yield from _searched(study, answer))
 
 
 def _solution(
