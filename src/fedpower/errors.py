@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control and format characters (bidirectional overrides too), lone surrogates, line separators."""
 
 Names = Callable[[str, str], str]
@@ -100,7 +100,7 @@ def _again(template: str, facts: dict[str, Any]) -> Sentence:
 
 def is_showable(name: str) -> bool:
     """Return whether a name can be shown: nothing in it steers a terminal or turns text around."""
-    return all(unicodedata.category(letter) not in STEERING for letter in name)
+    return all(unicodedata.category(letter) not in _STEERING for letter in name)
 
 
 def installing(extra: str) -> str:

@@ -49,7 +49,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class _Spec:
     """What is known of a parameter beside its name, type and default.
 
     Attributes
@@ -155,7 +155,7 @@ _DEVICE = Rule(
 
 
 def _parameter(default: Any, **spec: Any) -> Any:
-    return field(default=default, metadata={"spec": Spec(**spec)})
+    return field(default=default, metadata={"spec": _Spec(**spec)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -475,13 +475,13 @@ class Parameters:
         )
 
 
-def _spec(each: "Field[Any]") -> Spec:
+def _spec(each: "Field[Any]") -> _Spec:
     found = each.metadata["spec"]
-    assert isinstance(found, Spec)
+    assert isinstance(found, _Spec)
     return found
 
 
-SPECS: Mapping[str, Spec] = {each.name: _spec(each) for each in fields(Parameters)}
+SPECS: Mapping[str, _Spec] = {each.name: _spec(each) for each in fields(Parameters)}
 """By parameter, in the order of `FedPCA`'s signature."""
 
 DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Parameters)}

@@ -18,7 +18,7 @@ JSON = click.option(
 )
 
 
-class ShowByDefault(click.Group):
+class _ShowByDefault(click.Group):
     """Commands of which `show` needs no name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -35,7 +35,7 @@ class ShowByDefault(click.Group):
         return [*commands, *(each for each in ledgers if each.type == "plain" or not commands)]
 
 
-@click.group(cls=ShowByDefault)
+@click.group(cls=_ShowByDefault)
 def budget() -> None:
     """Show what a silo has spent on what, and what is left: `fedpower budget LEDGER`.
 

@@ -22,7 +22,7 @@ SMALL_DEGREES, LOW_COSINE = 15.0, 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
+class _Axes:
     """Directions to compare: d×k with columns of norm 1, and the names of the d columns if known."""
 
     name: str
@@ -40,7 +40,7 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
     Each is a folder that `fedpower fit` wrote, or a .npz or .npy file with an array `components`
     (k×d) or `basis` (d×k), such as the truth.npz of `fedpower simulate`.
     """
-    first, second = _same_columns(read_axes(a), read_axes(b))
+    first, second = _same_columns(_read_axes(a), _read_axes(b))
     angles = principal_angles(orth(first.directions), orth(second.directions))
     sines = np.sin(angles)
     shared = min(first.directions.shape[1], second.directions.shape[1])
@@ -80,11 +80,11 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
         )
 
 
-def read_axes(path: Path) -> Axes:
+def _read_axes(path: Path) -> _Axes:
     """Return the directions that a result folder or an array file holds."""
     if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
         result = read_result(path)
-        return Axes(
+        return _Axes(
             name=str(path),
             directions=_unit(path, result.components.T),
             columns=result.feature_names,
@@ -118,7 +118,7 @@ def read_axes(path: Path) -> Axes:
             f"{path} must hold a matrix of finite numbers, got shape {values.shape}; save it again"
         )
     lies = key == "components" or (key == "" and values.shape[0] < values.shape[1])
-    return Axes(name=str(path), directions=_unit(path, values.T if lies else values), columns=None)
+    return _Axes(name=str(path), directions=_unit(path, values.T if lies else values), columns=None)
 
 
 def _unit(path: Path, directions: Array) -> Array:
@@ -133,7 +133,7 @@ def _unit(path: Path, directions: Array) -> Array:
     return np.asarray(directions / norms)
 
 
-def _same_columns(first: Axes, second: Axes) -> tuple[Axes, Axes]:
+def _same_columns(first: _Axes, second: _Axes) -> tuple[_Axes, _Axes]:
     """Return both over the same columns in the same order, or refuse them."""
     widths = first.directions.shape[0], second.directions.shape[0]
     if first.columns and second.columns and set(first.columns) != set(second.columns):
@@ -151,5 +151,5 @@ def _same_columns(first: Axes, second: Axes) -> tuple[Axes, Axes]:
     if first.columns and second.columns and first.columns != second.columns:
         order = [second.columns.index(column) for column in first.columns]
         moved = second.directions[order]
-        return first, Axes(name=second.name, directions=moved, columns=first.columns)
+        return first, _Axes(name=second.name, directions=moved, columns=first.columns)
     return first, second

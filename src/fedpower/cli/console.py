@@ -13,10 +13,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-WIDTH_OF_FILES = 120
+_WIDTH_OF_FILES = 120
 """Columns of tables that are written to a file or a pipe."""
 
-BAR_CELLS = 40
+_BAR_CELLS = 40
 
 MOST_NAMES = 12
 """Items of a list that are told one by one."""
@@ -37,7 +37,7 @@ def console(*, stderr: bool = False) -> Console:
         markup=False,
         highlight=False,
         emoji=False,
-        width=None if stream.isatty() else WIDTH_OF_FILES,
+        width=None if stream.isatty() else _WIDTH_OF_FILES,
     )
 
 
@@ -83,12 +83,12 @@ def note(sentence: str) -> None:
 
 def bar(share: float) -> str:
     """Return a picture of a share between 0 and 1."""
-    filled = round(min(max(share, 0.0), 1.0) * BAR_CELLS)
+    filled = round(min(max(share, 0.0), 1.0) * _BAR_CELLS)
     try:
         "█░".encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
-        return f"[{'#' * filled}{'.' * (BAR_CELLS - filled)}]"
-    return "█" * filled + "░" * (BAR_CELLS - filled)
+        return f"[{'#' * filled}{'.' * (_BAR_CELLS - filled)}]"
+    return "█" * filled + "░" * (_BAR_CELLS - filled)
 
 
 def _spoken(value: Any) -> str:

@@ -19,7 +19,7 @@ from fedpower.cli.health import (
     requirements,
 )
 
-BROKEN = 1
+_BROKEN = 1
 
 
 @click.command()
@@ -47,7 +47,7 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
         _print(findings)
         names = ", ".join(each.name for each in broken)
         click.echo(f"Broken: {names}." if broken else "fedpower is sound here.")
-    return BROKEN if broken else 0
+    return _BROKEN if broken else 0
 
 
 def examine(folder: Path | None) -> list[Finding]:

@@ -15,7 +15,7 @@ from fedpower.report.export import write_cells, write_csv, write_onnx, write_par
 from fedpower.report.folder import read_whole
 
 FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
-WITH_ROWS = ("plink", "anndata")
+_WITH_ROWS = ("plink", "anndata")
 
 
 @click.command(epilog="Example: fedpower export result --to plink --rows north.csv -o north")
@@ -56,9 +56,9 @@ def export(
     `fedpower.read_result(MODEL).to_sklearn()`.
     """
     result = read_whole(model)
-    if (rows is None) == (kind in WITH_ROWS):
+    if (rows is None) == (kind in _WITH_ROWS):
         raise InputError(
-            f"--rows must go with --to {' and --to '.join(WITH_ROWS)}, got --to {kind} "
+            f"--rows must go with --to {' and --to '.join(_WITH_ROWS)}, got --to {kind} "
             + ("without; name the file of the rows" if rows is None else "with it; leave it out")
         )
     if id_column is not None and kind != "plink":

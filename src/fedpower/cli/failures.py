@@ -15,12 +15,12 @@ from fedpower.cli.words import in_options
 from fedpower.errors import FedpowerError
 
 REFUSED = 2
-OUR_FAULT = 1
+_OUR_FAULT = 1
 INTERRUPTED = 130
-PIPE_CLOSED = 141
+_PIPE_CLOSED = 141
 """What a shell reports of a command that wrote to a reader who had gone: `| head` has enough."""
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PipeClosedError(Exception):
@@ -45,7 +45,7 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -
     except PipeClosedError:
         # what is still buffered goes nowhere, without a word at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        return _PIPE_CLOSED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return REFUSED
@@ -71,7 +71,7 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
     if isinstance(error, OSError):
         where = "a file" if error.filename is None else f"{error.filename}"
         what = error.strerror or str(error) or type(error).__name__
-        if error.errno in NO_ROOM:
+        if error.errno in _NO_ROOM:
             return (
                 f"{where} must have room on its disk, got none left ({what}); make room and run the "
                 "command again: nothing half-written was kept, and no charge is made twice",
@@ -84,7 +84,7 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
     return (
         f"something went wrong that should not have ({what}); run the command again with "
         "--traceback and report what it shows",
-        OUR_FAULT,
+        _OUR_FAULT,
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
-DAYS = click.IntRange(1, 36500)
+_DAYS = click.IntRange(1, 36500)
 
 
 @click.group()
@@ -37,7 +37,7 @@ def federation() -> None:
     help="New folder for the authority; `authority` by default. With --with-keys: for the kits.",
 )
 @click.option(
-    "--days", type=DAYS, default=AUTHORITY_DAYS, show_default=True, help="How long it is valid."
+    "--days", type=_DAYS, default=AUTHORITY_DAYS, show_default=True, help="How long it is valid."
 )
 @click.option(
     "--with-keys",
@@ -96,7 +96,7 @@ def request(study: Path, party: str, *, output: Path | None, renew: bool) -> Non
 @click.argument("authority", type=PATH)
 @click.argument("requests", type=PATH, nargs=-1, required=True)
 @click.option(
-    "--days", type=DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid."
+    "--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid."
 )
 def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     """Sign the first REQUESTS of parties with the AUTHORITY in a folder.
@@ -111,7 +111,7 @@ def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
 @click.argument("authority", type=PATH)
 @click.argument("requests", type=PATH, nargs=-1, required=True)
 @click.option(
-    "--days", type=DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid."
+    "--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid."
 )
 def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     """Sign REQUESTS of parties that have a certificate already; the others' stay as they are.

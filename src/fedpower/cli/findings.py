@@ -11,7 +11,7 @@ from fedpower.report.causes import cause_of_noise
 from fedpower.report.findings import Findings
 from fedpower.report.page.markup import NOT_ASSESSED, above_the_noise, beyond_bound, most_variance
 
-MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)", "unknown": ""}
+_MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)", "unknown": ""}
 """What stands beside a component's name, by its standing."""
 
 
@@ -33,7 +33,7 @@ def print_findings(result: Findings, *, explained: float = 0.0) -> None:
     together = np.cumsum(ratios)
     for place, standing in enumerate(result.standings):
         shown.add_row(
-            f"pc{place + 1}{MARKS[standing]}",
+            f"pc{place + 1}{_MARKS[standing]}",
             f"{variances[place]:.6g}",
             *_shares([ratios[place], together[place]] if standing != "noise" else [math.nan] * 2),
         )

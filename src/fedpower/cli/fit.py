@@ -33,7 +33,7 @@ from fedpower.report.page.markup import human_bytes
 from fedpower.report.record import plain
 from fedpower.report.result import Result
 
-PASSED_ON = tuple(name for name, spec in SPECS.items() if spec.option and name != "n_components")
+_PASSED_ON = tuple(name for name, spec in SPECS.items() if spec.option and name != "n_components")
 """Options that are parameters of a fit; one that is not given keeps its default."""
 
 _BOTH = (
@@ -81,12 +81,12 @@ _HERE = (
            help="A silo's key for secure sums; repeatable. Made for the fit unless given."),
 )  # fmt: skip
 
-fit_options = declared(
+_fit_options = declared(
     (
         _BOTH[0],
         *_HERE,
         *_BOTH[1:],
-        *(parameter(name) for name in PASSED_ON if name not in ("epsilon", "row_norm")),
+        *(parameter(name) for name in _PASSED_ON if name not in ("epsilon", "row_norm")),
     )
 )
 """Declares all of them on a command."""
@@ -110,7 +110,7 @@ prepare_options = declared(
     cls=Command,
     epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1",
 )
-@fit_options
+@_fit_options
 @click.pass_context
 def fit(ctx: click.Context, /, **options: Any) -> None:
     """Compute the principal components of FILES, each a silo whose rows are not pooled.
@@ -210,13 +210,13 @@ def _prepares(options: dict[str, Any]) -> bool:
     """Return whether the fit finds offset, scale and bound privately."""
     if options["center_file"] is not None or options["scale_file"] is not None:
         return False
-    given = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    given = {name: options[name] for name in _PASSED_ON if options[name] is not None}
     return prepares(Parameters(**given))
 
 
 def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     """Return FedPCA's parameters; those not given are left out."""
-    parameters = {name: options[name] for name in PASSED_ON if options[name] is not None}
+    parameters = {name: options[name] for name in _PASSED_ON if options[name] is not None}
     parameters |= {
         name: options[name] for name in ("codebook", "ranges") if options[name] is not None
     }

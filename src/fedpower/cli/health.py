@@ -20,7 +20,7 @@ NAME = "fedpower"
 MODULES = {"scikit-learn": "sklearn"}
 """Packages that are not imported by their own name."""
 
-PURPOSES = {
+_PURPOSES = {
     "plot": "pictures of results",
     "flare": "federations of separate processes",
     "sql": "silos that are queries on SQLite or PostgreSQL",
@@ -110,7 +110,7 @@ def check_packages(asked: list[Requirement]) -> Finding:
     core = [each for each in asked if each.extra is None]
     wrong = [_complaint(each) for each in core if _complaint(each)]
     detail = ", ".join(f"{each.package} {each.version}" for each in core)
-    error = "" if wrong else import_error([each.module for each in core])
+    error = "" if wrong else _import_error([each.module for each in core])
     if wrong or error:
         return Finding(
             name="packages",
@@ -128,12 +128,12 @@ def check_extra(extra: str, asked: list[Requirement]) -> Finding:
     install = installing(extra)
     missing = [each.package for each in wanted if each.version is None]
     if missing:
-        what = f" ({PURPOSES[extra]})" if extra in PURPOSES else ""
+        what = f" ({_PURPOSES[extra]})" if extra in _PURPOSES else ""
         return Finding(
             name=name, state="absent", detail=f"without {', '.join(missing)}{what}", advice=install
         )
     wrong = [_complaint(each) for each in wanted if _complaint(each)]
-    detail = "; ".join(wrong) or import_error([each.module for each in wanted])
+    detail = "; ".join(wrong) or _import_error([each.module for each in wanted])
     if detail:
         return Finding(name=name, state="broken", detail=detail, advice=install)
     versions = ", ".join(f"{each.package} {each.version}" for each in wanted)
@@ -146,7 +146,7 @@ def extras_of(asked: list[Requirement]) -> list[str]:
     return [extra for extra in named if extra not in NOT_FOR_USERS]
 
 
-def import_error(modules: list[str]) -> str:
+def _import_error(modules: list[str]) -> str:
     """Return why modules cannot be imported, in one line; empty where they can."""
     return last_words(f"import {', '.join(modules)}")[0]
 

@@ -8,9 +8,9 @@ import click
 from fedpower.cli import values
 from fedpower.parameters import SPECS, Rule
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-HEADINGS = {
+_HEADINGS = {
     "main": "Options",
     "rows": "Rows and columns",
     "privacy": "Privacy",
@@ -54,23 +54,23 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write every heading with its options."""
-        listed: dict[str, list[tuple[str, str]]] = {group: [] for group in HEADINGS}
+        listed: dict[str, list[tuple[str, str]]] = {group: [] for group in _HEADINGS}
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)
             if line is not None and isinstance(parameter, click.Option):
                 listed[getattr(parameter, "group", "running")].append(line)
         for group, lines in listed.items():
             if lines:
-                with formatter.section(HEADINGS[group]):
+                with formatter.section(_HEADINGS[group]):
                     formatter.write_dl(lines)
 
 
-def option(*words: str, group: str, **settings: Any) -> Decorator:
+def option(*words: str, group: str, **settings: Any) -> _Decorator:
     """Return the declaration of an option that is no parameter of a fit."""
     return click.option(*words, cls=Option, group=group, **settings)
 
 
-def parameter(name: str, **changed: Any) -> Decorator:
+def parameter(name: str, **changed: Any) -> _Decorator:
     """Return the declaration of a parameter's option; one that is not given keeps its default.
 
     Parameters
@@ -86,7 +86,7 @@ def parameter(name: str, **changed: Any) -> Decorator:
     return click.option(spec.option, name, cls=Option, group=spec.group, **settings)
 
 
-def declared(declarations: Sequence[Decorator]) -> Decorator:
+def declared(declarations: Sequence[_Decorator]) -> _Decorator:
     """Return what declares all of them on a command, in the order in which help lists them."""
 
     def declare(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 
-class Offered(click.Path):
+class _Offered(click.Path):
     """A path for which a shell offers what is wanted here, where there is some, else every path.
 
     Parameters
@@ -55,7 +55,7 @@ def is_ledger(path: Path) -> bool:
     return path.suffix == ".ledger"
 
 
-def is_result(path: Path) -> bool:
+def _is_result(path: Path) -> bool:
     """Return whether a path is a folder with a result in it."""
     from fedpower.report.files import ARRAYS  # noqa: PLC0415
 
@@ -68,6 +68,6 @@ def any_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 PATH = click.Path(path_type=Path)
-LEDGER = Offered(is_ledger, "file")
-RESULT = Offered(is_result, "dir")
-AXES = Offered(lambda path: path.suffix in (".npy", ".npz") or is_result(path), "file")
+LEDGER = _Offered(is_ledger, "file")
+RESULT = _Offered(_is_result, "dir")
+AXES = _Offered(lambda path: path.suffix in (".npy", ".npz") or _is_result(path), "file")

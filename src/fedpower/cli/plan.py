@@ -26,7 +26,7 @@ from fedpower.report.folder import read_result
 from fedpower.report.page.markup import human_bytes
 from fedpower.report.result import Result
 
-PLANNED = (
+_PLANNED = (
     "epsilon",
     "delta",
     "iteration_rank",
@@ -103,7 +103,7 @@ def plan_command(**options: Any) -> None:
     """
     earlier = _earlier(options["spectrum"])
     sizes, n_features = _public_facts(options, earlier)
-    given = {name: options[name] for name in PLANNED if options[name] is not None}
+    given = {name: options[name] for name in _PLANNED if options[name] is not None}
     model = FedPCA(options["n_components"], center=options["center"], **given)
     made = plan(
         model,

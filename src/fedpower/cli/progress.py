@@ -14,9 +14,9 @@ from fedpower.protocol.exchange import Round
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-QUIET = "fedpower.quiet"
+_QUIET = "fedpower.quiet"
 Command = TypeVar("Command", bound=Callable[..., Any])
-Sized = TypeVar("Sized", bound=Any)
+_Sized = TypeVar("_Sized", bound=Any)
 
 
 def quiet_option(command: Command) -> Command:
@@ -25,7 +25,7 @@ def quiet_option(command: Command) -> Command:
         "--quiet",
         is_flag=True,
         expose_value=False,
-        callback=lambda ctx, param, value: ctx.meta.__setitem__(QUIET, value),
+        callback=lambda ctx, param, value: ctx.meta.__setitem__(_QUIET, value),
         help="Show no progress.",
     )(command)
 
@@ -33,7 +33,7 @@ def quiet_option(command: Command) -> Command:
 def wanted() -> bool:
     """Return whether progress is to be shown."""
     context = click.get_current_context(silent=True)
-    return sys.stderr.isatty() and not (context is not None and context.meta.get(QUIET))
+    return sys.stderr.isatty() and not (context is not None and context.meta.get(_QUIET))
 
 
 @contextmanager
@@ -61,11 +61,11 @@ def bar_of(what: str, total: int | None = None) -> Iterator[Callable[[int], None
 
 
 def counted(
-    blocks: Iterable[Sized],
+    blocks: Iterable[_Sized],
     advance: Callable[[int], None] | None,
     *,
-    size: Callable[[Sized], int] = lambda block: int(block.shape[0]),
-) -> Iterator[Sized]:
+    size: Callable[[_Sized], int] = lambda block: int(block.shape[0]),
+) -> Iterator[_Sized]:
     """Yield blocks of rows as they come; ``advance`` is told how many rows each had."""
     for block in blocks:
         yield block
@@ -73,7 +73,7 @@ def counted(
             advance(size(block))
 
 
-class FitProgress:
+class _FitProgress:
     """Two lines about a fit: rows of the pass under way, and rounds.
 
     Parameters
@@ -117,10 +117,10 @@ class FitProgress:
 @contextmanager
 def progress_of_fit(
     silos: Iterable[str], n_steps: int | None = None
-) -> Iterator[FitProgress | None]:
+) -> Iterator[_FitProgress | None]:
     """Give what to tell of rows and rounds; None where nothing is to be shown."""
     with bars(*_columns()) as shown:
-        yield None if shown is None else FitProgress(shown, silos, n_steps)
+        yield None if shown is None else _FitProgress(shown, silos, n_steps)
 
 
 def _columns() -> tuple[Any, ...]:

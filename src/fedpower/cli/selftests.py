@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedpower.cli.health import last_words
 
-NOISE_DRAWS = 20_000
+_NOISE_DRAWS = 20_000
 CUDA = """
 import torch
 if torch.cuda.is_available():
@@ -83,13 +83,13 @@ def noise() -> str:
     from fedpower.privacy.noise import SystemNoise, gaussian_integers  # noqa: PLC0415
 
     scale = 2**20
-    drawn = [gaussian_integers(SystemNoise(), NOISE_DRAWS, scale=scale) for _ in range(2)]
+    drawn = [gaussian_integers(SystemNoise(), _NOISE_DRAWS, scale=scale) for _ in range(2)]
     if np.array_equal(drawn[0], drawn[1]):
         raise SelfTestError("noise must be fresh in every draw, got the same twice")
     for each in drawn:
         if abs(float(np.mean((each / scale) ** 2)) - 1) > 0.1:
             raise SelfTestError("noise must be of the size asked for, got another")
-    return f"{NOISE_DRAWS:,} draws of the operating system's generator, of the size asked for"
+    return f"{_NOISE_DRAWS:,} draws of the operating system's generator, of the size asked for"
 
 
 def private_fit() -> str:

@@ -229,7 +229,7 @@ def corrupt(name: str) -> InputError:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NpySource(PositionalSource):
+class _NpySource(PositionalSource):
     """The rows of one ``.npy`` file, in C or Fortran order."""
 
     path: Path
@@ -258,7 +258,7 @@ class NpySource(PositionalSource):
             return np.array(mapped[start:stop], dtype=np.float64, order="C", subok=False)
 
 
-def npy_source(path: Path, name: str) -> NpySource:
+def npy_source(path: Path, name: str) -> _NpySource:
     """Return the source of a ``.npy`` file's rows, its length checked against its header."""
     with path.open("rb") as stream:
         header = read_header(stream, name)
@@ -267,7 +267,7 @@ def npy_source(path: Path, name: str) -> NpySource:
     if path.stat().st_size < offset + header.n_bytes:
         raise corrupt(name)
     rows, width = header.shape
-    return NpySource(
+    return _NpySource(
         name=name,
         width=width,
         n_rows=rows,

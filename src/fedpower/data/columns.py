@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedpower.data.source import Block, Extra, RowSource, Vector, is_sparse
 from fedpower.errors import InputError, is_showable
 
-MAX_NAMES = 5
+_MAX_NAMES = 5
 
 LARGEST_EXACT = 2.0**53
 """Up to here float64 holds every integer; what a larger one was is not known from its float64."""
@@ -18,11 +18,11 @@ LARGEST_EXACT = 2.0**53
 
 def shown(names: Sequence[str]) -> str:
     """Return the names quoted and joined, the first few when there are many."""
-    quoted = ", ".join(f"'{name}'" for name in names[:MAX_NAMES])
-    return quoted if len(names) <= MAX_NAMES else f"{quoted} and {len(names) - MAX_NAMES} more"
+    quoted = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
+    return quoted if len(names) <= _MAX_NAMES else f"{quoted} and {len(names) - _MAX_NAMES} more"
 
 
-def column_label(columns: tuple[str, ...] | None, index: int) -> str:
+def _column_label(columns: tuple[str, ...] | None, index: int) -> str:
     """Return how a sentence calls a column: by name, or by its place counted from 1."""
     return f"column {index + 1}" if columns is None else f"column '{columns[index]}'"
 
@@ -127,7 +127,7 @@ def require_finite(
     number = rows + row if isinstance(rows, int) else int(rows[row])
     what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
     raise InputError(
-        f"{column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
+        f"{_column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
         f"{number + 1}; fill it in or leave that row out"
     )
 
@@ -154,7 +154,7 @@ def require_exact(
     row, column, _ = _first(block, large)
     number = rows + row if isinstance(rows, int) else int(rows[row])
     raise InputError(
-        f"{column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
+        f"{_column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
         f"2^53 in size, got a larger one at row {number + 1}; subtract a public number first, or "
         "leave the column out"
     )
@@ -381,5 +381,5 @@ def _require(
     place = int(np.flatnonzero(~holds)[0])
     named = columns if columns is not None and len(columns) == vector.size else None
     raise InputError(
-        f"{must}, got {vector[place]:g} for {column_label(named, place)}; give public numbers"
+        f"{must}, got {vector[place]:g} for {_column_label(named, place)}; give public numbers"
     )

@@ -20,7 +20,7 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scatter:
+class _Scatter:
     """Partial sums of some rows y: number, mean (origin + drift), Σ (y − mean)(y − mean)ᵀ, clipped.
 
     `scatter` is d×d, or for a summary the 1×1 sum of squares.
@@ -33,7 +33,7 @@ class Scatter:
     n_clipped: int
 
 
-def merge_scatters(one: Scatter, two: Scatter) -> Scatter:
+def _merge_scatters(one: _Scatter, two: _Scatter) -> _Scatter:
     """Return the partial sums of two sets of rows together [CGL83 eq. 2.1]."""
     total = one.n_rows + two.n_rows
     step = (two.origin - one.origin) + (two.drift - one.drift)
@@ -41,7 +41,7 @@ def merge_scatters(one: Scatter, two: Scatter) -> Scatter:
     between = np.outer(weight * step, step)
     if one.scatter.shape != between.shape:
         between = np.array([[np.trace(between)]])
-    return Scatter(
+    return _Scatter(
         n_rows=total,
         origin=one.origin,
         drift=one.drift + step * (two.n_rows / total),
@@ -75,7 +75,7 @@ class DaskProduct:
 
     def moments(self) -> Moments:
         """Return the moments of the treated rows from one pass."""
-        found = self._reduce(_partition_moment, merge_scatters)
+        found = self._reduce(_partition_moment, _merge_scatters)
         covariance = found.scatter / found.n_rows
         for array in (found.origin, found.drift, covariance):
             array.flags.writeable = False
@@ -106,7 +106,7 @@ class DaskProduct:
     def summary(self) -> RowSummary:
         """Return number, mean and variance of the rows, from one pass made on first use."""
         if self._summary is None:
-            found = self._reduce(_partition_summary, merge_scatters)
+            found = self._reduce(_partition_summary, _merge_scatters)
             self._summary = RowSummary(
                 n_rows=found.n_rows,
                 origin=found.origin,
@@ -177,10 +177,10 @@ def _merged(
     return one[0] + two[0], merge(one[1], two[1])
 
 
-def _partition_moment(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> Scatter:
+def _partition_moment(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> _Scatter:
     """Return the partial sums of one partition."""
     found = accumulate_moment(source, constants[0])
-    return Scatter(
+    return _Scatter(
         n_rows=found.n_rows,
         origin=found.origin,
         drift=found.drift,
@@ -194,10 +194,10 @@ def _partition_sums(source: RowSource, n_rows: int, constants: tuple[RowTreatmen
     return exact_moment(source, constants[0])
 
 
-def _partition_summary(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> Scatter:
+def _partition_summary(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> _Scatter:
     """Return the partial sums of one partition without a d×d array."""
     found = RowProduct(source, constants[0]).summary()
-    return Scatter(
+    return _Scatter(
         n_rows=found.n_rows,
         origin=found.origin,
         drift=found.drift,

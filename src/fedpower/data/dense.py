@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedpower.data.rows import TINY, RowTreatment, margin, row_norms
 from fedpower.data.source import Matrix, Vector
 
-LARGEST_BOUND = 1e100
+_LARGEST_BOUND = 1e100
 """Rows are kept in units of B while B and its inverse are below this: squares stay in range."""
 
 FEW = 8
@@ -42,7 +42,7 @@ class DenseRows:
         self._rule = treatment
         self._recheck = recheck
         bound = 1.0 if treatment.row_norm is None else treatment.row_norm
-        self._careful = not 1 / LARGEST_BOUND < bound < LARGEST_BOUND
+        self._careful = not 1 / _LARGEST_BOUND < bound < _LARGEST_BOUND
         self._bound = 1.0 if self._careful else bound
         self._margin = margin(n_features)
         self.unit = self._bound * (1 + self._margin) if treatment.bounded else 1.0

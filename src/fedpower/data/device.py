@@ -304,14 +304,14 @@ def sum_products(left: Any, right: Any) -> Any:
     float32 the error of a panel is at most γ_{8192}|left|ᵀ|right| with u = 2⁻²⁴ [H02 §3.1], and
     what is added up afterwards adds none that counts.
     """
-    size = panel_rows(left.shape[1] * right.shape[1])
+    size = _panel_rows(left.shape[1] * right.shape[1])
     return sum(
         torch().bmm(one.transpose(1, 2), two).sum(dim=0, dtype=torch().float64)
         for one, two in zip(panels(left, size), panels(right, size), strict=True)
     )
 
 
-def panel_rows(numbers: int) -> int:
+def _panel_rows(numbers: int) -> int:
     """Return how many rows make a panel where a product has so many numbers."""
     return FEW_ROWS if numbers <= SMALL else MANY_ROWS
 

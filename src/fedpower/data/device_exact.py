@@ -34,13 +34,13 @@ from fedpower.data.rows import RowTreatment
 from fedpower.data.source import RowSource
 from fedpower.data.watch import UNWATCHED, Watch
 
-KERNEL_COLUMNS = 2048
+_KERNEL_COLUMNS = 2048
 """Columns of rows that the Triton kernel takes: they stay on the chip between reading and writing."""
 
-KERNEL_VALUES = 1024
+_KERNEL_VALUES = 1024
 """Values of a tile of the kernel."""
 
-KERNEL_PROGRAMS = 32
+_KERNEL_PROGRAMS = 32
 """Programs of the kernel for each multiprocessor."""
 
 STRIPE = 128
@@ -225,7 +225,7 @@ class _DeviceRows:
         known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
         here = block.is_cuda or interpreted()
         plain = self._treatment.low is None  # the kernel clips rows, and no cells
-        return known and here and plain and block.shape[1] <= KERNEL_COLUMNS and has_triton()
+        return known and here and plain and block.shape[1] <= _KERNEL_COLUMNS and has_triton()
 
     def _kernel(self, block: Any, out: Any) -> tuple[Any, Any]:
         """Do the same in one read of the rows."""
@@ -242,8 +242,8 @@ class _DeviceRows:
             self._numbers = (torch().as_tensor(moves, **place), rule)
         states = torch().empty(n_rows, dtype=torch().int8, device=block.device)
         columns = 1 << (width - 1).bit_length()
-        rows = max(1, KERNEL_VALUES // columns)
-        programs = min(-(-n_rows // rows), KERNEL_PROGRAMS * multiprocessors(block.device))
+        rows = max(1, _KERNEL_VALUES // columns)
+        programs = min(-(-n_rows // rows), _KERNEL_PROGRAMS * multiprocessors(block.device))
         totals = torch().empty((programs, width), **place)
         with on(block.device):
             put_on_lattice[(programs,)](

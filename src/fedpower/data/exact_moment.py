@@ -192,7 +192,7 @@ class ExactMoments:
         return hash((self.n_rows, self.n_clipped, self.lattice, self.total.tobytes()))
 
 
-class Crew:
+class _Crew:
     """Threads that do parts of one piece of work.
 
     Parameters
@@ -214,7 +214,7 @@ class Crew:
             self._pool = ThreadPoolExecutor(self.size, thread_name_prefix="rows")
         return list(self._pool.map(work, range(len(parts)), parts))
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "_Crew":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -256,7 +256,7 @@ class ExactSum:
         n_clipped: int,
         total: NDArray[Any],
         squares: Iterable[tuple[int, int, NDArray[Any]]],
-        crew: "Crew | None" = None,
+        crew: "_Crew | None" = None,
     ) -> None:
         """Add sums over rows, at most `RowLattice.word_rows` of them, in whole numbers of any dtype.
 
@@ -267,7 +267,7 @@ class ExactSum:
         squares : the lower triangle of Σ z zᵀ at least, in pieces: first row, first column, values.
         crew : threads that share the additions.
         """
-        crew = Crew(1) if crew is None else crew
+        crew = _Crew(1) if crew is None else crew
         with self._lock:
             self._make_room(n_rows)
             self._count(n_rows, n_clipped, total)
@@ -345,9 +345,9 @@ class BlockSums:
         n_features: int,
         recheck: Callable[[], None],
         into: ExactSum,
-        crew: Crew | None = None,
+        crew: _Crew | None = None,
     ) -> None:
-        self._crew = Crew(1) if crew is None else crew
+        self._crew = _Crew(1) if crew is None else crew
         self._rows = [
             LatticeRows(treatment, n_features, recheck, into.lattice)
             for _ in range(self._crew.size)
@@ -479,7 +479,7 @@ def exact_moment(
         blocks, recheck = dense_blocks(source, size, watch)
     total = ExactSum(source.n_features, lattice)
     by_blocks = shares_blocks(source.n_features)
-    with Crew(1 if by_blocks or source.sparse else workers) as crew:
+    with _Crew(1 if by_blocks or source.sparse else workers) as crew:
         workers = workers if by_blocks else 1
         if source.n_rows is not None:
             workers = min(workers, -(-source.n_rows // size))

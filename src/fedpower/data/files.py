@@ -17,7 +17,7 @@ from fedpower.data.source import Matrix
 from fedpower.data.tables import NotPlainError, arrow, feature_names, sliced, with_key
 from fedpower.errors import InputError
 
-READ_BYTES = 2**20
+_READ_BYTES = 2**20
 """Bytes buffered over all the column chunks of a Parquet file."""
 
 BATCH_ROWS, BATCH_BYTES = 2**14, 16 * 2**20
@@ -39,7 +39,7 @@ def _readable(name: str, kind: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ParquetTable:
+class _ParquetTable:
     """A Parquet file as a reader of batches.
 
     Column chunks are read through small buffers, without read-ahead, so that a pass holds about one
@@ -56,7 +56,7 @@ class ParquetTable:
     ) -> Iterator[Any]:
         """Yield batches of the wanted columns only."""
         names = with_key(columns, key)
-        buffer = min(max(READ_BYTES // len(names), 2**12), 2**20)
+        buffer = min(max(_READ_BYTES // len(names), 2**12), 2**20)
         with _readable(self.name, "Parquet"), _parquet(self.path, buffer_size=buffer) as file:
             size = max(max_rows, min(BATCH_ROWS, BATCH_BYTES // (8 * len(names))))
             batches = file.iter_batches(batch_size=size, columns=names, use_threads=False)
@@ -69,16 +69,16 @@ def _parquet(path: Path, **options: Any) -> Any:
     return arrow("parquet").ParquetFile(path, pre_buffer=False, memory_map=False, **options)
 
 
-def parquet_reader(path: Path, name: str) -> ParquetTable:
+def parquet_reader(path: Path, name: str) -> _ParquetTable:
     """Return the reader of a Parquet file."""
     with _readable(name, "Parquet"), _parquet(path) as file:
         schema, n_rows = file.schema_arrow, int(file.metadata.num_rows)
     require_distinct(name, schema.names)
-    return ParquetTable(name=name, columns=feature_names(schema), n_rows=n_rows, path=path)
+    return _ParquetTable(name=name, columns=feature_names(schema), n_rows=n_rows, path=path)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class IpcTable:
+class _IpcTable:
     """An Arrow IPC file or stream (Feather version 2) as a reader of batches.
 
     The file is mapped and opened anew for every record batch, so that a pass holds one of them.
@@ -118,7 +118,7 @@ class IpcTable:
                 yield arrow("ipc").open_file(file, options=options).get_batch(index)
 
 
-def ipc_reader(path: Path, name: str) -> IpcTable:
+def ipc_reader(path: Path, name: str) -> _IpcTable:
     """Return the reader of a Feather or Arrow file."""
     with path.open("rb") as file:
         stream = file.read(6) != b"ARROW1"
@@ -129,7 +129,7 @@ def ipc_reader(path: Path, name: str) -> IpcTable:
         count = None if stream or not hasattr(reader, "count_rows") else int(reader.count_rows())
         del reader
     require_distinct(name, schema.names)
-    return IpcTable(
+    return _IpcTable(
         name=name, columns=feature_names(schema), n_rows=count, path=path, stream=stream
     )
 
@@ -138,10 +138,10 @@ BLOCK_BYTES = 2**20
 """Bytes of text parsed at once, more when single lines are long."""
 
 
-MOST_GATHERED = 32 * 2**20
+_MOST_GATHERED = 32 * 2**20
 """Bytes of rows that a text is gathered into at most."""
 
-MOST_LINES = 64
+_MOST_LINES = 64
 """So many times as much text as is parsed at once may be without an end of a line."""
 
 
@@ -299,7 +299,7 @@ def _whole_lines(text: Any, size: int, is_heading: Callable[[bytes], bool]) -> I
         if stop:
             yield held[:stop]
             held = held[stop:]
-        elif len(held) > MOST_LINES * size:
+        elif len(held) > _MOST_LINES * size:
             raise NotPlainError
     if held:
         yield held + b"\n"
@@ -373,7 +373,7 @@ class _Gathered:
     """
 
     def __init__(self, max_rows: int, width: int, order: NDArray[np.intp]) -> None:
-        self._shape = (max(1, min(max_rows, MOST_GATHERED // (8 * width))), width)
+        self._shape = (max(1, min(max_rows, _MOST_GATHERED // (8 * width))), width)
         self._order = None if np.array_equal(order, np.arange(width)) else order
         self._block: Matrix | None = None
         self._count = 0

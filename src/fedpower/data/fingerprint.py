@@ -12,7 +12,7 @@ from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, RowSource, SparseBlock, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 
-MAX_DENSE_FEATURES = 4096
+_MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""
 
 CHUNK = 2**15
@@ -60,7 +60,7 @@ class RowHash:
     def __init__(self, source: RowSource) -> None:
         width = source.n_features
         self._head = json.dumps(["fedpower.rows/1", width, source.columns], ensure_ascii=False)
-        self._streams = [hashlib.sha256() for _ in range(3 if width > MAX_DENSE_FEATURES else 1)]
+        self._streams = [hashlib.sha256() for _ in range(3 if width > _MAX_DENSE_FEATURES else 1)]
         self._total = 0
 
     def add(self, block: Block) -> None:

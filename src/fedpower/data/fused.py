@@ -24,7 +24,7 @@ LAUNCH_VALUES = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tiling:
+class _Tiling:
     """How the kernel walks over rows of some width; found by trial on an H200.
 
     Parameters
@@ -41,11 +41,11 @@ class Tiling:
     ahead: bool
 
 
-TILINGS = {
-    128: Tiling(blocks=4, programs=3, registers=168, ahead=True),
-    224: Tiling(blocks=7, programs=2, registers=255, ahead=True),
-    256: Tiling(blocks=8, programs=2, registers=255, ahead=False),
-    WIDEST: Tiling(blocks=4, programs=4, registers=128, ahead=False),
+_TILINGS = {
+    128: _Tiling(blocks=4, programs=3, registers=168, ahead=True),
+    224: _Tiling(blocks=7, programs=2, registers=255, ahead=True),
+    256: _Tiling(blocks=8, programs=2, registers=255, ahead=False),
+    WIDEST: _Tiling(blocks=4, programs=4, registers=128, ahead=False),
 }
 """By the number of columns up to which."""
 
@@ -135,7 +135,7 @@ class Fused:
         library = torch()
         place = {"dtype": library.float32, "device": self.rows.device}
         n_features = int(self.rows.shape[1])
-        tiling = next(tiling for widest, tiling in TILINGS.items() if n_features <= widest)
+        tiling = next(tiling for widest, tiling in _TILINGS.items() if n_features <= widest)
         blocks = min(-(-n_features // BLOCK), tiling.blocks)
         shares = -(-n_features // (BLOCK * blocks))
         groups = max(1, multiprocessors(self.rows.device) * tiling.programs // shares)

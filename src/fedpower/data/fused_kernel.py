@@ -78,13 +78,13 @@ def sum_bounded_products(  # noqa: PLR0912, PLR0915, PLR0917 - one pass, one bod
     total = tl.zeros([R], dtype=tl.float32)
     sums = (tl.zeros([R, BLOCK], dtype=tl.float32),) * BLOCKS
     if AHEAD:
-        coming = blocks_of(x, group * ROWS + line, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
+        coming = _blocks_of(x, group * ROWS + line, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
     for tile in tl.range(group, n_tiles, n_groups, num_stages=1):
         real = tile * ROWS + line < n_rows
         if AHEAD:
             rows = coming
         else:
-            rows = blocks_of(x, tile * ROWS + line, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
+            rows = _blocks_of(x, tile * ROWS + line, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
         if AFFINE:
             moved = ()
             for k in tl.static_range(BLOCKS):
@@ -105,7 +105,7 @@ def sum_bounded_products(  # noqa: PLR0912, PLR0915, PLR0917 - one pass, one bod
             low = low + (lower,)
         if AHEAD:
             after = (tile + n_groups) * ROWS + line
-            coming = blocks_of(x, after, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
+            coming = _blocks_of(x, after, n_rows, column, D, STRIDE, BLOCK, BLOCKS)
         scores = tl.zeros([ROWS, R], dtype=tl.float32)
         if SCORE:
             small = tl.zeros([ROWS, R], dtype=tl.float32)
@@ -161,7 +161,7 @@ def sum_bounded_products(  # noqa: PLR0912, PLR0915, PLR0917 - one pass, one bod
 
 
 @triton.jit
-def blocks_of(  # noqa: PLR0917 - what a kernel is given
+def _blocks_of(  # noqa: PLR0917 - what a kernel is given
     x,
     rows,
     n_rows,

@@ -22,7 +22,7 @@ from fedpower.data.source import Block
 from fedpower.data.sparse import CsrFileSource, Slices
 from fedpower.errors import InputError, installing
 
-SPARSE = {"csr_matrix": sparse.csr_array, "csc_matrix": sparse.csc_array}
+_SPARSE = {"csr_matrix": sparse.csr_array, "csc_matrix": sparse.csc_array}
 """How ``X`` may be stored besides as a dense array, by the encoding's name."""
 
 
@@ -49,10 +49,10 @@ def _opened(path: Path, name: str) -> Iterator[Any]:
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise corrupt_h5ad(name) from None
+        raise _corrupt_h5ad(name) from None
 
 
-def corrupt_h5ad(name: str) -> InputError:
+def _corrupt_h5ad(name: str) -> InputError:
     """Return the error for a truncated or damaged file."""
     return InputError(
         f"{name} must be a complete .h5ad file, got one that is truncated or damaged; "
@@ -68,7 +68,7 @@ def _names_of(frame: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class H5adSource(PositionalSource):
+class _H5adSource(PositionalSource):
     """The rows of a dense ``X``; every pass opens the file for itself."""
 
     path: Path
@@ -82,7 +82,7 @@ class H5adSource(PositionalSource):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SparseH5adSource(CsrFileSource):
+class _SparseH5adSource(CsrFileSource):
     """The rows of a CSR ``X``."""
 
     @contextmanager
@@ -94,7 +94,7 @@ class SparseH5adSource(CsrFileSource):
 
     def corrupt(self) -> InputError:
         """Return the error for a file that is not as anndata wrote it."""
-        return corrupt_h5ad(self.name)
+        return _corrupt_h5ad(self.name)
 
 
 def h5ad_source(path: Path, name: str) -> PositionalSource:
@@ -105,10 +105,10 @@ def h5ad_source(path: Path, name: str) -> PositionalSource:
         if isinstance(stored, h5py().Dataset):
             require_matrix(name, stored.shape, stored.dtype)
             rows, width = stored.shape
-            found: PositionalSource = H5adSource(
+            found: PositionalSource = _H5adSource(
                 name=name, width=width, n_rows=rows, path=path, wide=is_wide(stored.dtype)
             )
-        elif kind in SPARSE:
+        elif kind in _SPARSE:
             found = _sparse(stored, path, name)
         else:
             raise InputError(
@@ -126,9 +126,9 @@ def _sparse(stored: Any, path: Path, name: str) -> PositionalSource:
     lines = shape[0] if kind == "csr_matrix" else shape[1]
     whole = indptr.size == lines + 1 and indptr[0] == 0 and not (np.diff(indptr) < 0).any()
     if not whole or indptr[-1] != stored["data"].shape[0]:
-        raise corrupt_h5ad(name)
+        raise _corrupt_h5ad(name)
     if kind == "csr_matrix":
-        return SparseH5adSource(
+        return _SparseH5adSource(
             name=name,
             width=shape[1],
             n_rows=shape[0],
@@ -137,7 +137,7 @@ def _sparse(stored: Any, path: Path, name: str) -> PositionalSource:
             wide=is_wide(stored["data"].dtype),
         )
     parts = (stored["data"][:], stored["indices"][:], indptr)
-    return sparse_source(SPARSE[kind](parts, shape=shape), name)
+    return sparse_source(_SPARSE[kind](parts, shape=shape), name)
 
 
 def is_anndata(data: Any) -> bool:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 Result = TypeVar("Result")
 
 
 def in_order(
-    items: Iterator[Item],
-    worker: Callable[[], Callable[[Item], Result]],
+    items: Iterator[_Item],
+    worker: Callable[[], Callable[[_Item], Result]],
     take: Callable[[Result], None],
     *,
     workers: int,

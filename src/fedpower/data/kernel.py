@@ -6,8 +6,8 @@ from typing import Literal
 BLOCK_BYTES = 4 * 2**20
 MIN_ROWS = 256
 MAX_ROWS = 2**16
-MAX_BLOCK_BYTES = 64 * 2**20
-GRAM_BYTES = 32 * 2**20
+_MAX_BLOCK_BYTES = 64 * 2**20
+_GRAM_BYTES = 32 * 2**20
 
 MOST_SHARED_FEATURES = 1024
 
@@ -23,16 +23,16 @@ MOST_FACTOR_BYTES = 2**28
 SPARSE_LIMIT = 0.1
 """Share of stored entries above which dense arithmetic is faster than sparse."""
 
-SPARSE_SLOWNESS = 150
+_SPARSE_SLOWNESS = 150
 """Operations of dense matrix products in the time of one of a product of two sparse matrices."""
 
-SPARSE_TIMES_DENSE = 13
+_SPARSE_TIMES_DENSE = 13
 """The same for a product of a sparse matrix with a basis."""
 
-SQUARE_COST = 220
+_SQUARE_COST = 220
 """Operations in the time that one entry of a d×d array takes for each block of sparse rows."""
 
-READ_COST = 40
+_READ_COST = 40
 """Operations of a matrix product in the time in which one value is read and checked."""
 
 
@@ -49,7 +49,7 @@ def block_rows(n_features: int, *, density: float = 1.0) -> int:
     """
     per_row = 8 * max(1.0, n_features * min(1.0, 2 * density))
     rows = max(int(BLOCK_BYTES / per_row), MIN_ROWS)
-    return max(1, min(rows, MAX_ROWS, int(MAX_BLOCK_BYTES / per_row)))
+    return max(1, min(rows, MAX_ROWS, int(_MAX_BLOCK_BYTES / per_row)))
 
 
 def gram_rows(n_features: int) -> int:
@@ -58,7 +58,7 @@ def gram_rows(n_features: int) -> int:
     About 4 MiB of them, or 8·d within 32 MiB where that is more: adding up d×d arrays then costs
     little beside making them.
     """
-    return max(block_rows(n_features), min(8 * n_features, GRAM_BYTES // (8 * n_features)))
+    return max(block_rows(n_features), min(8 * n_features, _GRAM_BYTES // (8 * n_features)))
 
 
 def shares_blocks(n_features: int) -> bool:
@@ -114,14 +114,14 @@ def choose_kernel(
     share = 0.01 if density is None else density
     rows = 10 * n_features if n_rows is None else n_rows
     entries = rows * n_features * share
-    once, slowness = (n_features + READ_COST) * entries, 1
+    once, slowness = (n_features + _READ_COST) * entries, 1
     if share <= SPARSE_LIMIT:
         n_blocks = -(-rows // block_rows(n_features, density=share))
-        once = (n_features * share * SPARSE_SLOWNESS + READ_COST) * entries
-        once += SQUARE_COST * n_blocks * n_features**2
-        slowness = SPARSE_TIMES_DENSE
+        once = (n_features * share * _SPARSE_SLOWNESS + _READ_COST) * entries
+        once += _SQUARE_COST * n_blocks * n_features**2
+        slowness = _SPARSE_TIMES_DENSE
     moment = once + steps * 2.0 * n_features**2 * rank
-    product = steps * entries * (4.0 * rank * slowness + READ_COST)
+    product = steps * entries * (4.0 * rank * slowness + _READ_COST)
     kind: Literal["moment", "product"] = "moment" if moment <= product else "product"
     shape = f"{'unknown' if n_rows is None else n_rows} rows, {size}, rank {rank} and {steps} steps"
     verdict = "the moment is made once" if kind == "moment" else "rows are read at every step"

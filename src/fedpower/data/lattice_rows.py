@@ -46,10 +46,10 @@ from fedpower.data.source import Matrix, SparseBlock, Vector
 from fedpower.errors import InputError
 
 BITS = 20
-MOST_BITS = 22
+_MOST_BITS = 22
 """Beyond, a block whose products are exact has too few rows to be worth its call."""
 
-MARGIN = 2.0
+_MARGIN = 2.0
 """How far below S a row that is too long is brought: some seven standard deviations of rounding."""
 
 FEW = 8
@@ -84,9 +84,9 @@ class RowLattice:
     bits: int = BITS
 
     def __post_init__(self) -> None:
-        if not 8 <= self.bits <= MOST_BITS:
+        if not 8 <= self.bits <= _MOST_BITS:
             raise InputError(
-                f"bits of a row lattice must be from 8 to {MOST_BITS}, got {self.bits}; use {BITS}"
+                f"bits of a row lattice must be from 8 to {_MOST_BITS}, got {self.bits}; use {BITS}"
             )
 
     @property
@@ -158,7 +158,7 @@ class LatticeRows:
         # The same in steps of a float64's last bit, of which a relative 2⁻⁵² is one or two.
         self._reach = np.int64(2 * (n_features + 8) + 2)
         self._side = float(self.lattice.side)
-        self._target = self._side - MARGIN
+        self._target = self._side - _MARGIN
         self._bound = 1.0 if treatment.row_norm is None else treatment.row_norm
         self._factor = self._side / self._bound
         self._limit = (self._bound * (self._target / self._side)) ** 2
@@ -329,7 +329,7 @@ class LatticeRows:
         Sums of squares of integers are exact here where they are at most S², and above S² where the
         exact ones are: whatever came before, no longer row passes.
         """
-        step = MARGIN
+        step = _MARGIN
         squares = _squares(_like(rows, out))
         if squares.max(initial=0.0) <= self._side**2:  # not where one is NaN
             return

@@ -35,9 +35,9 @@ from fedpower.data.tables import (
 )
 from fedpower.errors import InputError
 
-Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
+_Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
 
-TABLE_FILES: Readers = {
+_TABLE_FILES: _Readers = {
     ".csv": csv_reader,
     ".csv.gz": csv_reader,
     ".tsv": lambda path, name: csv_reader(path, name, delimiter="\t"),
@@ -47,12 +47,12 @@ TABLE_FILES: Readers = {
     ".arrow": ipc_reader,
     ".toml": query_file,
 }
-ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
+_ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
     ".npy": npy_source,
     ".npz": npz_source,
     ".h5ad": h5ad_source,
 }
-SVMLIGHT_FILES = tuple(
+_SVMLIGHT_FILES = tuple(
     f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
 )
 
@@ -118,18 +118,18 @@ def open_query(
     return open_source(query, name=name)
 
 
-def open_table(data: Any, name: str | None = None) -> TableReader | None:
+def _open_table(data: Any, name: str | None = None) -> TableReader | None:
     """Return the reader of a data frame, an Arrow table, a table file or a query; else None."""
     if isinstance(data, SqlQuery):
         return query_table(data, name or "the query")
     if isinstance(data, str | os.PathLike):
         path = existing(data)
-        reader = TABLE_FILES.get(kind_of(path))
+        reader = _TABLE_FILES.get(_kind_of(path))
         return None if reader is None else reader(path, name or str(path))
     return table_reader(data, name)
 
 
-def source_of(reader: TableReader) -> TableSource:
+def _source_of(reader: TableReader) -> TableSource:
     """Return the source of all rows and columns of a table."""
     return table_source(reader, QuerySource if isinstance(reader, QueryTable) else TableSource)
 
@@ -146,9 +146,9 @@ def existing(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def kind_of(path: Path) -> str:
+def _kind_of(path: Path) -> str:
     """Return the known ending of a path, or refuse it."""
-    known = [*TABLE_FILES, *ARRAY_FILES, *SVMLIGHT_FILES]
+    known = [*_TABLE_FILES, *_ARRAY_FILES, *_SVMLIGHT_FILES]
     endings = [kind for kind in known if path.name.lower().endswith(kind)]
     if not endings:
         raise InputError(
@@ -167,13 +167,13 @@ def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool)
     if isinstance(data, RowSource):
         renames = name is not None and is_dataclass(data)
         return replace(data, name=name) if renames else data  # type: ignore[type-var]
-    reader = open_table(data, name)
+    reader = _open_table(data, name)
     if reader is not None:
-        return source_of(reader)
+        return _source_of(reader)
     if isinstance(data, str | os.PathLike):
         path = existing(data)
-        if kind_of(path) in ARRAY_FILES:
-            return ARRAY_FILES[kind_of(path)](path, name or str(path))
+        if _kind_of(path) in _ARRAY_FILES:
+            return _ARRAY_FILES[_kind_of(path)](path, name or str(path))
         return svmlight_source(
             path, name or str(path), n_features=n_features, zero_based=zero_based
         )
@@ -214,13 +214,13 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
     return source.select(kept, extra="drop")
 
 
-MAX_GROUPS = 10_000
+_MAX_GROUPS = 10_000
 """More distinct values than this are taken for a measurement, not for the names of silos."""
 
-FEW_GROUPS = 5
+_FEW_GROUPS = 5
 """Beyond so many, values that mostly occur once are taken for a measurement too."""
 
-KEY_ROWS = 2**16
+_KEY_ROWS = 2**16
 """Rows of the key column looked at together."""
 
 
@@ -241,7 +241,7 @@ def split_by_group(
     drop : further columns that are no features.
     columns : the features, in this order; all other columns by default.
     """
-    reader = open_table(data)
+    reader = _open_table(data)
     if reader is None:
         raise InputError(
             f"a table with column names must be given to split by '{column}', got "
@@ -265,7 +265,7 @@ def split_by_group(
     sources = {}
     for label, (value, count) in sorted(_count(reader, column).items()):
         source = replace(
-            source_of(reader),
+            _source_of(reader),
             name=f"silo '{label}' of {reader.name}",
             columns=features,
             n_rows=count,
@@ -280,23 +280,23 @@ def _count(reader: TableReader, column: str) -> dict[str, tuple[Any, int]]:
     compute = arrow("compute")
     groups: dict[str, tuple[Any, int]] = {}
     row = 0
-    for batch in reader.batches((), KEY_ROWS, key=column):
+    for batch in reader.batches((), _KEY_ROWS, key=column):
         cells = plain(batch.column(0))
         _refuse_missing(reader.name, column, cells, row)
         for entry in compute.value_counts(cells):
             value = entry["values"]
             label = str(value.as_py())
             groups[label] = (value, groups.get(label, (value, 0))[1] + entry["counts"].as_py())
-        if len(groups) > MAX_GROUPS:
+        if len(groups) > _MAX_GROUPS:
             raise InputError(
-                f"column '{column}' of {reader.name} must name silos, got more than {MAX_GROUPS} "
+                f"column '{column}' of {reader.name} must name silos, got more than {_MAX_GROUPS} "
                 "distinct values; split by another column"
             )
         row += batch.num_rows
     if not groups:
         raise InputError(f"{reader.name} must have at least one row, got none; check the file")
     alone = sum(count == 1 for _, count in groups.values())
-    if len(groups) > FEW_GROUPS and 2 * alone > len(groups):
+    if len(groups) > _FEW_GROUPS and 2 * alone > len(groups):
         raise InputError(
             f"column '{column}' of {reader.name} must name silos, got {len(groups)} values for {row} "
             "rows, most of them once; split by a column that says whose each row is"

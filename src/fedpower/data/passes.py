@@ -28,7 +28,7 @@ Words = NDArray[np.uint64]
 CHUNK = 2**15
 """Numbers that are mixed together: they stay in a core's own cache."""
 
-ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def seen_in(block: Block, key: Words | None) -> Seen:
     else:
         rows = _dense_digests(np.asarray(block), key)
     rows ^= rows >> np.uint64(32)
-    rows *= ODD
+    rows *= _ODD
     rows ^= rows >> np.uint64(29)
     return Seen(n_rows=count, digest=int(rows.sum(dtype=np.uint64)))
 

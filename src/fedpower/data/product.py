@@ -13,7 +13,7 @@ from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
-WIDE_BLOCK_BYTES = 24 * 2**20
+_WIDE_BLOCK_BYTES = 24 * 2**20
 """Of a block of wide rows: below what the C library takes from the system anew every time, 32 MiB."""
 
 FREE_ORDER_ROWS = 2**17
@@ -68,7 +68,7 @@ class RowProduct:
         self._rows = block_rows(source.n_features, density=density)
         if not stays and source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
             # Few rows are summed in any order. Smaller blocks lie in memory that is used again.
-            self._rows = max(1, min(self._rows, WIDE_BLOCK_BYTES // (8 * source.n_features)))
+            self._rows = max(1, min(self._rows, _WIDE_BLOCK_BYTES // (8 * source.n_features)))
         self._summary: RowSummary | None = None
 
     @property

@@ -27,7 +27,7 @@ def margin(n_features: int) -> float:
     return (n_features + 8) * 2.0**-52
 
 
-def bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
+def _bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
     """Return the rows clipped to norm at most 1 and how many were longer, or all rows of norm 1.
 
     Parameters
@@ -41,9 +41,9 @@ def bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
     if normalize:
         extreme |= norms < TINY
     if extreme.any():
-        peaks = row_peaks(block)
+        peaks = _row_peaks(block)
         extreme &= peaks > 0
-        block = divide_rows(block, np.where(extreme, peaks, 1.0))
+        block = _divide_rows(block, np.where(extreme, peaks, 1.0))
         norms = row_norms(block)
     if normalize:
         chosen, n_clipped = norms > 0, 0
@@ -52,7 +52,7 @@ def bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
         n_clipped = int(np.count_nonzero(extreme | (norms > 1 + slack)))
     if not chosen.any():
         return block, n_clipped
-    return scale_rows(
+    return _scale_rows(
         block, np.where(chosen, (1 - slack) / np.where(chosen, norms, 1.0), 1.0)
     ), n_clipped
 
@@ -69,7 +69,7 @@ def row_norms(block: Block) -> Vector:
         return np.asarray(np.sqrt(squares), dtype=np.float64)
 
 
-def row_peaks(block: Block) -> Vector:
+def _row_peaks(block: Block) -> Vector:
     """Return each row's largest absolute value."""
     if is_sparse(block):
         peaks = np.zeros(block.shape[0])
@@ -78,21 +78,21 @@ def row_peaks(block: Block) -> Vector:
     return np.asarray(np.max(np.abs(block), axis=1), dtype=np.float64)
 
 
-def scale_rows(block: Block, factors: Vector) -> Block:
+def _scale_rows(block: Block, factors: Vector) -> Block:
     """Return the block with each row multiplied by its factor."""
     if is_sparse(block):
         return with_data(block, block.data * factors[entry_rows(block)])
     return block * factors[:, None]
 
 
-def divide_rows(block: Block, divisors: Vector) -> Block:
+def _divide_rows(block: Block, divisors: Vector) -> Block:
     """Return the block with each row divided by its divisor."""
     if is_sparse(block):
         return with_data(block, block.data / divisors[entry_rows(block)])
     return block / divisors[:, None]
 
 
-def divide_columns(block: Block, divisors: Vector) -> Block:
+def _divide_columns(block: Block, divisors: Vector) -> Block:
     """Return the block with each column divided by its divisor."""
     if is_sparse(block):
         return with_data(block, block.data / divisors[block.indices])
@@ -212,7 +212,7 @@ class RowTreatment:
                 rows = np.asarray(rows) - self.center
             divisors = self.divisors(int(block.shape[1]))
             if divisors is not None:
-                rows = divide_columns(rows, divisors)
+                rows = _divide_columns(rows, divisors)
         if rows is not block and not np.isfinite(_values(rows)).all():
             if not self.bounded:
                 raise InputError(
@@ -222,7 +222,7 @@ class RowTreatment:
             rows = _within_range(rows)
         n_clipped = 0
         if self.bounded:
-            rows, n_clipped = bound_rows(rows, normalize=self.normalize)
+            rows, n_clipped = _bound_rows(rows, normalize=self.normalize)
         return rows, n_clipped
 
     def split(self) -> "tuple[RowTreatment, Vector | None]":

@@ -15,10 +15,10 @@ from fedpower.data.source import Matrix, Vector
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""
 
-MOST_PENDING = 64
+_MOST_PENDING = 64
 """Rank-one terms that are collected before they are added, as one matrix product."""
 
-PROBE_ROWS = 64
+_PROBE_ROWS = 64
 """Rows of the first block that say where the rest are about."""
 
 FAR = 4.0
@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Origin:
+class _Origin:
     """Where rows are taken about, and the columns' variance there, both read from the first rows."""
 
     point: Vector | None
@@ -75,21 +75,21 @@ class BlockSquares:
         self._whole = shares_blocks(n_features)
         self._gram = np.empty((n_features if self._whole else PANEL, n_features))
 
-    def origin_for(self, block: Matrix) -> Origin:
+    def origin_for(self, block: Matrix) -> _Origin:
         """Return where the rows of a source that begins with this block are taken about.
 
         Bounded rows are taken about 0, which is near them: `privacy.budget.longest_sum` counts on it.
         """
-        rows, _ = self.rows.treat(block[:PROBE_ROWS])
+        rows, _ = self.rows.treat(block[:_PROBE_ROWS])
         with np.errstate(over="ignore", invalid="ignore"):
             mean = self.rows.mean(rows)
             moved = self.rows.about(rows, mean)
             variance = np.einsum("ij,ij->j", moved, moved) / len(rows)
-        origin = Origin(point=None, variance=variance)
+        origin = _Origin(point=None, variance=variance)
         moves = not self._bounded and origin.is_far(mean)
         return replace(origin, point=mean) if moves else origin
 
-    def part(self, block: Matrix, origin: Origin) -> Part:
+    def part(self, block: Matrix, origin: _Origin) -> Part:
         """Return what a block adds; its sums are this object's memory, good until the next call."""
         rows, n_clipped = self.rows.treat(block)
         count = int(rows.shape[0])
@@ -169,7 +169,7 @@ class ScatterSum:
     def _later(self, weight: float, vector: Vector) -> None:
         self._weights.append(weight)
         self._vectors.append(vector)
-        if len(self._weights) >= MOST_PENDING:
+        if len(self._weights) >= _MOST_PENDING:
             self._settle()
 
     def _settle(self) -> None:

@@ -73,7 +73,7 @@ class CsrFileSource(PositionalSource):
                 )
 
 
-MAX_WHOLE_BYTES = 256 * 2**20
+_MAX_WHOLE_BYTES = 256 * 2**20
 """Largest Fortran-ordered member read whole: its rows cannot be streamed out of a zip file."""
 
 
@@ -96,7 +96,7 @@ def _values(stream: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> N
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NpzSource(PositionalSource):
+class _NpzSource(PositionalSource):
     """The rows of one C-ordered array in a ``.npz`` file."""
 
     path: Path
@@ -114,7 +114,7 @@ class NpzSource(PositionalSource):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SparseNpzSource(CsrFileSource):
+class _SparseNpzSource(CsrFileSource):
     """The rows of a CSR matrix saved by SciPy."""
 
     @contextmanager
@@ -165,14 +165,14 @@ def npz_source(path: Path, name: str) -> PositionalSource:
     if header.fortran and header.shape[1] > 1:
         return _whole(path, key, name, header)
     rows, width = header.shape
-    return NpzSource(
+    return _NpzSource(
         name=name, width=width, n_rows=rows, path=path, key=key, wide=is_wide(header.dtype)
     )
 
 
 def _whole(path: Path, key: str, name: str, header: ArrayHeader) -> PositionalSource:
     """Return a Fortran-ordered member read whole, or refuse it when it is large."""
-    if header.n_bytes > MAX_WHOLE_BYTES:
+    if header.n_bytes > _MAX_WHOLE_BYTES:
         raise InputError(
             f"{name} must hold its rows in C order to be read in blocks, got Fortran order; "
             "save np.ascontiguousarray(X), or save it as .npy"
@@ -183,7 +183,7 @@ def _whole(path: Path, key: str, name: str, header: ArrayHeader) -> PositionalSo
     return array_source(values.reshape(rows, width, order="F"), name)
 
 
-def _sparse(path: Path, name: str) -> SparseNpzSource | SparseSource:
+def _sparse(path: Path, name: str) -> _SparseNpzSource | SparseSource:
     """Return the source of a saved sparse matrix; formats other than CSR are read whole."""
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -201,7 +201,7 @@ def _sparse(path: Path, name: str) -> SparseNpzSource | SparseSource:
         require_matrix(name, shape, header.dtype)
     if indptr.size != shape[0] + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise corrupt(name)
-    return SparseNpzSource(
+    return _SparseNpzSource(
         name=name,
         width=shape[1],
         n_rows=shape[0],
@@ -211,12 +211,12 @@ def _sparse(path: Path, name: str) -> SparseNpzSource | SparseSource:
     )
 
 
-MAX_BLOCK_ENTRIES = 2**18
+_MAX_BLOCK_ENTRIES = 2**18
 """Entries parsed at once: a block is cut short when its rows are long."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SvmlightSource(PositionalSource):
+class _SvmlightSource(PositionalSource):
     """The rows of a svmlight file, plain or gzipped."""
 
     path: Path
@@ -251,29 +251,29 @@ class SvmlightSource(PositionalSource):
 
 def svmlight_source(
     path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False
-) -> SvmlightSource:
+) -> _SvmlightSource:
     """Return the source of a svmlight file; without `n_features` a pass finds the width."""
     if n_features is not None:
-        return SvmlightSource(
+        return _SvmlightSource(
             name=name, width=n_features, n_rows=None, path=path, zero_based=zero_based
         )
     largest, rows, entries = -1, 0, 0
-    for counts, places, _ in _parsed(path, name, MAX_BLOCK_ENTRIES):
+    for counts, places, _ in _parsed(path, name, _MAX_BLOCK_ENTRIES):
         largest = max(largest, int(places.max(initial=-1)))
         rows += counts.size
         entries += places.size
     width = largest + 1 if zero_based else max(largest, 0)
     require_shape(name, rows, width)
     share = entries / (rows * width)
-    return SvmlightSource(
+    return _SvmlightSource(
         name=name, width=width, n_rows=rows, path=path, zero_based=zero_based, share=share
     )
 
 
-Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+_Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
 
-def _parsed(path: Path, name: str, max_rows: int) -> Iterator[Parsed]:
+def _parsed(path: Path, name: str, max_rows: int) -> Iterator[_Parsed]:
     """Yield entries per row, indices as written, and values, a bounded number of rows at a time."""
     row = 0
     lines: list[bytes] = []
@@ -288,7 +288,7 @@ def _parsed(path: Path, name: str, max_rows: int) -> Iterator[Parsed]:
                 lines.append(features)
                 counts.append(features.count(b":"))
                 entries += counts[-1]
-                if len(lines) == max_rows or entries >= MAX_BLOCK_ENTRIES:
+                if len(lines) == max_rows or entries >= _MAX_BLOCK_ENTRIES:
                     yield _parse(lines, counts, name, row)
                     row += len(lines)
                     lines, counts, entries = [], [], 0
@@ -317,7 +317,7 @@ def _features(line: bytes) -> bytes | None:
     return rest
 
 
-def _parse(lines: list[bytes], counts: list[int], name: str, first_row: int) -> Parsed:
+def _parse(lines: list[bytes], counts: list[int], name: str, first_row: int) -> _Parsed:
     """Return the lines' numbers, or refuse the first line that is not ``index:value`` pairs."""
     try:
         return _numbers(lines, counts)
@@ -334,7 +334,7 @@ def _parse(lines: list[bytes], counts: list[int], name: str, first_row: int) -> 
         raise
 
 
-def _numbers(lines: list[bytes], counts: list[int]) -> Parsed:
+def _numbers(lines: list[bytes], counts: list[int]) -> _Parsed:
     """Return entries per row, indices and values."""
     pairs = b" ".join(lines).split()
     if any(pair.count(b":") != 1 for pair in pairs):

@@ -29,10 +29,10 @@ StageKind = Literal["octaves", "bins", "means", "norms"]
 STAGES: tuple[StageKind, ...] = ("octaves", "bins", "means", "norms")
 """In the order in which they are asked."""
 
-OCTAVES = 40
+_OCTAVES = 40
 """Cells are told apart by size from 2⁻⁴⁰ to 2⁴⁰; smaller ones count as 0, larger ones as the largest."""
 
-N_OCTAVES = 4 * OCTAVES + 1
+N_OCTAVES = 4 * _OCTAVES + 1
 """Octaves of negative numbers, one place for 0, octaves of positive numbers."""
 
 N_BINS = 16
@@ -47,7 +47,7 @@ NORM_STEPS = 4
 NORM_EDGES = 2.0 ** (np.arange(-12, 17) / NORM_STEPS)
 """Where bins of norms meet, in units of √d."""
 
-N_NORMS = NORM_EDGES.size + 1
+_N_NORMS = NORM_EDGES.size + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +81,7 @@ class Stage:
             "octaves": N_OCTAVES * self.open_columns.size,
             "bins": N_BINS * self.open_columns.size,
             "means": 2 * self.n_features,
-            "norms": N_NORMS,
+            "norms": _N_NORMS,
         }[self.kind]
 
     def tally(self, block: Block) -> Integers:
@@ -111,23 +111,23 @@ class Stage:
             assert self.scale is not None
             moved = (np.clip(rows, self.low, self.high) - self.offset) / self.scale
             norms = np.nan_to_num(row_norms(moved), nan=np.inf) / np.sqrt(self.n_features)
-            return np.bincount(np.searchsorted(NORM_EDGES, norms), minlength=N_NORMS)
+            return np.bincount(np.searchsorted(NORM_EDGES, norms), minlength=_N_NORMS)
 
 
 def octave_of(cells: Matrix) -> Integers:
     """Return the place of each cell among the signed octaves, from 0 for the most negative."""
     _, power = np.frexp(cells)
-    place = np.where(cells == 0, 0, np.clip(power + OCTAVES, 0, 2 * OCTAVES))
-    return np.where(cells < 0, -place, place) + 2 * OCTAVES
+    place = np.where(cells == 0, 0, np.clip(power + _OCTAVES, 0, 2 * _OCTAVES))
+    return np.where(cells < 0, -place, place) + 2 * _OCTAVES
 
 
 def octave_edges(place: int) -> tuple[float, float]:
     """Return where an octave begins and ends; the outermost ones go on without end."""
-    distance = abs(place - 2 * OCTAVES)
+    distance = abs(place - 2 * _OCTAVES)
     if distance == 0:
-        return -(2.0**-OCTAVES), 2.0**-OCTAVES
-    near, far = 2.0 ** (distance - 1 - OCTAVES), 2.0 ** (distance - OCTAVES)
-    return (near, far) if place > 2 * OCTAVES else (-far, -near)
+        return -(2.0**-_OCTAVES), 2.0**-_OCTAVES
+    near, far = 2.0 ** (distance - 1 - _OCTAVES), 2.0 ** (distance - _OCTAVES)
+    return (near, far) if place > 2 * _OCTAVES else (-far, -near)
 
 
 def _counts(places: NDArray[np.generic], n_places: int) -> Integers:

@@ -65,7 +65,7 @@ class NotPlainError(Exception):
 
 
 @runtime_checkable
-class PlainReader(Protocol):
+class _PlainReader(Protocol):
     """A table that may have its rows in a form that is read faster than as record batches."""
 
     def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
@@ -123,7 +123,7 @@ class TableSource:
         """Yield the rows, checked to be finite; row numbers in sentences are the table's."""
         require_block_size(max_rows)
         row = seen = 0
-        if self.group is None and isinstance(self.reader, PlainReader):
+        if self.group is None and isinstance(self.reader, _PlainReader):
             try:
                 for block in self.reader.plain_rows(self.columns, max_rows):
                     seen += len(block)
@@ -144,7 +144,7 @@ class TableSource:
             if rows < past:
                 batch, rows = batch.slice(past - rows), past  # noqa: PLW2901
             if self.group is not None:
-                places = np.flatnonzero(same_as(batch.column(len(self.columns)), self.group.value))
+                places = np.flatnonzero(_same_as(batch.column(len(self.columns)), self.group.value))
                 if places.size == 0:
                     continue
                 rows = row - batch.num_rows + places
@@ -180,11 +180,11 @@ class TableSource:
         block = np.empty((batch.num_rows, self.n_features), order="F")
         for place, column in enumerate(self.columns):
             cells = plain(batch.column(place))
-            if not is_numeric(cells.type):
+            if not _is_numeric(cells.type):
                 first = rows if isinstance(rows, int) else int(rows[0])
                 raise not_a_number(self.name, column, f"type {cells.type}", first)
             block[:, place] = floats(cells)
-            if is_wide_integer(cells.type):
+            if _is_wide_integer(cells.type):
                 require_exact(
                     block[:, place : place + 1], name=self.name, columns=(column,), rows=rows
                 )
@@ -198,14 +198,14 @@ class TableSource:
 
 
 @functools.cache
-def is_wide_integer(kind: Any) -> bool:
+def _is_wide_integer(kind: Any) -> bool:
     """Return whether an Arrow type is of integers of which float64 does not hold all."""
     types = arrow().types
     return bool(types.is_int64(kind) or types.is_uint64(kind))
 
 
 @functools.cache
-def is_numeric(kind: Any) -> bool:
+def _is_numeric(kind: Any) -> bool:
     """Return whether an Arrow type holds numbers; booleans do, and so does a column of nulls."""
     types = arrow().types
     return bool(
@@ -224,7 +224,7 @@ def floats(cells: Any) -> NDArray[np.float64]:
     return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
+def _same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
     """Return which cells equal a scalar of their type; none that is null does."""
     compute = arrow("compute")
     mask = compute.fill_null(compute.equal(plain(cells), value), False)
@@ -248,7 +248,7 @@ def with_key(columns: tuple[str, ...], key: str | None) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ArrowTable:
+class _ArrowTable:
     """An Arrow table as a reader of batches."""
 
     name: str
@@ -269,7 +269,7 @@ class ArrowTable:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PandasFrame:
+class _PandasFrame:
     """A pandas data frame as a reader of batches; its index is not a column."""
 
     name: str
@@ -317,10 +317,10 @@ class PandasFrame:
 
 def table_reader(data: Any, name: str | None = None) -> TableReader | None:
     """Return the reader of a data frame or of what exports itself as an Arrow table; else None."""
-    if is_pandas(data):
-        return frame_reader(data, name or "the data frame")
+    if _is_pandas(data):
+        return _frame_reader(data, name or "the data frame")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return arrow_reader(data, name or "the table")
+        return _arrow_reader(data, name or "the table")
     return None
 
 
@@ -329,14 +329,14 @@ def table_source(reader: TableReader, kind: type[TableSource] = TableSource) -> 
     return kind(name=reader.name, reader=reader, columns=reader.columns, n_rows=reader.n_rows)
 
 
-def frame_reader(frame: Any, name: str) -> PandasFrame:
+def _frame_reader(frame: Any, name: str) -> _PandasFrame:
     """Return a data frame's reader; column labels become strings."""
     columns = tuple(str(label) for label in frame.columns)
     require_distinct(name, columns)
-    return PandasFrame(name=name, columns=columns, frame=frame)
+    return _PandasFrame(name=name, columns=columns, frame=frame)
 
 
-def arrow_reader(data: Any, name: str) -> ArrowTable:
+def _arrow_reader(data: Any, name: str) -> _ArrowTable:
     """Return the reader of an Arrow table, record batch, or object with ``__arrow_c_stream__``."""
     pa = arrow()
     if isinstance(data, pa.RecordBatchReader):
@@ -346,7 +346,7 @@ def arrow_reader(data: Any, name: str) -> ArrowTable:
         )
     table = _table_of(data, name)
     require_distinct(name, table.column_names)
-    return ArrowTable(name=name, columns=feature_names(table.schema), table=table)
+    return _ArrowTable(name=name, columns=feature_names(table.schema), table=table)
 
 
 def _table_of(data: Any, name: str) -> Any:
@@ -369,7 +369,7 @@ def feature_names(schema: Any) -> tuple[str, ...]:
     return tuple(column for column in schema.names if column not in index)
 
 
-def is_pandas(data: Any) -> bool:
+def _is_pandas(data: Any) -> bool:
     """Whether the object is a pandas data frame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)

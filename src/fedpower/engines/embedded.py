@@ -48,7 +48,7 @@ OnRows = Callable[[str, int, int | None], None]
 """Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
 
 
-USUAL_STEPS = 20
+_USUAL_STEPS = 20
 """How often rows are taken to be multiplied where a run ends when it has converged."""
 
 
@@ -157,7 +157,7 @@ def read_for(
         sources,
         treatment,
         rank=study.iteration_rank,
-        steps=steps or study.n_steps or USUAL_STEPS,
+        steps=steps or study.n_steps or _USUAL_STEPS,
         private=study.is_private,
         on_lattice=study.noise == "moment",
         **how,

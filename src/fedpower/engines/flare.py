@@ -62,11 +62,11 @@ def failed() -> Shareable:
 LOOK_S = 0.05
 """How often FLARE and this controller look for something to do."""
 
-MOST_ANSWER_BYTES = 2**31
+_MOST_ANSWER_BYTES = 2**31
 """An answer larger than this is no answer."""
 
 
-class EndedOutsideError(Exception):
+class _EndedOutsideError(Exception):
     """FLARE was told to end the job."""
 
 
@@ -127,7 +127,7 @@ class CoordinatorController(Controller):
             reason, again = str(error), isinstance(error, ProtocolError) and coordinator is not None
             refused = isinstance(error, RefusedError)
             self.log_error(fl_ctx, reason)
-        except EndedOutsideError:
+        except _EndedOutsideError:
             reason = "the job was ended from outside"
         self.close(coordinator, reason, again=again, refused=refused)
 
@@ -197,7 +197,7 @@ class _Tasks:
         while True:
             answers_may_come = self._look()
             if self._abort_signal.triggered:
-                raise EndedOutsideError
+                raise _EndedOutsideError
             left = over - time.monotonic() if answers_may_come else 0.0
             try:
                 name, result = self._controller._arrived.get(timeout=max(0.0, min(LOOK_S, left)))
@@ -226,7 +226,7 @@ class _Tasks:
         if result.get_return_code() != ReturnCode.OK or KEY not in result:
             return self._unreadable(name, "an answer must hold a message, got none")
         try:
-            answer = unwrapped(result, most_bytes=MOST_ANSWER_BYTES)
+            answer = unwrapped(result, most_bytes=_MOST_ANSWER_BYTES)
         except ProtocolError as error:
             return self._unreadable(name, str(error))
         if answer.silo != name:  # the certificate says who it is

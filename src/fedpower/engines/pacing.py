@@ -45,7 +45,7 @@ class Pace:
         return max(0.0, min(ends)) if ends else None
 
 
-class Carrier(Protocol):
+class _Carrier(Protocol):
     """Carries questions to silos, all at once, and what comes back."""
 
     def send(self, question: Message) -> None:
@@ -58,7 +58,7 @@ class Carrier(Protocol):
         """Wait for none of what was sent: the round is over."""
 
 
-def paced(carrier: Carrier, coordinator: Coordinator, pace: Pace) -> Ask:
+def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Ask:
     """Return what asks silos through a carrier, for as long as ``pace`` gives a round."""
 
     def ask(questions: tuple[Message, ...]) -> Asking:

@@ -31,25 +31,25 @@ from fedpower.protocol.weights import costly_sentence, costly_silos
 
 Array = NDArray[np.float64]
 
-N_REHEARSALS = 5
+_N_REHEARSALS = 5
 """Of columns up to 200; 3 up to 500 and 1 beyond, where one takes seconds and varies less."""
 
-MOST_COLUMNS = 1024
+_MOST_COLUMNS = 1024
 """The widest spectrum that is rehearsed in ``moment`` mode as it is, its noise being a d×d matrix."""
 
 TRACE = 1.0
 """The most that eigenvalues of rows of norm at most 1 add up to."""
 
-CLEARLY = 0.9
+_CLEARLY = 0.9
 """One way is told to be better than another where its error is predicted below this share of it."""
 
-NEAR_ENOUGH = 1.02
+_NEAR_ENOUGH = 1.02
 """Bisection ends where what is enough is at most so many times what is not."""
 
-MOST_EPSILON = 20.0
+_MOST_EPSILON = 20.0
 """A larger ε, which promises next to nothing, is not looked for."""
 
-MOST_TIMES = 2.0**20
+_MOST_TIMES = 2.0**20
 """More rows than so many times those at hand are not looked for."""
 
 MADE_UP_ROWS = 64
@@ -106,7 +106,7 @@ class Needed:
     error
         The sin θ_k that is wanted.
     epsilon
-        The least ε with these rows; None where `MOST_EPSILON` is not enough.
+        The least ε with these rows; None where `_MOST_EPSILON` is not enough.
     n_rows
         The fewest rows with this ε, in silos of the same shares; None where a million times those at
         hand are not enough.
@@ -195,7 +195,7 @@ def plan(
     if error is not None:
         _check_wanted(error, parameters)
     if n_rehearsals is None:
-        n_rehearsals = N_REHEARSALS if n_features <= 200 else 3 if n_features <= 500 else 1
+        n_rehearsals = _N_REHEARSALS if n_features <= 200 else 3 if n_features <= 500 else 1
     named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
     values = None if spectrum is None else full_spectrum(spectrum, n_features)
     if isinstance(
@@ -475,8 +475,8 @@ def _needed(
         return float(np.median([run.error for run in tried if run is not None])) <= wanted
 
     given, n_rows = float(parameters.epsilon), int(facts["n_rows"])
-    epsilon = _least(lambda each: enough(each, 1.0), SMALLEST_EPSILON, MOST_EPSILON)
-    times = _least(lambda each: enough(given, each), 2.0 / n_rows, MOST_TIMES)
+    epsilon = _least(lambda each: enough(each, 1.0), SMALLEST_EPSILON, _MOST_EPSILON)
+    times = _least(lambda each: enough(given, each), 2.0 / n_rows, _MOST_TIMES)
     least = None if epsilon is None else _rounded_up(epsilon)
     rows = None if times is None else int(_rounded_up(n_rows * times))
     return Needed(
@@ -494,11 +494,11 @@ def _in_words(
     here, at = f"with these {n_rows:,} rows", f"at epsilon={given:g}"
     if epsilon is None and rows is None:
         return (
-            f"{aim}, neither epsilon={MOST_EPSILON:g} {here} nor a million times as many would do"
+            f"{aim}, neither epsilon={_MOST_EPSILON:g} {here} nor a million times as many would do"
         )
     if epsilon is None:
         return (
-            f"{aim}, not even epsilon={MOST_EPSILON:g} would do {here}; about {rows:,} rows would be "
+            f"{aim}, not even epsilon={_MOST_EPSILON:g} would do {here}; about {rows:,} rows would be "
             f"needed {at}"
         )
     more = "" if rows is None else f", or about {rows:,} rows {at}"
@@ -511,7 +511,7 @@ def _least(enough: Callable[[float], bool], low: float, high: float) -> float | 
         return None
     if enough(low):
         return low
-    while high > low * NEAR_ENOUGH:
+    while high > low * _NEAR_ENOUGH:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
@@ -549,7 +549,7 @@ def _narrowed(
     Symmetric noise turns an eigenvector by its column, of norm σ√(d/2), and reaches to σ√(2d): fewer
     columns with σ larger by √(d/d') are turned as much. Bytes are counted up to all columns.
     """
-    d, fewer = study.n_features, MOST_COLUMNS
+    d, fewer = study.n_features, _MOST_COLUMNS
     wider = math.sqrt(d / fewer)
     width = min(study.iteration_rank, fewer)
     narrow = replace(study, columns=None, n_features=fewer, iteration_rank=width)
@@ -588,7 +588,7 @@ def _better_way(ways: Sequence[Way]) -> list[str]:
         if way.error is not None and way.aggregation == taken.aggregation
     ]
     error, best = min(rivals, key=lambda each: each[0])
-    if error >= CLEARLY * taken.error:
+    if error >= _CLEARLY * taken.error:
         return []
     return [
         Sentence(
@@ -628,7 +628,7 @@ def _identities(parameters: Parameters, names: Iterable[str]) -> dict[str, str]:
 
 
 def _too_wide(study: Study) -> bool:
-    return study.noise == "moment" and study.n_features > MOST_COLUMNS
+    return study.noise == "moment" and study.n_features > _MOST_COLUMNS
 
 
 def _median(counts: list[int]) -> int | None:

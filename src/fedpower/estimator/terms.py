@@ -40,7 +40,7 @@ from fedpower.report.causes import cause_of_noise
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.result import Result
 
-DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
+_DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
     "every": "constant",
     "decaying": "linear",
     "halving": "halving",
@@ -146,14 +146,14 @@ def prepares(parameters: Parameters) -> bool:
     )
 
 
-def standardizes(parameters: Parameters, study: Study) -> bool:
+def _standardizes(parameters: Parameters, study: Study) -> bool:
     """Return whether columns are brought to variance 1: as asked for, or where they were prepared."""
     if parameters.standardize is not None:
         return bool(parameters.standardize)
     return bool(study.preparation) or parameters.codebook is not None
 
 
-BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
+_BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
 
 
 def treatment_of(
@@ -191,7 +191,7 @@ def treatment_of(
     found = RowTreatment(
         center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0
     )
-    return found, BOUND_READ
+    return found, _BOUND_READ
 
 
 def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
@@ -275,7 +275,7 @@ def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[st
                 warnings.warn(same_rows(known, name), UserWarning, stacklevel=4)
 
 
-def rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
+def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
     """Return k, a fraction of variance or "noise", as asked for; refuse what ``noise`` cannot tell."""
     asked = parameters.n_components
     most = n_features if n_rows is None else min(n_rows, n_features)
@@ -341,7 +341,7 @@ def build_study(
             n_rows=n_rows,
         )
     noise = noise_of(parameters, n_features)
-    rank = rank_of(parameters, n_rows, n_features, noise)
+    rank = _rank_of(parameters, n_rows, n_features, noise)
     n_steps = parameters.n_steps
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
@@ -395,10 +395,10 @@ def build_study(
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
         weights=parameters.weights,
-        **secure_terms(parameters, noise, identities or {}, attempts),
+        **_secure_terms(parameters, noise, identities or {}, attempts),
         **prepared,
     )
-    choice = solver_of(parameters, study, rank)
+    choice = _solver_of(parameters, study, rank)
     return study, settings_of(parameters, study, choice, rank=rank, n_steps=n_steps), choice
 
 
@@ -408,7 +408,7 @@ def _roster(sizes: Mapping[str, int | None]) -> str:
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
-def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
+def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
     """Return the solver, chosen or as asked for; what contradicts it is refused."""
     given = parameters.paper_settings
     if study.noise == "step":
@@ -428,7 +428,7 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         )
     if study.noise == "moment" and not isinstance(rank, int):
         return _whole_spectrum(parameters, rank, given)
-    if standardizes(parameters, study):
+    if _standardizes(parameters, study):
         return _whole_moment(parameters, study, given)
     if parameters.solver == "auto":
         return choose_solver(
@@ -500,7 +500,7 @@ def settings_of(
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
     if study.aggregation == "secure":
-        return SecureSettings(study=study, rank=rank, standardize=standardizes(parameters, study))
+        return SecureSettings(study=study, rank=rank, standardize=_standardizes(parameters, study))
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features,
@@ -509,7 +509,7 @@ def settings_of(
             weights=study.weights,
             preparation=study if study.preparation else None,
             mean_weight=study.mean_weight,
-            standardize=standardizes(parameters, study),
+            standardize=_standardizes(parameters, study),
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":
@@ -535,7 +535,7 @@ def settings_of(
         n_features=study.n_features,
         rank=rank,
         iteration_rank=study.iteration_rank,
-        schedule=schedule_of(parameters),
+        schedule=_schedule_of(parameters),
         n_steps=n_steps,
         tol=0.0 if study.noise in ("step", "paper") else float(parameters.tol),
         floor=noise_floor(study),
@@ -581,15 +581,15 @@ def _delta(parameters: Parameters, n_rows: int | None) -> float:
     return default_delta(n_rows)
 
 
-def schedule_of(parameters: Parameters) -> Schedule:
+def _schedule_of(parameters: Parameters) -> Schedule:
     """Return the schedule of rounds."""
     schedule = parameters.schedule
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, str):
-        if schedule not in DECAYS:
+        if schedule not in _DECAYS:
             raise InputError(_SCHEDULE.format(got=repr(schedule)))
-        return Schedule(local_steps=parameters.local_steps, decay=DECAYS[schedule])
+        return Schedule(local_steps=parameters.local_steps, decay=_DECAYS[schedule])
     try:
         if isinstance(schedule, Iterator):
             raise TypeError("an iterator is used up by the first look at it")
@@ -600,7 +600,7 @@ def schedule_of(parameters: Parameters) -> Schedule:
         raise InputError(_SCHEDULE.format(got=repr(schedule))) from error
 
 
-def secure_terms(
+def _secure_terms(
     parameters: Parameters, noise: str, identities: Mapping[str, str], attempts: int
 ) -> dict[str, Any]:
     """Return the terms that a study with a secure sum has beyond others; none for a plain one."""
@@ -613,7 +613,7 @@ def secure_terms(
                 advice="they share the noise of a secure sum",
             )
         return {}
-    check_compatible(parameters, noise)
+    _check_compatible(parameters, noise)
     least = len(identities) if parameters.min_silos is None else int(parameters.min_silos)
     if not parameters.colluders < least <= len(identities):
         raise InputError(
@@ -632,7 +632,7 @@ def secure_terms(
     }
 
 
-def check_compatible(parameters: Parameters, noise: str) -> None:
+def _check_compatible(parameters: Parameters, noise: str) -> None:
     """Refuse what a secure sum cannot go with, each with the reason."""
     if not parameters.is_private:
         raise InputError(

@@ -25,7 +25,7 @@ from fedpower.protocol.study import NoiseMode, Study
 
 Array = NDArray[np.float64]
 
-TARGET = "silo-1"
+_TARGET = "silo-1"
 RUN = "attack"
 
 
@@ -85,7 +85,7 @@ def overhear(
                 answer = silos[question.silo].answer(question)
                 asked, answered = question.body, answer.body
                 if (
-                    question.silo == TARGET
+                    question.silo == _TARGET
                     and isinstance(asked, AskSteps)
                     and isinstance(answered, LocalSteps)
                 ):
@@ -141,7 +141,7 @@ MODES: tuple[Literal["paper", "step", "moment"], ...] = ("paper", "step", "momen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttackResult:
+class _AttackResult:
     """How well the attack did in one mode, over seeds.
 
     Attributes
@@ -178,7 +178,7 @@ def attack(
     seeds: Sequence[int] = range(15),
     source: NoiseSource | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-) -> list[AttackResult]:
+) -> list[_AttackResult]:
     """Return how well the attack does without noise, and in every mode at every ε.
 
     Parameters
@@ -212,7 +212,7 @@ def attack(
                 on_progress(done, len(cases) * len(seeds))
         errors, cosines = zip(*outcomes, strict=True)
         results.append(
-            AttackResult(
+            _AttackResult(
                 mode=mode,
                 epsilon=epsilon,
                 error=float(np.median(errors)),
@@ -295,7 +295,7 @@ def _relative_error(guess: Array, exact: Array) -> float:
 
 
 def draw_attack(
-    results: Sequence[AttackResult], path: Path, setting: AttackSetting | None = None
+    results: Sequence[_AttackResult], path: Path, setting: AttackSetting | None = None
 ) -> None:
     """Write the picture of ``results`` to a file of the format its name says.
 
@@ -320,7 +320,7 @@ def draw_attack(
             ) from error
 
 
-def _draw(figure: Any, results: Sequence[AttackResult], setting: AttackSetting) -> None:
+def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting) -> None:
     left, right = figure.subplots(1, 2)
     (exact,) = [each for each in results if each.mode == "none"]
     for mode in MODES:

@@ -20,9 +20,9 @@ from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import PREPARED, Study
 
-DEFAULT_ROWS = 50
+_DEFAULT_ROWS = 50
 
-AuditMode = NoiseMode | Literal["secure", "prepared"]
+_AuditMode = NoiseMode | Literal["secure", "prepared"]
 """A noise mode; ``secure``: the noise of `moment` that silos of a secure sum share; or ``prepared``:
 private preparation and the moment after it.
 """
@@ -54,7 +54,7 @@ class AuditReport:
         How long the runs took.
     """
 
-    mode: AuditMode
+    mode: _AuditMode
     center: bool
     n_steps: int
     n_rows: int
@@ -97,12 +97,12 @@ class AuditReport:
 
 
 def audit_mode(
-    mode: AuditMode,
+    mode: _AuditMode,
     *,
     epsilon: float,
     delta: float,
     n_runs: int,
-    n_rows: int = DEFAULT_ROWS,
+    n_rows: int = _DEFAULT_ROWS,
     n_features: int = 3,
     n_steps: int = 10,
     iteration_rank: int = 2,
@@ -187,7 +187,7 @@ def audit_mode(
 
 
 def control_factor(
-    mode: AuditMode, *, epsilon: float, delta: float, n_steps: int, of_needed: float = 0.5
+    mode: _AuditMode, *, epsilon: float, delta: float, n_steps: int, of_needed: float = 0.5
 ) -> float:
     """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed.
 
@@ -204,11 +204,11 @@ def control_factor(
         return of_needed
     study = _study(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
     promised = budget_for(study)
-    return of_needed * study_mu(promised, DEFAULT_ROWS) / mu_of(epsilon, delta)
+    return of_needed * study_mu(promised, _DEFAULT_ROWS) / mu_of(epsilon, delta)
 
 
 def _study(
-    mode: AuditMode,
+    mode: _AuditMode,
     *,
     epsilon: float,
     delta: float,
@@ -244,7 +244,7 @@ def _study(
 
 
 def _calibrated_for(
-    mode: AuditMode, epsilon: float, delta: float, noise_factor: float, n_steps: int
+    mode: _AuditMode, epsilon: float, delta: float, noise_factor: float, n_steps: int
 ) -> float:
     """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``.
 

@@ -90,9 +90,9 @@ class Model(ABC):
             for start in range(0, len(rows), max_rows):
                 yield rows[start : start + max_rows]
 
-    def source(self, silo: int) -> "SimulatedRows":
+    def source(self, silo: int) -> "_SimulatedRows":
         """Return one silo's rows as a source that an estimator can read."""
-        return SimulatedRows(
+        return _SimulatedRows(
             name=f"simulated silo {silo + 1}",
             width=self.n_features,
             n_rows=self.sizes[silo],
@@ -111,7 +111,7 @@ class Model(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SimulatedRows(PositionalSource):
+class _SimulatedRows(PositionalSource):
     """One silo of a model as a source of rows."""
 
     model: Model
@@ -122,13 +122,13 @@ class SimulatedRows(PositionalSource):
         return self.model.blocks(self.silo, max_rows)
 
 
-def truth_generator(seed: int) -> np.random.Generator:
+def _truth_generator(seed: int) -> np.random.Generator:
     """Return the random numbers that the truth is drawn from."""
     at_least("seed", seed, 0)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
 
-def equal_sizes(n_rows: int, n_silos: int) -> tuple[int, ...]:
+def _equal_sizes(n_rows: int, n_silos: int) -> tuple[int, ...]:
     """Return the sizes of silos that share rows as equally as can be."""
     at_least("n_silos", n_silos, 1)
     if n_rows < n_silos:
@@ -138,7 +138,7 @@ def equal_sizes(n_rows: int, n_silos: int) -> tuple[int, ...]:
     return tuple((n_rows + place) // n_silos for place in reversed(range(n_silos)))
 
 
-def given_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+def _given_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     """Return the sizes asked for, checked."""
     if not sizes:
         raise InputError("sizes must name at least one silo, got none; give each silo's rows")
@@ -159,7 +159,7 @@ def read_only(array: Array) -> Array:
     return array
 
 
-CHUNK_VALUES = 2**19
+_CHUNK_VALUES = 2**19
 """Random numbers drawn at once (4 MiB); fixed, so that rows do not depend on how they are read."""
 
 TILE_NODES = 128
@@ -190,7 +190,7 @@ class SpikedCovariance(Model):
         """Yield x = Uz + σg, with k + d standard normals (z, g) per row."""
         rng, left = self.generator(silo), self.sizes[silo]
         width = self.rank + self.n_features
-        most = max(1, CHUNK_VALUES // width)
+        most = max(1, _CHUNK_VALUES // width)
         while left:
             drawn = rng.standard_normal((min(most, left), width))
             rows = drawn[:, self.rank :] * self.noise
@@ -200,7 +200,7 @@ class SpikedCovariance(Model):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StochasticBlock(Model):
+class _StochasticBlock(Model):
     """Adjacency matrices of networks on the same nodes, one network a silo [FP §5, Model II].
 
     Attributes
@@ -289,9 +289,9 @@ def spiked_covariance(
         )
     if not (np.isfinite(noise) and noise >= 0):
         raise InputError(f"noise must be a finite number of at least 0, got {noise}; 0.6 is usual")
-    rng = truth_generator(seed)
+    rng = _truth_generator(seed)
     return SpikedCovariance(
-        sizes=equal_sizes(n_rows, n_silos) if sizes is None else given_sizes(sizes),
+        sizes=_equal_sizes(n_rows, n_silos) if sizes is None else _given_sizes(sizes),
         n_features=n_features,
         rank=rank,
         basis=read_only(orth(rng.normal(0.5, 1.0, (n_features, rank)))),
@@ -311,7 +311,7 @@ def stochastic_block(
     strengths: Sequence[float] = (0.8, 0.6),
     normalize: bool = True,
     seed: int,
-) -> StochasticBlock:
+) -> _StochasticBlock:
     """Return Model II, by default with the paper's numbers: 0.8W, then 0.6W [FP §5]."""
     at_least("n_silos", n_silos, 1)
     at_least("n_communities", n_communities, 1)
@@ -325,9 +325,9 @@ def stochastic_block(
                 f"an edge's probability must lie between 0 and 1, got {chance:g}; "
                 "change within, between or strengths"
             )
-    truth_generator(seed)
+    _truth_generator(seed)
     indicators = np.eye(n_communities)[_communities(n_nodes, n_communities)]
-    return StochasticBlock(
+    return _StochasticBlock(
         sizes=(n_nodes,) * n_silos,
         n_features=n_nodes,
         rank=n_communities,

@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 Format = Literal["npy", "parquet", "csv"]
 FORMATS: tuple[Format, ...] = ("npy", "parquet", "csv")
 
-GROUP_BYTES = 32 * 2**20
+_GROUP_BYTES = 32 * 2**20
 """Size of a Parquet row group: readers hold what describes every group, so there must not be many."""
 
 
@@ -118,7 +118,7 @@ def _write_npy(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -
 
 
 def _write_parquet(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
-    group_rows = max(1, GROUP_BYTES // (8 * model.n_features))
+    group_rows = max(1, _GROUP_BYTES // (8 * model.n_features))
     group: list[Any] = []
     with pyarrow.parquet.ParquetWriter(path, _schema(model), use_dictionary=False) as writer:
         for block in blocks:

@@ -29,7 +29,7 @@ from fedpower.protocol.driving import Answers
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import KeyGone
 
-RUN_ID = re.compile(r"[0-9a-f]{16}")
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class StudyController(CoordinatorController):
@@ -43,7 +43,7 @@ class StudyController(CoordinatorController):
 
     def __init__(self, run: str) -> None:
         super().__init__()
-        if not isinstance(run, str) or not RUN_ID.fullmatch(run):
+        if not isinstance(run, str) or not _RUN_ID.fullmatch(run):
             raise InputError(
                 f"a run must be named by 16 hexadecimal digits, got {run!r}; let `fedpower run` name it"
             )

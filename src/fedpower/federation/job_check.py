@@ -20,7 +20,7 @@ from fedpower.federation import policy
 
 logger = logging.getLogger(__name__)
 
-SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
+_SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 """FLARE's files with the submitter's signature and certificate, which it checks itself."""
 
 
@@ -51,7 +51,7 @@ def problem_with(app_data: bytes) -> str | None:
     expected = policy.job("", "")[f"app/{place}"]
     try:
         with zipfile.ZipFile(io.BytesIO(app_data)) as archive:
-            names = {name for name in archive.namelist() if not name.endswith(("/", *SIGNATURES))}
+            names = {name for name in archive.namelist() if not name.endswith(("/", *_SIGNATURES))}
             found = json.loads(archive.read(place)) if place in names else None
     except (zipfile.BadZipFile, ValueError, OSError, TypeError):
         return "a job must be an archive of fedpower's files, got something else"

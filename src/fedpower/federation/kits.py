@@ -42,7 +42,7 @@ SILO_FILE = "silo.toml"
 NEXT_KEY = "next.key"
 """A key whose certificate has not come yet."""
 
-SILO_TEMPLATE = """\
+_SILO_TEMPLATE = """\
 # This organisation's own terms. Nothing in here leaves it, and nobody else can change it.
 silo = "{name}"
 
@@ -313,5 +313,5 @@ def _furnish(kit: Path, study: StudyFile, party: str) -> None:
     else:
         policy.write_silo_policy(kit)
         if not (kit / SILO_FILE).exists():
-            text = SILO_TEMPLATE.format(name=party, digest=study.digest)
+            text = _SILO_TEMPLATE.format(name=party, digest=study.digest)
             write_private(kit / SILO_FILE, text)

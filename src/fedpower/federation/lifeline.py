@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-LIFELINE = "FEDPOWER_LIFELINE"
+_LIFELINE = "FEDPOWER_LIFELINE"
 """Tells a process which of its file descriptors is the reading end."""
 
 
@@ -33,7 +33,7 @@ def start_process(
     return subprocess.Popen(  # noqa: S603 (our own interpreter)
         command,
         cwd=cwd,
-        env={**environment, LIFELINE: str(end)},
+        env={**environment, _LIFELINE: str(end)},
         pass_fds=(end,),
         start_new_session=True,
         **streams,
@@ -47,7 +47,7 @@ def hold_on() -> None:
     it otherwise.
     """
     try:
-        end = int(os.environ.pop(LIFELINE, ""))
+        end = int(os.environ.pop(_LIFELINE, ""))
         os.set_inheritable(end, False)
     except (ValueError, OSError):
         raise SystemExit(

@@ -22,7 +22,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.roll import Identity
 
 MADE_UP_ROWS = 1000
-IDENTITY = "identity.pem"
+_IDENTITY = "identity.pem"
 LEDGER_CAP = (1e3, 1e-3)
 """A rehearsal's ledgers are thrown away with it; they must not be what stops it."""
 
@@ -45,14 +45,14 @@ class LocalFederation:
         text = folder / "study.toml"
         keys = {name: Identity.new() for name in study.identities}
         public = {name: key.public for name, key in keys.items()}
-        text.write_text(moved(study, "localhost", free_port(), public), encoding="utf-8")
+        text.write_text(moved(study, "localhost", _free_port(), public), encoding="utf-8")
         self.study = read_study(text)
         self.folder = folder
         self.kits = folder / "kits"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         make_kits(self.study, self.kits)
         for name, key in keys.items():
-            key.save(self.kits / name / IDENTITY)
+            key.save(self.kits / name / _IDENTITY)
         for name, path in data.items():
             self.write_silo(name, path)
         self.silos = tuple(data)
@@ -79,7 +79,7 @@ class LocalFederation:
             "ledger": {"path": f"{name}.ledger", "epsilon": epsilon, "delta": delta},
         }
         if self.study.identities:
-            own["identity"] = {"path": IDENTITY}
+            own["identity"] = {"path": _IDENTITY}
         (self.kits / name / SILO_FILE).write_text(rendered(own), encoding="utf-8")
         self.make_ledger(name)
 
@@ -156,7 +156,7 @@ def rehearsal_data(
     return found
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """Return a port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

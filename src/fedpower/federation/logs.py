@@ -2,7 +2,7 @@
 
 import logging
 
-ASKED_IN_VAIN = ("STP=app_command", "no app command func for topic fedpower.")
+_ASKED_IN_VAIN = ("STP=app_command", "no app command func for topic fedpower.")
 """In lines about a runner that asks how far a job is, before it runs or after: that is no news."""
 
 
@@ -13,5 +13,5 @@ class ForOperators(logging.Filter):
         """Return whether a line is shown."""
         ours = record.name.startswith("fedpower") or "Study" in record.name
         message = record.getMessage()
-        asked_in_vain = any(words in message for words in ASKED_IN_VAIN)
+        asked_in_vain = any(words in message for words in _ASKED_IN_VAIN)
         return ours or (record.levelno >= logging.WARNING and not asked_in_vain)

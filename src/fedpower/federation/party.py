@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from fedpower.federation.lifeline import end_group, hold_on
 
-UNREACHED_S = 60.0
+_UNREACHED_S = 60.0
 """A job whose party took no connection for so many seconds ends."""
 
 LOOK_S, AGAIN_S = 15.0, 5.0
@@ -25,7 +25,7 @@ LOOK_S, AGAIN_S = 15.0, 5.0
 logger = logging.getLogger("fedpower.federation.party")  # it runs as __main__
 
 
-def party_address(words: Sequence[str]) -> tuple[str, int] | None:
+def _party_address(words: Sequence[str]) -> tuple[str, int] | None:
     """Return where the party of a job listens, of the words of its command; None for a party's own."""
     for option, value in pairwise(words):
         if option in ("-p", "--parent_url"):
@@ -35,7 +35,7 @@ def party_address(words: Sequence[str]) -> tuple[str, int] | None:
     return None
 
 
-def end_when_unreached(address: tuple[str, int], *, within: float = UNREACHED_S) -> None:
+def end_when_unreached(address: tuple[str, int], *, within: float = _UNREACHED_S) -> None:
     """End this process once its party has taken no connection for ``within`` seconds."""
     threading.Thread(target=_look, args=(address, within), name="reach", daemon=True).start()
 
@@ -59,7 +59,7 @@ def main() -> None:
     hold_on()
     os.umask(0o077)  # FLARE's logs, stores and job folders are nobody else's to read
     module, sys.argv = sys.argv[1], sys.argv[1:]
-    address = party_address(sys.argv)
+    address = _party_address(sys.argv)
     if address is not None:
         end_when_unreached(address)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

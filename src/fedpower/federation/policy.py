@@ -13,11 +13,11 @@ from fedpower.federation.private_files import private_folder, write_private
 CONTROLLER = "fedpower.federation.apps.StudyController"
 EXECUTOR = "fedpower.federation.apps.StudySilo"
 JOB_CHECK = "fedpower.federation.job_check.JobCheck"
-LAUNCHER = "fedpower.federation.launcher"
+_LAUNCHER = "fedpower.federation.launcher"
 ROLE = "lead"
 """FLARE's name for someone who may submit jobs and look after their own, and no more."""
 
-SILO_RIGHTS = {"submit_job": "any"}
+_SILO_RIGHTS = {"submit_job": "any"}
 """At a silo: run the study's own job. Not: bring code, see logs or statistics, run commands."""
 
 COORDINATOR_RIGHTS = {
@@ -43,13 +43,13 @@ def write_silo_policy(kit: Path) -> None:
             *_resource_components(),
             {
                 "id": "process_launcher",
-                "path": f"{LAUNCHER}.SiloJobs",
+                "path": f"{_LAUNCHER}.SiloJobs",
                 "args": {},
             },
             {"id": "app_deployer", "path": JOB_CHECK, "args": {}},
         ],
     }
-    _write(kit, resources, SILO_RIGHTS)
+    _write(kit, resources, _SILO_RIGHTS)
 
 
 def write_coordinator_policy(kit: Path) -> None:
@@ -92,7 +92,7 @@ def write_coordinator_policy(kit: Path) -> None:
             {"id": "job_store", "path": store},
             {
                 "id": "process_launcher",
-                "path": f"{LAUNCHER}.CoordinatorJobs",
+                "path": f"{_LAUNCHER}.CoordinatorJobs",
                 "args": {},
             },
         ],

@@ -18,7 +18,7 @@ from fedpower.federation.silo_file import read_silo
 MOST_RESTARTS, WITHIN_S = 5, 300.0
 """A process that fails so often within so many seconds is not started again."""
 
-STOP_S = 10.0
+_STOP_S = 10.0
 _APPS = "nvflare.private.fed.app"
 
 
@@ -121,7 +121,7 @@ def stop(child: subprocess.Popen[bytes]) -> None:
         except ProcessLookupError:
             break
         try:
-            child.wait(STOP_S)
+            child.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             continue
     child.wait()

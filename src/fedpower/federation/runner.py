@@ -23,7 +23,7 @@ from fedpower.federation.study_file import StudyFile
 
 logger = logging.getLogger(__name__)
 
-CONNECT_S = 10.0
+_CONNECT_S = 10.0
 
 
 class CoordinatorLostError(ProtocolError):
@@ -154,7 +154,7 @@ class CoordinatorSession:
 
 
 @contextlib.contextmanager
-def open_session(kit: Path, *, patience: float = CONNECT_S) -> Iterator[CoordinatorSession]:
+def open_session(kit: Path, *, patience: float = _CONNECT_S) -> Iterator[CoordinatorSession]:
     """Give a session with the coordinator; refuse in one sentence where there is none to be had.
 
     Parameters
@@ -173,7 +173,7 @@ def open_session(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Coordina
     ends = time.monotonic() + patience
     while True:
         try:
-            session = new_secure_session(USER, str(kit), timeout=CONNECT_S)
+            session = new_secure_session(USER, str(kit), timeout=_CONNECT_S)
             break
         except Exception as error:
             if time.monotonic() >= ends:
@@ -189,7 +189,7 @@ def open_session(kit: Path, *, patience: float = CONNECT_S) -> Iterator[Coordina
 
 
 LOOK_S = 0.5
-MOST_JOBS = 20
+_MOST_JOBS = 20
 """So many jobs in a row without an end of the run, and something else is wrong."""
 
 START_S = 120.0
@@ -199,7 +199,7 @@ SILENCE_S = 120.0
 """How long a job that began may say nothing before it is taken for lost."""
 
 LAST_RUN = "last_run.json"
-TURNED_AWAY = "FINISHED:FAILED_TO_RUN"
+_TURNED_AWAY = "FINISHED:FAILED_TO_RUN"
 """FLARE's word for a job that could not be deployed."""
 
 
@@ -240,7 +240,7 @@ class Runner:
             Take up the last run of this study instead of beginning one.
         """
         run = self._resumed() if resume else self._begun()
-        for _ in range(MOST_JOBS):
+        for _ in range(_MOST_JOBS):
             with tempfile.TemporaryDirectory() as scratch:
                 ended = self._one_job(run, Path(scratch))
                 state = ended.state or {}
@@ -251,7 +251,7 @@ class Runner:
                     return state
             self._consider(state)
         raise ProtocolError(
-            f"a run must end within {MOST_JOBS} jobs, got none that did; look into the coordinator's log"
+            f"a run must end within {_MOST_JOBS} jobs, got none that did; look into the coordinator's log"
         )
 
     def _one_job(self, run: str, scratch: Path) -> Ended:
@@ -302,7 +302,7 @@ class Runner:
         heard, begun, asked = time.monotonic(), False, False
         while True:
             status = session.status(job)
-            if status == TURNED_AWAY:
+            if status == _TURNED_AWAY:
                 raise ProtocolError(
                     "a job must be let in by the silos, got it turned away; their logs say why: see that "
                     "every party runs the same version of fedpower, then run again with --resume"

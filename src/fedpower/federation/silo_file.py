@@ -32,13 +32,13 @@ QUERY: Keys = {
     "drop": list,
     "extra_columns": str,
 }
-NOT_ASKED = ("name", "version", "drop", "extra_columns")
+_NOT_ASKED = ("name", "version", "drop", "extra_columns")
 """Keys of ``[data]`` that say nothing about how a query is put."""
 
 LEDGER: Keys = {"path": str, "epsilon": NUMBER, "delta": NUMBER}
 AGREES: Keys = {"study": str, "epsilon": NUMBER, "delta": NUMBER, "min_silos": int}
 CAP = ("epsilon", "delta")
-HASH = re.compile(r"[0-9a-f]{64}")
+_HASH = re.compile(r"[0-9a-f]{64}")
 """A study's hash: all of it, for another study with the same beginning can be found by trying."""
 
 
@@ -92,7 +92,7 @@ class SiloFile:
 
     def _check_hash(self, study: StudyFile) -> None:
         agreed = self.agrees.get("study", study.digest)
-        if not HASH.fullmatch(agreed):
+        if not _HASH.fullmatch(agreed):
             raise ProtocolError(
                 f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {agreed!r}; "
                 "compare the whole hash with the other parties and paste "
@@ -128,7 +128,7 @@ class SiloFile:
         """Return the silo's rows with the study's columns, in its order."""
         name = f"the data of silo {self.name!r}"
         if "query" in self.data:
-            asked = {key: value for key, value in self.data.items() if key not in NOT_ASKED}
+            asked = {key: value for key, value in self.data.items() if key not in _NOT_ASKED}
             found: Any = open_query(asked, name=name, folder=self.path.parent)
         else:
             found = self.path.parent / self.data["path"]

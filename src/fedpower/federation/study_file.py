@@ -20,7 +20,7 @@ from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
 
 NUMBER = (int, float)
-SPOKEN: dict[object, str] = {
+_SPOKEN: dict[object, str] = {
     str: "text in quotes",
     int: "a whole number",
     float: "a number with a decimal point",
@@ -60,17 +60,17 @@ def check_keys(where: str, table: Mapping[str, Any], keys: Keys, needed: tuple[s
         kind = keys[name]
         allowed = kind if isinstance(kind, tuple) and kind is not NUMBER else (kind,)
         if not any(_is(value, each) for each in allowed):
-            spoken = " or ".join(SPOKEN[each] for each in allowed)
+            spoken = " or ".join(_SPOKEN[each] for each in allowed)
             raise InputError(f"{name} in {where} must be {spoken}, got {value!r}; change it")
     for name in needed:
         if name not in table:
             raise InputError(f"{where} must have {name!r}, got none; add it")
 
 
-def as_toml(value: Any) -> str:
+def _as_toml(value: Any) -> str:
     """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
     if isinstance(value, list):
-        return f"[{', '.join(as_toml(each) for each in value)}]"
+        return f"[{', '.join(_as_toml(each) for each in value)}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -83,14 +83,14 @@ def _is(value: object, kind: Any) -> bool:
 
 
 FORMAT = "fedpower-study/1"
-PORT = 8002
+_PORT = 8002
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Names of studies and silos: they become those of folders, certificates and hosts."""
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
-HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
+_HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 
-NOT_PARAMETERS: dict[str, Keys] = {
+_NOT_PARAMETERS: dict[str, Keys] = {
     "columns": {"names": list, "center": list},
     "privacy": {"attempts": int},
     "rounds": {"grace": NUMBER},
@@ -113,7 +113,7 @@ KINDS: Keys = {
 }
 """Of parameters whose values alone do not say what a file may give."""
 
-SECTIONS = (
+_SECTIONS = (
     "columns",
     "rows",
     "components",
@@ -129,11 +129,11 @@ SECTIONS = (
 
 def _tables() -> dict[str, Keys]:
     """Return the tables of a study file with their keys, those of the parameters among them."""
-    found: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
+    found: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
     for name, spec in SPECS.items():
         if spec.section is not None:
             found[spec.section][name] = _kind(name)
-    for section, keys in NOT_PARAMETERS.items():
+    for section, keys in _NOT_PARAMETERS.items():
         found[section] |= keys
     return dict(found)
 
@@ -147,7 +147,7 @@ def _kind(name: str) -> object:
 
 
 TABLES = _tables()
-NEEDED = {
+_NEEDED = {
     "columns": ("names",),
     "components": ("n_components",),
     "privacy": ("epsilon",),
@@ -155,10 +155,10 @@ NEEDED = {
     "silos": ("names",),
     "coordinator": ("host",),
 }
-PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
+_PARAMETERS = ("rows", "components", "privacy", "solver", "rounds")
 """Tables whose keys are parameters of FedPCA, but for those that only a network needs."""
 
-FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind is NUMBER}
+_FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind is NUMBER}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,10 +266,10 @@ def rendered(content: Mapping[str, Any]) -> str:
     """Return the text of a TOML file with this content: numbers, texts, lists of them, tables."""
     in_order = dict.fromkeys((*TABLES, *content))  # a study's in the order of the reference
     tables = [key for key in in_order if isinstance(content.get(key), Mapping)]
-    lines = [f"{key} = {as_toml(value)}" for key, value in content.items() if key not in tables]
+    lines = [f"{key} = {_as_toml(value)}" for key, value in content.items() if key not in tables]
     for table in tables:
         lines += ["", f"[{table}]"]
-        lines += [f"{key} = {as_toml(value)}" for key, value in content[table].items()]
+        lines += [f"{key} = {_as_toml(value)}" for key, value in content[table].items()]
     return "\n".join(lines) + "\n"
 
 
@@ -293,12 +293,12 @@ def read_study(path: Path) -> StudyFile:
         f"the study file {path}",
         content,
         {"name": str, **dict.fromkeys(TABLES, dict)},
-        ("name", *NEEDED),
+        ("name", *_NEEDED),
     )
     for table, keys in TABLES.items():
         where = f"[{table}] of {path}"
         known = dict.fromkeys(content["silos"]["names"], str) if table == "identities" else keys
-        check_keys(where, content.get(table, {}), known, NEEDED.get(table, ()))
+        check_keys(where, content.get(table, {}), known, _NEEDED.get(table, ()))
     columns = _names("columns", content["columns"]["names"])
     silos = _names("silos", content["silos"]["names"])
     for name in (content["name"], *silos):
@@ -307,7 +307,7 @@ def read_study(path: Path) -> StudyFile:
                 "names of studies and silos must be lower-case letters, digits and inner dashes, "
                 f"63 at most, got {name!r}; rename it"
             )
-    given = {key: value for table in PARAMETERS for key, value in content.get(table, {}).items()}
+    given = {key: value for table in _PARAMETERS for key, value in content.get(table, {}).items()}
     public = {key: value for key, value in content["columns"].items() if key != "names"}
     if "center" in given and "center" in public:
         raise InputError(
@@ -336,7 +336,7 @@ def read_study(path: Path) -> StudyFile:
         grace=None if grace is None else float(grace),
         attempts=attempts,
         host=content["coordinator"]["host"],
-        port=content["coordinator"].get("port", PORT),
+        port=content["coordinator"].get("port", _PORT),
         content=content,
     )
     _check(study)
@@ -353,7 +353,7 @@ def _meant(key: str, value: Any) -> Any:
                 f"{key} in [columns] must be a list of numbers, got {value!r}; give one a column"
             )
         return [float(each) for each in value]
-    return float(value) if key in FLOATS else value
+    return float(value) if key in _FLOATS else value
 
 
 def _check(study: StudyFile) -> None:
@@ -397,7 +397,7 @@ def _check(study: StudyFile) -> None:
         )
     if not 1 <= study.port <= 65535:
         raise InputError(f"port must lie between 1 and 65535, got {study.port}; choose one")
-    if not HOST.fullmatch(study.host):
+    if not _HOST.fullmatch(study.host):
         raise InputError(
             f"host must be a host name or an address, got {study.host!r}; give the coordinator's"
         )

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-ORTHONORMAL_TOLERANCE = 1e-6
+_ORTHONORMAL_TOLERANCE = 1e-6
 """How far from the identity ``ZᵀZ`` may be, entry by entry, for ``Z`` to count as orthonormal."""
 
 TALL = 8192
 """From so many rows on, what can be had from the small matrix YᵀY is: Y is read once and not r times."""
 
-SAFE_GRAM = 1e-10
+_SAFE_GRAM = 1e-10
 """The least eigenvalue of YᵀY, its columns made unit ones, from which Cholesky's factor is trusted."""
 
-NEARLY_ORTHOGONAL = 0.1
+_NEARLY_ORTHOGONAL = 0.1
 """The same, from which one pass leaves columns orthonormal to 1e-14 or so."""
 
 
@@ -50,7 +50,7 @@ def _cholesky_qr(product: Array) -> Array | None:
     if inverse is None:
         return None
     basis = product @ inverse
-    if least > NEARLY_ORTHOGONAL:
+    if least > _NEARLY_ORTHOGONAL:
         return basis
     again, _ = _inverse_triangle(basis)
     if again is None:
@@ -72,7 +72,7 @@ def _inverse_triangle(columns: Array) -> tuple[Array | None, float]:
         unit = gram / np.outer(lengths, lengths)
     in_range = (lengths > 1e-140) & (lengths < 1e140)
     least = float(np.linalg.eigvalsh(unit)[0]) if in_range.all() else 0.0
-    if least < SAFE_GRAM:
+    if least < _SAFE_GRAM:
         return None, least
     upper = np.linalg.cholesky(unit).T
     inverse = scipy.linalg.solve_triangular(upper, np.eye(len(unit)))
@@ -89,7 +89,7 @@ def spectral_norm(matrix: Array) -> float:
     return float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix)[-1]))
 
 
-def is_orthonormal(basis: Array, tolerance: float = ORTHONORMAL_TOLERANCE) -> bool:
+def is_orthonormal(basis: Array, tolerance: float = _ORTHONORMAL_TOLERANCE) -> bool:
     """Return whether the columns of ``basis`` are finite and orthonormal to ``tolerance``."""
     if not np.isfinite(basis).all():
         return False

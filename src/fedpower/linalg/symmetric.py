@@ -56,7 +56,7 @@ def fix_signs(vectors: Array) -> Array:
     return vectors * signs
 
 
-EPS = float(np.finfo(np.float64).eps)
+_EPS = float(np.finfo(np.float64).eps)
 
 DEPENDENT = 1e-7
 """Unit directions closer to the span of the others than this bring nothing new."""
@@ -86,7 +86,7 @@ def moment_factor(rows: Array) -> Array:
     the same. Eigenvalues that are rounding beside the largest are left out.
     """
     values, left = np.linalg.eigh(rows @ rows.T / len(rows))
-    kept = values > len(rows) * EPS * max(float(values[-1]), 0.0)
+    kept = values > len(rows) * _EPS * max(float(values[-1]), 0.0)
     return np.ascontiguousarray((left[:, kept][:, ::-1].T @ rows) / np.sqrt(len(rows)))
 
 
@@ -113,7 +113,7 @@ def pairs_of_factors(factors: Sequence[Array], n_pairs: int | None) -> tuple[Arr
         else [max(len(stacked) - n_pairs, 0), len(stacked) - 1],
     )
     if n_pairs is None:
-        n_pairs = max(1, int(np.count_nonzero(values > len(values) * EPS * values[-1])))
+        n_pairs = max(1, int(np.count_nonzero(values > len(values) * _EPS * values[-1])))
     basis = np.zeros((stacked.shape[1], n_pairs))
     found = stacked.T @ left[:, ::-1][:, :n_pairs]
     basis[:, : found.shape[1]] = found
@@ -125,7 +125,7 @@ def pairs_of_factors(factors: Sequence[Array], n_pairs: int | None) -> tuple[Arr
 
 def rounding_level(values: Array, n_features: int) -> float:
     """Return d·eps·max|θ|: a residual this small says that nothing is left to find."""
-    return n_features * EPS * float(np.abs(values).max(initial=0.0))
+    return n_features * _EPS * float(np.abs(values).max(initial=0.0))
 
 
 def product_noise(basis: Array, product: Array) -> float:

@@ -18,7 +18,7 @@ from fedpower.privacy.sensitivity import (
     summary_size,
 )
 
-LARGEST_EPSILON = 60.0
+_LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
 
 SMALLEST_EPSILON = 1e-4
@@ -26,7 +26,7 @@ SMALLEST_EPSILON = 1e-4
 
 FREE_ORDER_ROWS = 2 * 2**16
 PANEL_ROWS = 128
-CENTRING = 10
+_CENTRING = 10
 
 
 MOMENT = "moment"
@@ -107,13 +107,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         # Root finders take milliseconds: found once, not at every release.
-        if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
+        if not SMALLEST_EPSILON <= self.epsilon <= _LARGEST_EPSILON:
             what = "larger one promises nothing"
             if self.epsilon < SMALLEST_EPSILON:
                 what = "smaller one leaves nothing but noise"
             raise InputError.about(
                 "epsilon",
-                must=f"be from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, or inf for no privacy",
+                must=f"be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf for no privacy",
                 got=f"{self.epsilon:g}",
                 advice=f"a {what}",
             )
@@ -263,7 +263,7 @@ class Budget:
 
         The trace beside a product of r columns is at most as far off as a column of its own.
         """
-        longest = CENTRING * longest_sum(n_rows, self.n_features)
+        longest = _CENTRING * longest_sum(n_rows, self.n_features)
         return rounding_slack(n_rows, self.n_features, iteration_rank=columns, longest_sum=longest)
 
 
@@ -277,7 +277,7 @@ def longest_sum(n_rows: int, n_features: int) -> int:
     at least 128 on average (fewer only where 128 rows are more than 64 MiB), a block is multiplied in
     panels of 128 rows or more, and panels and blocks are added up one by one.
 
-    `CENTRING` times it goes into `rounding_slack`, whose theorem is about plain sums: the data layer
+    `_CENTRING` times it goes into `rounding_slack`, whose theorem is about plain sums: the data layer
     takes rows about the first block's mean, merges blocks' means and scatters, and shifts back.
     Proof of the factor. Rows have norm ≤ 1, so rows about that mean have norm ≤ 2 and any computed
     mean of them is off by at most 2γ_L. The scatter about the blocks' means sums to at most s: off by

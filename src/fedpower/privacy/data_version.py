@@ -15,7 +15,7 @@ from fedpower.errors import InputError, Sentence
 DEFAULT_VERSION = "1"
 """What rows are called whose operator declared nothing."""
 
-LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ THIS_FIT = BookedAs(key="", name="this fit")
 
 def is_label(text: str) -> bool:
     """Return whether a text may name a version or a data set: it is shown to others as it is."""
-    return LABEL.fullmatch(text) is not None
+    return _LABEL.fullmatch(text) is not None
 
 
 def check_label(what: str, text: object) -> None:

@@ -96,7 +96,7 @@ class CapChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class _Account:
     """A cap (epsilon, delta) and what was charged to it: mu = √Σμ_j², slack = Σ slack_delta."""
 
     epsilon: float
@@ -138,7 +138,7 @@ class Account:
         return _epsilon(mu, self.delta)
 
 
-def overspending(account: Account, silo: str | None, mu: float, slack: float) -> str:
+def _overspending(account: _Account, silo: str | None, mu: float, slack: float) -> str:
     """Return the sentence that refuses a release; following its advice is always allowed."""
     left = replace(account, slack=account.slack + slack).left
     shown = rounded_down(left, 3)
@@ -153,7 +153,7 @@ def overspending(account: Account, silo: str | None, mu: float, slack: float) ->
     )
 
 
-def checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
+def _checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
     """Return a cap as floats, or refuse it."""
     epsilon, delta = float(epsilon), float(delta)
     if not 0 < epsilon < math.inf:
@@ -164,7 +164,7 @@ def checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
     return epsilon, check_delta(delta)
 
 
-def checked_charge(mu: float, slack_delta: float) -> tuple[float, float]:
+def _checked_charge(mu: float, slack_delta: float) -> tuple[float, float]:
     """Return a charge as floats, or refuse it."""
     mu, slack_delta = float(mu), float(slack_delta) + 0.0  # SQLite keeps no -0.0
     if not 0 < mu < math.inf:
@@ -177,7 +177,7 @@ def checked_charge(mu: float, slack_delta: float) -> tuple[float, float]:
     return mu, slack_delta
 
 
-def check_text(name: str, text: str) -> None:
+def _check_text(name: str, text: str) -> None:
     """Refuse a name that is empty or would spoil a one-line message."""
     if not (text and text.isprintable()):
         raise InputError(f"{name} must be printable text on one line, got {text!a}; name it anew")
@@ -219,7 +219,7 @@ def _round_up(value: float, digits: int = 3) -> str:
     return f"{math.ceil(value / step * (1 - 1e-12)) * step:.{digits}g}"
 
 
-BOOKED_BY_ROWS = re.compile(r"[0-9a-f]{64}/([0-9a-f]{16})")
+_BOOKED_BY_ROWS = re.compile(r"[0-9a-f]{64}/([0-9a-f]{16})")
 """How releases were booked before data had versions: a study, and digits of the rows' fingerprint."""
 
 
@@ -263,13 +263,13 @@ class Ledger:
         Only one that is ``for_experiments`` takes releases whose noise is seeded, and says so ever after.
         """
         if silo is not None:
-            check_text("silo", silo)
+            _check_text("silo", silo)
         if data_set is not None:
             check_label("the name of a data set", data_set)
         store = Store.create(
             Path(path),
             silo,
-            checked_cap(epsilon, delta),
+            _checked_cap(epsilon, delta),
             data_set,
             for_experiments=for_experiments,
         )
@@ -299,10 +299,10 @@ class Ledger:
     ) -> Self:
         """Return a ledger without a file, for a single fit: it forgets when the process ends."""
         if silo is not None:
-            check_text("silo", silo)
+            _check_text("silo", silo)
         if data_set is not None:
             check_label("the name of a data set", data_set)
-        return cls(MemoryStore(silo, checked_cap(epsilon, delta), data_set))
+        return cls(MemoryStore(silo, _checked_cap(epsilon, delta), data_set))
 
     def __enter__(self) -> Self:
         return self
@@ -363,8 +363,8 @@ class Ledger:
             The file cannot be written or does not hold what it held; nothing left.
         """
         for name, text in (("key", key), ("purpose", purpose), ("study", study)):
-            check_text(name, text)
-        mu, slack_delta = checked_charge(mu, slack_delta)
+            _check_text(name, text)
+        mu, slack_delta = _checked_charge(mu, slack_delta)
         with self._store.transaction("IMMEDIATE"):
             if data is not None:
                 self._identify(data)
@@ -374,7 +374,7 @@ class Ledger:
                 return kept
             account = self._account()
             if not account.charged(mu, slack_delta).holds:
-                raise BudgetError(overspending(account, self.silo, mu, slack_delta))
+                raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
             self._check_study(study, mu, study_mu)
             sent = payload()
             if not isinstance(sent, bytes):
@@ -416,7 +416,7 @@ class Ledger:
             known = self._store.charges(study)
             account = self._account()
         if not known and not account.charged(mu, slack_delta).holds:
-            raise BudgetError(overspending(account, self.silo, mu, slack_delta))
+            raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
 
     @property
     def cap(self) -> tuple[float, float]:
@@ -458,7 +458,7 @@ class Ledger:
         """Return what one release of (epsilon, the cap's delta) would do; charges nothing."""
         with self._store.transaction("DEFERRED"):
             account = self._account()
-        after = account.charged(mu_of(*checked_cap(epsilon, account.delta)))
+        after = account.charged(mu_of(*_checked_cap(epsilon, account.delta)))
         return Forecast(fits=after.holds, spent=after.spent, left=after.left)
 
     def entries(self) -> list[Entry]:
@@ -467,7 +467,7 @@ class Ledger:
             cap = self.cap_changes()[-1]
             rows = self._store.releases()
         entries = []
-        account = Account(epsilon=cap.epsilon, delta=cap.delta)
+        account = _Account(epsilon=cap.epsilon, delta=cap.delta)
         for seq, time, key, purpose, study, mu, slack_delta in rows:
             alone = replace(account, mu=mu, slack=slack_delta)
             account = account.charged(mu, slack_delta)
@@ -492,9 +492,9 @@ class Ledger:
         A cap below what is spent is allowed: nothing is left then. After a rise the guarantee
         is that of the higher cap.
         """
-        epsilon, delta = checked_cap(epsilon, delta)
+        epsilon, delta = _checked_cap(epsilon, delta)
         if reason:
-            check_text("reason", reason)
+            _check_text("reason", reason)
         with self._store.transaction("IMMEDIATE"):
             self._store.append("cap", epsilon, delta, reason)
 
@@ -566,7 +566,7 @@ class Ledger:
 
     def _booked_by_rows(self) -> set[str]:
         """Return the digits of fingerprints under which releases were booked before data had versions."""
-        found = (BOOKED_BY_ROWS.fullmatch(study) for study in self._store.studies())
+        found = (_BOOKED_BY_ROWS.fullmatch(study) for study in self._store.studies())
         return {each[1] for each in found if each}
 
     def _check_study(self, study: str, mu: float, most: float | None) -> None:
@@ -581,13 +581,13 @@ class Ledger:
                 "agree on a new study"
             )
 
-    def _account(self) -> Account:
+    def _account(self) -> _Account:
         """Return the present cap and all charges; call it inside a transaction."""
         _, _, epsilon, delta, _ = self._store.caps()[-1]
         charges = self._store.charges()
         mu = math.hypot(*(charge[0] for charge in charges))
         slack = math.fsum(charge[1] for charge in charges)
-        return Account(epsilon=epsilon, delta=delta, mu=mu, slack=slack)
+        return _Account(epsilon=epsilon, delta=delta, mu=mu, slack=slack)
 
     def _kept(self, key: str, purpose: str, study: str, mu: float) -> bytes | None:
         """Return the bytes kept for a key, None when there are none."""

@@ -14,11 +14,11 @@ from typing import Any, Literal, Self
 
 from fedpower.errors import LedgerError
 
-APPLICATION_ID = 0x66706C67  # "fplg"
+_APPLICATION_ID = 0x66706C67  # "fplg"
 SCHEMA_VERSION = 2
-BUSY_TIMEOUT_S = 60.0
+_BUSY_TIMEOUT_S = 60.0
 
-VERSIONS = """
+_VERSIONS = """
 CREATE TABLE version (
     seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
     name TEXT NOT NULL, columns TEXT NOT NULL, fingerprint TEXT NOT NULL,
@@ -44,24 +44,24 @@ CREATE TRIGGER cap_keeps BEFORE UPDATE ON cap BEGIN SELECT RAISE(ABORT, 'append 
 CREATE TRIGGER cap_stays BEFORE DELETE ON cap BEGIN SELECT RAISE(ABORT, 'append only'); END;
 CREATE TRIGGER release_keeps BEFORE UPDATE ON release BEGIN SELECT RAISE(ABORT, 'append only'); END;
 CREATE TRIGGER release_stays BEFORE DELETE ON release BEGIN SELECT RAISE(ABORT, 'append only'); END;
-{VERSIONS}
-PRAGMA application_id = {APPLICATION_ID};
+{_VERSIONS}
+PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION}
 """
-FROM_SCHEMA_1 = f"""
+_FROM_SCHEMA_1 = f"""
 ALTER TABLE silo ADD COLUMN data_set TEXT;
 ALTER TABLE silo ADD COLUMN for_experiments INTEGER NOT NULL DEFAULT 0;
-{VERSIONS}
+{_VERSIONS}
 PRAGMA user_version = {SCHEMA_VERSION}
 """
 """What a ledger lacks that was made before data had versions."""
 
-SEALED = {
+_SEALED = {
     "cap": "seq, time, epsilon, delta, reason",
     "release": "seq, time, key, purpose, study, mu, slack_delta, sha256",
     "version": "seq, time, name, columns, fingerprint",
 }
-REFUSALS = {
+_REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
     sqlite3.SQLITE_READONLY: "must stay in place and writable but is not; check where it is",
     sqlite3.SQLITE_READONLY_ROLLBACK: "must be at rest to be looked at but a change to it was cut "
@@ -73,47 +73,47 @@ REFUSALS = {
 }
 
 
-def seal_of(previous: str, fields: object) -> str:
+def _seal_of(previous: str, fields: object) -> str:
     """Return the seal of a row: the SHA-256 of the seal before it and of its columns."""
     return hashlib.sha256((previous + json.dumps(fields, default=repr)).encode()).hexdigest()
 
 
-def uri_of(path: Path, *, writes: bool = True) -> str:
+def _uri_of(path: Path, *, writes: bool = True) -> str:
     """Return how SQLite is told to open a file and never to make one."""
     return f"{path.resolve().as_uri()}?mode={'rw' if writes else 'ro'}"
 
 
-def check_file(path: Path) -> None:
+def _check_file(path: Path) -> None:
     """Refuse what is not a private, writable file before SQLite touches it."""
-    check_private(path)
-    if not is_writable(path):
+    _check_private(path)
+    if not _is_writable(path):
         raise LedgerError(
             f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner"
         )
-    if not has_writable_folder(path):
+    if not _has_writable_folder(path):
         raise LedgerError(
             f"the folder of ledger {path} must be writable (for its journal) but is not; "
             "move the ledger or change the folder's permissions"
         )
 
 
-def is_writable(path: Path) -> bool:
+def _is_writable(path: Path) -> bool:
     """Return whether this user may change the file."""
     return bool(path.stat().st_mode & 0o200) and os.access(path, os.R_OK | os.W_OK)
 
 
-def has_writable_folder(path: Path) -> bool:
+def _has_writable_folder(path: Path) -> bool:
     """Return whether this user may make a journal beside the file."""
     return os.access(path.resolve().parent, os.W_OK | os.X_OK)
 
 
-def journal_of(path: Path) -> Path:
+def _journal_of(path: Path) -> Path:
     """Return where SQLite keeps what undoes a change that was cut off."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}-journal")
 
 
-def check_private(path: Path) -> None:
+def _check_private(path: Path) -> None:
     """Refuse what is not a private file with something in it, that this user may read."""
     try:
         info = path.stat()
@@ -159,7 +159,7 @@ class Store:
         self._lock = threading.RLock()
         try:
             self._db = sqlite3.connect(
-                target, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None,
+                target, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None,
                 check_same_thread=False,
             )  # fmt: skip
         except sqlite3.Error as error:
@@ -190,7 +190,7 @@ class Store:
             ) from None
         os.fchmod(handle, 0o600)  # whatever the umask took away
         os.close(handle)
-        store = cls(uri_of(path), str(path), path)
+        store = cls(_uri_of(path), str(path), path)
         try:
             store._be_durable()
             store._initialise(silo, cap, data_set, for_experiments=for_experiments)
@@ -203,8 +203,8 @@ class Store:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Return the store in an existing file, checked from end to end and brought up to date."""
-        check_file(path)
-        store = cls(uri_of(path), str(path), path)
+        _check_file(path)
+        store = cls(_uri_of(path), str(path), path)
         try:
             store._check_kind()
             store._be_durable()
@@ -224,10 +224,10 @@ class Store:
         by whoever may. Never ``immutable``: that would read past locks and journals, and a half-written
         file as if it were whole.
         """
-        check_private(path)
-        if journal_of(path).exists() and is_writable(path) and has_writable_folder(path):
+        _check_private(path)
+        if _journal_of(path).exists() and _is_writable(path) and _has_writable_folder(path):
             return cls.open(path)
-        store = cls(uri_of(path, writes=False), str(path), path)
+        store = cls(_uri_of(path, writes=False), str(path), path)
         try:
             store._check_kind()
             store.check()
@@ -279,10 +279,10 @@ class Store:
 
     def append(self, table: Table, *fields: object) -> None:
         """Add one sealed row; the payload of a release comes last and is sealed by its digest."""
-        n_sealed = SEALED[table].count(",") - 1
+        n_sealed = _SEALED[table].count(",") - 1
         last, previous = self.last(table)
         sealed = (last + 1, datetime.now(UTC).isoformat(), *fields[:n_sealed])
-        row = (*sealed, seal_of(previous, sealed), *fields[n_sealed:])
+        row = (*sealed, _seal_of(previous, sealed), *fields[n_sealed:])
         self.query(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
 
     def last(self, table: Table) -> tuple[int, str]:
@@ -294,13 +294,13 @@ class Store:
         """Refuse a file whose pages or whose seals do not fit together."""
         with self.transaction("DEFERRED"):
             sound = self.query("PRAGMA quick_check(1)") == [("ok",)] and self._is_whole()
-            for table, columns in SEALED.items() if sound else ():
+            for table, columns in _SEALED.items() if sound else ():
                 if table == "version" and self._schema == 1:
                     continue
                 previous = ""
                 rows = self.query(f"SELECT {columns}, seal FROM {table} ORDER BY seq")  # noqa: S608
                 for seq, (*fields, seal) in enumerate(rows, start=1):
-                    sound = sound and fields[0] == seq and seal == seal_of(previous, fields)
+                    sound = sound and fields[0] == seq and seal == _seal_of(previous, fields)
                     previous = seal
                 sound = sound and (table != "cap" or bool(rows))
             if not sound or len(self.query("SELECT name FROM silo")) != 1:
@@ -389,7 +389,7 @@ class Store:
             return
         with self.transaction("IMMEDIATE"):
             if self._schema == 1:  # another process may have been faster
-                self._run(FROM_SCHEMA_1)
+                self._run(_FROM_SCHEMA_1)
 
     def _run(self, script: str) -> None:
         for statement in script.split(";\n"):
@@ -433,7 +433,7 @@ class Store:
         application, version = (
             self.query(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version")
         )
-        if application != APPLICATION_ID:
+        if application != _APPLICATION_ID:
             raise LedgerError(
                 f"{self.label} must be a fedpower ledger but is another kind of database; "
                 "check the path"
@@ -454,7 +454,7 @@ class Store:
         if isinstance(error, sqlite3.ProgrammingError):
             return LedgerError(f"ledger {self.label} must be open but was closed; open it again")
         code = getattr(error, "sqlite_errorcode", 0)
-        refusal = REFUSALS.get(code, REFUSALS.get(code & 0xFF))
+        refusal = _REFUSALS.get(code, _REFUSALS.get(code & 0xFF))
         if refusal is None:
             return self._damaged()
         return LedgerError(f"ledger {self.label} {refusal} (nothing left the silo)")
@@ -513,10 +513,10 @@ class MemoryStore:
 
     def append(self, table: Table, *fields: object) -> None:
         """Add one sealed row, as a file has it."""
-        n_sealed = SEALED[table].count(",") - 1
+        n_sealed = _SEALED[table].count(",") - 1
         last, previous = self.last(table)
         sealed = (last + 1, datetime.now(UTC).isoformat(), *fields[:n_sealed])
-        row = (*sealed, seal_of(previous, sealed), *fields[n_sealed:])
+        row = (*sealed, _seal_of(previous, sealed), *fields[n_sealed:])
         self._rows[table].append(row)
         if table == "release":
             self._by_key[str(row[2])] = row
@@ -525,7 +525,7 @@ class MemoryStore:
         """Return the number and the seal of a table's last row: (0, "") when it is empty."""
         self._check()
         rows = self._rows[table]
-        return (len(rows), str(rows[-1][SEALED[table].count(",") + 1])) if rows else (0, "")
+        return (len(rows), str(rows[-1][_SEALED[table].count(",") + 1])) if rows else (0, "")
 
     def owner(self) -> tuple[str | None, str | None]:
         """Return the silo and the data set that the ledger belongs to, None where it is not said."""

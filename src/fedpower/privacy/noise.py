@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
 
-MAX_SCALE = 2**32 - 1
+_MAX_SCALE = 2**32 - 1
 """The largest `scale` whose products fit in 64 bits; `lattice` keeps to it."""
 
 WIDEST_SCALE = 2**58
@@ -193,7 +193,7 @@ def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
     distance = probability - u * 2.0**-64
     accepted = distance > 0
 
-    whole, open_ended = (_product if scale <= MAX_SCALE else _wide_product)(x, scale)
+    whole, open_ended = (_product if scale <= _MAX_SCALE else _wide_product)(x, scale)
     rounded = k * scale + whole
     doubtful = (np.abs(distance) < _DOUBT) | open_ended
     for i in np.flatnonzero(doubtful):
@@ -276,7 +276,7 @@ _LARGEST_INTEGER = 2.0**61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lattice:
+class _Lattice:
     """The multiples of `spacing`, and noise of `scale` steps for a release of `sensitivity`.
 
     Attributes
@@ -299,7 +299,9 @@ class Lattice:
         return self.scale * self.spacing
 
 
-def lattice_for_multiplier(multiplier: float, *, sensitivity: float, n_coordinates: int) -> Lattice:
+def lattice_for_multiplier(
+    multiplier: float, *, sensitivity: float, n_coordinates: int
+) -> _Lattice:
     """Return the lattice whose noise is at least `multiplier` times the *quantised* sensitivity.
 
     Neighbours and norm are those of `sensitivity`, a Euclidean bound Δ on N coordinates.
@@ -318,7 +320,7 @@ def lattice_for_multiplier(multiplier: float, *, sensitivity: float, n_coordinat
     return _lattice(spacing, scale, sensitivity, n_coordinates)
 
 
-def lattice_for_std(std: float, *, sensitivity: float, n_coordinates: int) -> Lattice:
+def lattice_for_std(std: float, *, sensitivity: float, n_coordinates: int) -> _Lattice:
     """Return the lattice whose noise is `std`, rounded up to a step of a relative 2⁻³⁰."""
     _check_noise("std", std)
     spacing = _spacing(std)
@@ -342,14 +344,14 @@ def _spacing(std: float) -> float:
     return math.ldexp(1.0, math.frexp(std)[1] - 1 - BITS)
 
 
-def _lattice(spacing: float, scale: int, sensitivity: float, n_coordinates: int) -> Lattice:
-    if scale > MAX_SCALE:
+def _lattice(spacing: float, scale: int, sensitivity: float, n_coordinates: int) -> _Lattice:
+    if scale > _MAX_SCALE:
         raise InputError(
             f"quantising {n_coordinates} numbers must not double the noise, got {scale} lattice "
             "steps; release fewer numbers or ask for a larger epsilon"
         )
     total = sensitivity + spacing * math.sqrt(n_coordinates)
-    return Lattice(spacing=spacing, scale=scale, sensitivity=total * (1 + 2.0**-50))
+    return _Lattice(spacing=spacing, scale=scale, sensitivity=total * (1 + 2.0**-50))
 
 
 def _check_noise(name: str, value: float) -> None:
@@ -440,7 +442,7 @@ def perturb(
 
 def _lattice_for(
     n_coordinates: int, sensitivity: float, multiplier: float | None, std: float | None
-) -> Lattice | None:
+) -> _Lattice | None:
     if (multiplier is None) == (std is None):
         raise InputError("one of multiplier and std must be given, got both or none; pass one")
     if multiplier == 0 or std == 0:

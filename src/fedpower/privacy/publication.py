@@ -25,9 +25,9 @@ SHARE = 2.0**-7
 STEPS = 22
 """That noise is between 2²² and 2²³ lattice steps wide."""
 
-LARGEST_SUM = 2.0**61  # what `quantise` allows
+_LARGEST_SUM = 2.0**61  # what `quantise` allows
 LARGEST_DRAW = 14.0  # where `gaussian_integers` ends
-UNIT_ROUNDOFF = 2.0**-53
+_UNIT_ROUNDOFF = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +137,11 @@ def smoothing(
     scale = math.ceil(SHARE * std / spacing)
     widest = max(budget.std(count) for count in rows)
     largest = (1.0 + 20.0 * widest * math.sqrt(d)) ** 2
-    if 4.0 * largest / spacing + LARGEST_DRAW * scale > LARGEST_SUM:
+    if 4.0 * largest / spacing + LARGEST_DRAW * scale > _LARGEST_SUM:
         return None
     rounded = sum(weight * whole_step(budget, count) for weight, count in pairs)
     roundings = math.sqrt(size) * (2 * m + 32) + 2 * (d + m + 32)
-    off = 0.5 * (rounded + math.sqrt(size) * spacing) + 4.0 * largest * roundings * UNIT_ROUNDOFF
+    off = 0.5 * (rounded + math.sqrt(size) * spacing) + 4.0 * largest * roundings * _UNIT_ROUNDOFF
     alone = max(weight * budget.sensitivity(count) for weight, count in pairs) / std
     mu = math.hypot(alone, 2.0 * off / (scale * spacing)) * (1 + 2.0**-40)
     return Smoothing(spacing=spacing, scale=scale, error=off, mu=mu)

@@ -4,8 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-UNIT = "one row of one silo"
-NEIGHBOURS = "data sets that differ in the content of one row (replace-one); row counts are public"
+_UNIT = "one row of one silo"
+_NEIGHBOURS = "data sets that differ in the content of one row (replace-one); row counts are public"
 ASSUMPTIONS = (
     "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself",
     "every row counts for one person; somebody with several rows is protected for each of them only",
@@ -69,8 +69,8 @@ class PrivacyStatement:
         record["asked_epsilon"] = _finite(self.asked_epsilon)
         return {
             "private": self.is_private,
-            "unit": UNIT,
-            "neighbours": NEIGHBOURS,
+            "unit": _UNIT,
+            "neighbours": _NEIGHBOURS,
             **record,
             "assumptions": list(self.assumptions) if self.is_private else [],
         }
@@ -87,7 +87,7 @@ class PrivacyStatement:
                 "the messages or the result can learn about single rows."
             )
         lines = [
-            f"Private: {UNIT}; neighbours are {NEIGHBOURS}.",
+            f"Private: {_UNIT}; neighbours are {_NEIGHBOURS}.",
             f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
             f"delta={self.delta:g}.",
         ]

@@ -10,14 +10,14 @@ from fedpower.protocol.study import NoiseMode
 Solver = Literal["fedpower", "krylov", "moment"]
 SOLVERS: tuple[Solver, ...] = ("fedpower", "krylov", "moment")
 
-SECONDS_PER_ROUND = 2.0
-BYTES_PER_SECOND = 2e6
+_SECONDS_PER_ROUND = 2.0
+_BYTES_PER_SECOND = 2e6
 """What a round and a byte are counted at: about what a federation over a wide-area network takes."""
 
-KRYLOV_ROUNDS = 8
+_KRYLOV_ROUNDS = 8
 """Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
 
-NARROW = 2048
+_NARROW = 2048
 """Up to so many columns nobody asks what a d×d matrix takes."""
 
 
@@ -73,14 +73,14 @@ def choose_solver(
             ),
         )
     triangle = 8 * n_features * (n_features + 1) // 2
-    blocks = KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank
-    upload = SECONDS_PER_ROUND + triangle / BYTES_PER_SECOND
-    krylov = KRYLOV_ROUNDS * SECONDS_PER_ROUND + blocks / BYTES_PER_SECOND
+    blocks = _KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank
+    upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
+    krylov = _KRYLOV_ROUNDS * _SECONDS_PER_ROUND + blocks / _BYTES_PER_SECOND
     figures = (
-        f"one round of {_size(triangle)} a silo against about {KRYLOV_ROUNDS} rounds of "
-        f"{_size(blocks // KRYLOV_ROUNDS)}"
+        f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of "
+        f"{_size(blocks // _KRYLOV_ROUNDS)}"
     )
-    if noise == "moment" and n_features > NARROW:
+    if noise == "moment" and n_features > _NARROW:
         figures += (
             f"; every silo holds its noised moment of {_size(8 * n_features**2)}, which no solver that "
             "noises its steps is as accurate as"

@@ -137,8 +137,8 @@ class KeyGone:
 Array = NDArray[np.float64]
 
 MAGIC = b"fedpower1\n"
-DIGEST_BYTES = 32
-WIRE_TYPES = ("<f4", "<f8", "<u8", "bytes")
+_DIGEST_BYTES = 32
+_WIRE_TYPES = ("<f4", "<f8", "<u8", "bytes")
 """How an array or a string of bytes travels; floats as float32 where that loses nothing."""
 
 
@@ -443,7 +443,7 @@ def encoded_size(message: Message) -> int:
         len(blob) if isinstance(blob, bytes) else blob.size * np.dtype(kind).itemsize
         for blob, kind in blobs
     )
-    return len(MAGIC) + 4 + len(header) + content + DIGEST_BYTES
+    return len(MAGIC) + 4 + len(header) + content + _DIGEST_BYTES
 
 
 def decode(data: bytes) -> Message:
@@ -451,7 +451,7 @@ def decode(data: bytes) -> Message:
 
     Arrays are read-only.
     """
-    content, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+    content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not content.startswith(MAGIC) or hashlib.sha256(content).digest() != digest:
         raise ProtocolError(
             "a message must arrive as it was sent, got bytes whose checksum does not match; "
@@ -529,7 +529,7 @@ def _parse(content: bytes) -> Message:
     rest = content[4 + length :]
     values: dict[str, Any] = dict(header["plain"])
     for name, shape, kind in header["arrays"]:
-        if kind not in WIRE_TYPES or min(shape, default=0) < 0:
+        if kind not in _WIRE_TYPES or min(shape, default=0) < 0:
             raise ValueError(kind, shape)
         count = int(np.prod(shape, dtype=np.int64))
         size = count if kind == "bytes" else np.dtype(kind).itemsize * count
@@ -588,7 +588,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 LARGEST = float(np.finfo(np.float32).max)
 
-NOISE_TO_PEAK = 2.0**-10
+_NOISE_TO_PEAK = 2.0**-10
 """Noise at least this large beside the largest number makes rounding to float32 harmless.
 
 Rounding moves a number by at most 2⁻²⁵ of itself: at most 2⁻¹⁵ of the noise's standard deviation, a
@@ -602,6 +602,6 @@ def rounded(array: Array, noise_std: float) -> Array:
     Rounding what is noised already is post-processing: it costs no privacy.
     """
     peak = float(np.abs(array).max(initial=0.0))
-    if noise_std <= 0 or noise_std < NOISE_TO_PEAK * peak or peak > LARGEST:
+    if noise_std <= 0 or noise_std < _NOISE_TO_PEAK * peak or peak > LARGEST:
         return array
     return array.astype(np.float32).astype(np.float64)

@@ -28,23 +28,23 @@ from fedpower.privacy.budget import Budget
 
 Array = NDArray[np.float64]
 
-FALSE_SEED = 0.02
+_FALSE_SEED = 0.02
 """The chance that noise alone makes an octave of any column one that holds rows for certain."""
 
-NEXT = 2.0
+_NEXT = 2.0
 """An octave beside one that is in the range joins it from so many standard deviations of its noise on."""
 
 CERTAIN, LIKE = 3.0, 0.2
 """A range has both signs where the other side's cells are so many standard deviations of their noise, or
 one of them and as large a share of this side's."""
 
-SPARE = 0.06
+_SPARE = 0.06
 """A range is cut by k of its bins where at most (k/16)³ of this share of the rows may lie there."""
 
-UNEVEN = 0.2
+_UNEVEN = 0.2
 """κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
 
-FLOOR = 1e-4
+_FLOOR = 1e-4
 """The least variance of a column in units of half its range squared."""
 
 
@@ -102,7 +102,7 @@ def find_code_book(
             width = (high[place] - low[place]) / N_BINS
             low[place], high[place] = low[place] + first * width, low[place] + (last + 1) * width
     answered = yield replace(ask, kind="means", low=low, high=high)
-    offset, scale, settled = center_and_scale(answered, low, high)
+    offset, scale, settled = _center_and_scale(answered, low, high)
     answered = yield replace(ask, kind="norms", low=low, high=high, offset=offset, scale=scale)
     bound = choose_bound(answered, d, std=_moment_std(budget, answered))
     found_how = tuple(
@@ -129,20 +129,20 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
     """Return the range of a column from how many cells lie in each octave, noised.
 
     Octaves that hold rows for certain are those above what the noise of all ``n_tests`` counts reaches
-    with probability `FALSE_SEED`; the range goes from the first to the last of them, and on to either
+    with probability `_FALSE_SEED`; the range goes from the first to the last of them, and on to either
     side while the next octave stands out by itself. Where none is certain, sizes are looked at without
     their sign, the fullest and those beside it. A range on one side of 0 is mirrored where the octaves of
     the same sizes on the other side hold rows together: half of the cells cut off would cost more than
     a range that is twice too wide, which the bins cut.
     """
     zero = counts.size // 2
-    seeds = np.flatnonzero(counts > std * float(scipy.stats.norm.isf(FALSE_SEED / n_tests)))
+    seeds = np.flatnonzero(counts > std * float(scipy.stats.norm.isf(_FALSE_SEED / n_tests)))
     if seeds.size:
-        first, last = _widened(counts, int(seeds[0]), int(seeds[-1]), NEXT * std)
+        first, last = _widened(counts, int(seeds[0]), int(seeds[-1]), _NEXT * std)
     else:
         sizes = counts[zero:] + counts[zero::-1]
         sizes[0] /= 2
-        near, far = _widened(sizes, *(int(np.argmax(sizes)),) * 2, NEXT * std * math.sqrt(2.0))
+        near, far = _widened(sizes, *(int(np.argmax(sizes)),) * 2, _NEXT * std * math.sqrt(2.0))
         sides = [counts[zero + near : zero + far + 1], counts[zero - far : zero - near + 1]]
         positive = sides[0].sum() >= sides[1].sum()
         first, last = (zero + near, zero + far) if positive else (zero - far, zero - near)
@@ -172,7 +172,7 @@ def trimmed(counts: Array, std: float, n_rows: int) -> tuple[int, int]:
     noise leaves it open.
     """
     places = np.arange(1, counts.size)
-    spare = SPARE * n_rows * (places / counts.size) ** 3
+    spare = _SPARE * n_rows * (places / counts.size) ** 3
 
     def cut(side: Array) -> int:
         fits = np.flatnonzero(np.cumsum(side)[:-1] + std * np.sqrt(places) <= spare)
@@ -182,7 +182,7 @@ def trimmed(counts: Array, std: float, n_rows: int) -> tuple[int, int]:
     return (first, last) if first <= last else (0, counts.size - 1)
 
 
-def center_and_scale(
+def _center_and_scale(
     answered: Answered, low: Array, high: Array
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Return offset and scale of the columns, and where the variance stood above its noise.
@@ -194,7 +194,7 @@ def center_and_scale(
     means = np.clip(answered.sums[:d] / (answered.n_rows * CELL_SIDE), -1.0, 1.0)
     squares = answered.sums[d:] / (answered.n_rows * CELL_SIDE**2)
     variances = squares - means**2 + noise**2
-    least = max(FLOOR, noise)
+    least = max(_FLOOR, noise)
     scale = half * np.sqrt(np.clip(variances, least, 1.0))
     return middle + half * means, scale, variances > least
 
@@ -232,7 +232,7 @@ def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
         kept = float(energy @ weights)
         uneven = float(energy @ weights**2) / kept**2 - 1.0
         noise = bound**2 * std * math.sqrt(2.0 * n_features) / (trace * kept)
-        return noise + UNEVEN * uneven / math.sqrt(n_features)
+        return noise + _UNEVEN * uneven / math.sqrt(n_features)
 
     return float(min((edge for edge in edges if edge <= 2.0 * median), key=cost))
 

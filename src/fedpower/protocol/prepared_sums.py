@@ -16,17 +16,17 @@ from fedpower.protocol.secure_releases import Summand
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
-Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
+_Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
 """Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
 
 N_VECTORS = {"octaves": 0, "bins": 2, "means": 2, "norms": 4, MOMENT: 4}
 """How many of them the question of a stage has, and that of the moment."""
 
-LARGEST_CELL = 1e150
+_LARGEST_CELL = 1e150
 """Of ranges, offsets, scales and bounds that a coordinator may send."""
 
 
-def checked_stage(study: Study, kind: str, vectors: Vectors) -> Stage:
+def checked_stage(study: Study, kind: str, vectors: _Vectors) -> Stage:
     """Return the stage that a coordinator asks for; refuse what is none of this study.
 
     Whatever ranges, offsets and scales it has, a row moves the answer by no more than the noise is made
@@ -53,20 +53,20 @@ def checked_stage(study: Study, kind: str, vectors: Vectors) -> Stage:
     )
 
 
-def checked_treatment(study: Study, vectors: Vectors, bound: float) -> RowTreatment:
+def checked_treatment(study: Study, vectors: _Vectors, bound: float) -> RowTreatment:
     """Return the treatment of rows whose moment a coordinator asks for; refuse what bounds none."""
     _check_vectors(study, vectors, N_VECTORS[MOMENT])
-    if not 1 / LARGEST_CELL <= bound <= LARGEST_CELL:
+    if not 1 / _LARGEST_CELL <= bound <= _LARGEST_CELL:
         raise ProtocolError("a bound must be positive and finite, got another; send such")
     low, high, offset, scale = vectors
     return RowTreatment(center=offset, scale=scale, row_norm=bound, low=low, high=high)
 
 
-def _check_vectors(study: Study, vectors: Vectors, expected: int) -> None:
+def _check_vectors(study: Study, vectors: _Vectors, expected: int) -> None:
     if [each is not None for each in vectors] != [place < expected for place in range(4)] or any(
         each.dtype != np.float64
         or each.shape != (study.n_features,)
-        or not (np.abs(each) <= LARGEST_CELL).all()
+        or not (np.abs(each) <= _LARGEST_CELL).all()
         for each in vectors
         if each is not None
     ):
@@ -75,15 +75,15 @@ def _check_vectors(study: Study, vectors: Vectors, expected: int) -> None:
             "numbers, got others; send what the answers before give"
         )
     low, high, _, scale = vectors
-    if low is not None and high is not None and not (high - low >= 1 / LARGEST_CELL).all():
+    if low is not None and high is not None and not (high - low >= 1 / _LARGEST_CELL).all():
         raise ProtocolError(
             "a range must have its smaller end first, and some width, got another; send such"
         )
-    if scale is not None and not (scale >= 1 / LARGEST_CELL).all():
+    if scale is not None and not (scale >= 1 / _LARGEST_CELL).all():
         raise ProtocolError("a scale must be positive, got another; send such")
 
 
-def to_public(vectors: Vectors, bound: float | None = None) -> bytes:
+def to_public(vectors: _Vectors, bound: float | None = None) -> bytes:
     """Return a question of preparation as the bytes that silos of a secure sum are sent.
 
     Four vectors and the bound, each as its length in bytes and its float64 numbers; nothing for what is
@@ -94,7 +94,7 @@ def to_public(vectors: Vectors, bound: float | None = None) -> bytes:
     return b"".join(len(each).to_bytes(8, "little") + each for each in raw)
 
 
-def from_public(public: bytes) -> tuple[Vectors, float | None]:
+def from_public(public: bytes) -> tuple[_Vectors, float | None]:
     """Return the vectors and the bound from the bytes of :func:`to_public`; refuse other bytes."""
     found: list[Array | None] = []
     at = 0

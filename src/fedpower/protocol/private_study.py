@@ -157,13 +157,13 @@ def state_privacy(
     into an earlier run. Either way two published sums with the same noise could tell a single silo's
     moment by their difference, and the public gets no smaller ε than the coordinator.
     """
-    public = public_facts(study)
+    public = _public_facts(study)
     if budget is None:
         return PrivacyStatement(
             mode="none", asked_epsilon=math.inf, delta=0.0, protections=(), public=public
         )
     if budget.n_sharing is not None:
-        return state_secure_privacy(study, budget, sizes, rounds)
+        return _state_secure_privacy(study, budget, sizes, rounds)
     delta = budget.delta - budget.n_releases * budget.slack_delta
     mu = max(study_mu(budget, count) for count in sizes.values())
     rows = [
@@ -204,13 +204,13 @@ def state_privacy(
         public=public,
         notes=(
             *((USED_BEFORE,) if summed and used_before else ()),
-            *((preparation_note(budget),) if budget.preparation else ()),
+            *((_preparation_note(budget),) if budget.preparation else ()),
         ),
         assumptions=assumptions,
     )
 
 
-def preparation_note(budget: Budget) -> str:
+def _preparation_note(budget: Budget) -> str:
     """Return what private preparation took of the budget, for a statement."""
     alone = epsilon_of(budget.preparation_mu, budget.delta - budget.n_releases * budget.slack_delta)
     return (
@@ -237,7 +237,7 @@ def worst_epsilon(study: Study) -> float:
     budget = budget_of(study)
     if budget is None or study.attempts == 1:
         return study.epsilon
-    return epsilon_of_attempts(budget, study.attempts)
+    return _epsilon_of_attempts(budget, study.attempts)
 
 
 def attempt_epsilon(study: Study, most: float) -> float:
@@ -265,7 +265,7 @@ REHEARSED = (
 """Said where a secure sum was made on one machine."""
 
 
-def public_facts(study: Study) -> tuple[str, ...]:
+def _public_facts(study: Study) -> tuple[str, ...]:
     """Return what everybody may know about a study."""
     booked = f", booked in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
     return (
@@ -277,7 +277,7 @@ def public_facts(study: Study) -> tuple[str, ...]:
     )
 
 
-def state_secure_privacy(
+def _state_secure_privacy(
     study: Study, budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]
 ) -> PrivacyStatement:
     """Return the privacy statement of a secure sum over silos of ``sizes`` rows.
@@ -324,20 +324,20 @@ def state_secure_privacy(
             ),
             protection("the public", "the published components and eigenvalues", mu(0)),
         ),
-        public=(*public_facts(study), "who was on the roll"),
+        public=(*_public_facts(study), "who was on the roll"),
         notes=(
             "the silos' moments were summed securely, every silo adding a share of the noise; more than "
             f"{silos} telling theirs would leave less than was asked for",
             f"the silo that was charged most often on these rows was for {_times(attempts)}, runs before "
             f"this one counted; all {study.attempts} that the study allows would cost "
-            f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
-            *((preparation_note(budget),) if budget.preparation else ()),
+            f"epsilon={_epsilon_of_attempts(budget, study.attempts):.4g}",
+            *((_preparation_note(budget),) if budget.preparation else ()),
         ),
         assumptions=(*ASSUMPTIONS, "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20"),
     )
 
 
-UPLOADS = (MaskedMoment.kind, MaskedSum.kind)
+_UPLOADS = (MaskedMoment.kind, MaskedSum.kind)
 """Rounds in which silos are charged; the first of an attempt brings it to step 1."""
 
 
@@ -351,17 +351,17 @@ def attempts_charged(rounds: Sequence[Round]) -> int:
     charges: dict[str, int] = {}
     most = 0
     for each in rounds:
-        if each.kind in UPLOADS and each.step == 1:
+        if each.kind in _UPLOADS and each.step == 1:
             charges |= {name: charges[name] + 1 for name in each.asked}
         for name, body in each.answers.items():
             if isinstance(body, Present | MaskedMoment | MaskedSum):
                 charges[name] = body.charged
-        if each.kind in UPLOADS:
+        if each.kind in _UPLOADS:
             most = max(most, *(charges[name] for name in each.asked))
     return most
 
 
-def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
+def _epsilon_of_attempts(budget: Budget, attempts: int) -> float:
     """Return the ε at the study's δ of so many attempts at a secure sum, whoever colludes as agreed."""
     if attempts == 1:
         return budget.epsilon

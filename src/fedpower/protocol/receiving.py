@@ -48,7 +48,7 @@ from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
 
-ANSWER_TO: dict[type, tuple[type, ...]] = {
+_ANSWER_TO: dict[type, tuple[type, ...]] = {
     Enrol: (Enrolment,),
     AskMean: (MeanRow,),
     AskSteps: (LocalSteps,),
@@ -61,7 +61,7 @@ ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskSum: (MaskedSum, KeyGone),
 }
 
-MOST_ROWS = 2**40
+_MOST_ROWS = 2**40
 """More rows than any organisation has; whoever says so is not believed."""
 
 LARGEST_EXACT = 2.0**500
@@ -70,7 +70,7 @@ LARGEST_EXACT = 2.0**500
 LARGEST_DRAW = 16.0
 """No draw of noise is as many standard deviations away: `gaussian_integers` ends at 14."""
 
-LONGEST_RUN = 256
+_LONGEST_RUN = 256
 """The most characters of the name of a run."""
 
 ROUNDING = 1e-6
@@ -100,7 +100,7 @@ def problem_with(
     keys
         The keys that others of the same roll have.
     """
-    expected = ANSWER_TO[type(question)]
+    expected = _ANSWER_TO[type(question)]
     if not isinstance(body, expected):
         return _must(f"an answer to {question.kind!r}", expected[0].__name__, type(body).__name__)
     if isinstance(body, Enrolment):
@@ -202,7 +202,7 @@ def _charged(count: Any, study: Study, *, least: int) -> str | None:
 
 
 def _rows(n_rows: Any, study: Study, enrolled: int | None = None) -> str | None:
-    if not _is_count(n_rows) or not 1 <= n_rows <= MOST_ROWS or not _has_noise(study, n_rows):
+    if not _is_count(n_rows) or not 1 <= n_rows <= _MOST_ROWS or not _has_noise(study, n_rows):
         return _must("a number of rows", "a whole number that the study can hold", _told(n_rows))
     if enrolled is not None and n_rows != enrolled:
         return _must("a place on the roll", f"the {enrolled} rows of the enrolment", _told(n_rows))
@@ -323,7 +323,7 @@ def _steps(body: LocalSteps, ask: AskSteps, study: Study, peak: _Peak) -> str | 
 
 
 def _made_for(made_for: Any, study: Study) -> str | None:
-    if not isinstance(made_for, str) or len(made_for) > LONGEST_RUN or not made_for.isprintable():
+    if not isinstance(made_for, str) or len(made_for) > _LONGEST_RUN or not made_for.isprintable():
         return _must("the run of a release", "a name", "something else")
     if made_for and study.noise != "moment":
         return _must("an answer", "no release of an earlier run behind it", "one")

@@ -43,12 +43,12 @@ from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
-Multiply = Callable[[Array], Array]
+_Multiply = Callable[[Array], Array]
 """Z ↦ A_i Z, with or without noise: the one seam through which noise enters the iteration."""
 
 
 def take_local_steps(
-    multiply: Multiply, ask: AskSteps, total_variance: float | None = None
+    multiply: _Multiply, ask: AskSteps, total_variance: float | None = None
 ) -> LocalSteps:
     """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it.
 
@@ -194,7 +194,7 @@ def integers_of(
     return below, sums.total if with_mean else None, sums.square_total
 
 
-class ChargedReleases:
+class _ChargedReleases:
     """A silo's rows, its ledger and the names under which it books releases.
 
     Parameters
@@ -264,7 +264,7 @@ class ChargedReleases:
         return f"{kind}:{digest.hexdigest()}"
 
 
-class MomentReleases(ChargedReleases):
+class MomentReleases(_ChargedReleases):
     """Mode ``moment``: A_i, its mean row and its trace are noised once; all else is post-processing."""
 
     _summary: tuple[Array, Array | None, float] | None = None
@@ -368,7 +368,7 @@ class PreparedReleases(MomentReleases):
     survey
         The silo's rows, whose treatment is not known yet.
     study, budget, ledger, source, data
-        See :class:`ChargedReleases`.
+        See :class:`_ChargedReleases`.
     """
 
     def __init__(
@@ -428,15 +428,15 @@ class PreparedReleases(MomentReleases):
 
     def mean(self, *, run: str) -> MeanRow:
         """Refuse: there is no mean before rows are prepared."""
-        raise ProtocolError(NOT_PREPARED)
+        raise ProtocolError(_NOT_PREPARED)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Refuse: there is no moment before rows are prepared."""
-        raise ProtocolError(NOT_PREPARED)
+        raise ProtocolError(_NOT_PREPARED)
 
     def moment(self, *, run: str) -> PackedMoment:
         """Refuse: there is no moment before rows are prepared."""
-        raise ProtocolError(NOT_PREPARED)
+        raise ProtocolError(_NOT_PREPARED)
 
     @property
     def _terms(self) -> tuple[bytes, ...]:
@@ -444,16 +444,16 @@ class PreparedReleases(MomentReleases):
         return (*super()._terms, self._rule.digest().encode())
 
 
-NOT_PREPARED = (
+_NOT_PREPARED = (
     "a study that prepares rows privately must be asked for its tallies and then for the moment of rows "
     "so prepared, got another question; ask those"
 )
 
 
-Body = TypeVar("Body", MeanRow, LocalSteps)
+_Body = TypeVar("_Body", MeanRow, LocalSteps)
 
 
-class StepReleases(ChargedReleases):
+class StepReleases(_ChargedReleases):
     """Modes ``step`` and ``paper``: every step's product is noised [FP Alg. 2, line 6]."""
 
     def mean(self, *, run: str) -> MeanRow:
@@ -565,7 +565,7 @@ def _store(body: MeanRow | LocalSteps) -> bytes:
     return encode(Message(study="", run="", round=0, silo="", body=body))
 
 
-def _recall(raw: bytes, kind: type[Body]) -> Body:
+def _recall(raw: bytes, kind: type[_Body]) -> _Body:
     body = decode(raw).body
     assert isinstance(body, kind)
     return body

@@ -137,7 +137,7 @@ def keystream(key: bytes) -> Callable[[memoryview, memoryview], None]:
     return fill
 
 
-def new_signing_key() -> "Ed25519PrivateKey":
+def _new_signing_key() -> "Ed25519PrivateKey":
     """Return a fresh Ed25519 key from the operating system's generator."""
     require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
@@ -145,7 +145,7 @@ def new_signing_key() -> "Ed25519PrivateKey":
     return Ed25519PrivateKey.generate()
 
 
-def signing_key_to_pem(key: "Ed25519PrivateKey") -> bytes:
+def _signing_key_to_pem(key: "Ed25519PrivateKey") -> bytes:
     """Return a signing key as PKCS #8 PEM, not encrypted: the file's mode protects it."""
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
         Encoding,
@@ -156,7 +156,7 @@ def signing_key_to_pem(key: "Ed25519PrivateKey") -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def signing_key_from_pem(text: bytes) -> "Ed25519PrivateKey | None":
+def _signing_key_from_pem(text: bytes) -> "Ed25519PrivateKey | None":
     """Return the Ed25519 key in a PEM text; None where there is none that can be read."""
     require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
@@ -192,7 +192,7 @@ class Identity:
     @classmethod
     def new(cls) -> Self:
         """Return a fresh identity."""
-        return cls(new_signing_key())
+        return cls(_new_signing_key())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -211,7 +211,7 @@ class Identity:
                 f"identity {place} must be private to its owner but has mode {mode:04o}; run "
                 f"`chmod 600 {place}`, or make a new one if others may have read it"
             )
-        key = signing_key_from_pem(text)
+        key = _signing_key_from_pem(text)
         if key is None:
             raise InputError(
                 f"identity {place} must hold an Ed25519 private key in PEM, got something else; make one "
@@ -229,7 +229,7 @@ class Identity:
                 f"a new identity must go to a new file, but {place} is there; name another one"
             ) from None
         with os.fdopen(handle, "wb") as stream:
-            stream.write(signing_key_to_pem(self._key))
+            stream.write(_signing_key_to_pem(self._key))
 
     @property
     def public(self) -> str:
@@ -247,7 +247,7 @@ class Identity:
 FORMAT = "fedpower-roll/2"
 """2: silos add whole numbers. Under another number they would add what cannot be summed with them."""
 
-SPARSE_FORMAT = "fedpower-roll/3"
+_SPARSE_FORMAT = "fedpower-roll/3"
 """3: silos share masks with some of the others only, as many as the roll says."""
 
 COMPLETE_UP_TO = 100
@@ -359,7 +359,7 @@ class Roll:
             "places": [[p.silo, p.n_rows, p.key.hex(), p.signature.hex()] for p in self.places],
         }
         if self.neighbours is not None:
-            terms |= {"format": SPARSE_FORMAT, "neighbours": self.neighbours}
+            terms |= {"format": _SPARSE_FORMAT, "neighbours": self.neighbours}
         content = _canonical(terms)
         object.__setattr__(self, "_content", content)
         object.__setattr__(self, "digest", hashlib.sha256(content).digest())
@@ -383,7 +383,7 @@ class Roll:
 
     @classmethod
     def _parsed(cls, terms: Any) -> Self | None:
-        sparse = terms["format"] == SPARSE_FORMAT
+        sparse = terms["format"] == _SPARSE_FORMAT
         if not (sparse or terms["format"] == FORMAT):
             return None
         if not _are(terms, study=str, run=str, attempt=int):

@@ -57,7 +57,7 @@ Words = NDArray[np.uint64]
 SUM = "secure-sum"
 """How the keys of these releases begin in a ledger; where there are several, the sum's number follows."""
 
-CHUNK_WORDS = 2**15
+_CHUNK_WORDS = 2**15
 """Words masked at a time, for all pairs: 256 KiB stay in a core's cache."""
 
 
@@ -86,22 +86,22 @@ def masked(
     exchange
         How a pair comes to its secret.
     """
-    keys = pair_keys(silo, roll, secret, purpose=b"fedpower mask 1", exchange=exchange)
-    return with_masks(words, keys)
+    keys = _pair_keys(silo, roll, secret, purpose=b"fedpower mask 1", exchange=exchange)
+    return _with_masks(words, keys)
 
 
-PairKeys = list[tuple[bool, bytes]]
+_PairKeys = list[tuple[bool, bytes]]
 """For each silo that this one shares a mask with: whether this one adds it, and the key."""
 
 
-def pair_keys(
+def _pair_keys(
     silo: str,
     roll: Roll,
     secret: "X25519PrivateKey",
     *,
     purpose: bytes,
     exchange: Exchanging = exchanged,
-) -> PairKeys:
+) -> _PairKeys:
     """Return the keys that ``silo`` shares with others on the roll, for one purpose."""
     names = [place.silo for place in roll.places]
     own = names.index(silo)
@@ -116,14 +116,14 @@ def pair_keys(
     return keys
 
 
-def with_masks(words: Words, keys: PairKeys) -> Words:
+def _with_masks(words: Words, keys: _PairKeys) -> Words:
     """Return ``words`` with the ChaCha20 stream of every key added or taken off, modulo 2⁶⁴."""
     streams = [(adds, keystream(key)) for adds, key in keys]
     out = np.array(words, dtype="<u8")
-    zeros = memoryview(bytes(8 * min(CHUNK_WORDS, out.size)))
-    buffer = np.empty(min(CHUNK_WORDS, out.size), dtype="<u8")
-    for start in range(0, out.size, CHUNK_WORDS):
-        part = out[start : start + CHUNK_WORDS]
+    zeros = memoryview(bytes(8 * min(_CHUNK_WORDS, out.size)))
+    buffer = np.empty(min(_CHUNK_WORDS, out.size), dtype="<u8")
+    for start in range(0, out.size, _CHUNK_WORDS):
+        part = out[start : start + _CHUNK_WORDS]
         mask = buffer[: part.size]
         for adds, fill in streams:
             fill(zeros[: 8 * part.size], mask.view(np.uint8).data)
@@ -146,11 +146,11 @@ class MaskChain:
         secret: "X25519PrivateKey",
         exchange: Exchanging = exchanged,
     ) -> None:
-        self._links = pair_keys(silo, roll, secret, purpose=b"fedpower sums 1", exchange=exchange)
+        self._links = _pair_keys(silo, roll, secret, purpose=b"fedpower sums 1", exchange=exchange)
 
     def masked(self, words: Words, *, question: bytes) -> Words:
         """Return ``words`` with the masks of the present sum, for whoever was asked the same."""
-        return with_masks(
+        return _with_masks(
             words,
             [(adds, derived_key(link, b"fedpower sum 1" + question)) for adds, link in self._links],
         )

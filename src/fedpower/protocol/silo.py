@@ -55,7 +55,7 @@ Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
 
-MOST_LOCAL_STEPS = 10_000
+_MOST_LOCAL_STEPS = 10_000
 """A bound on the work one question can make a silo do."""
 
 
@@ -223,9 +223,9 @@ class Silo:
             return f"a centre must be {rows} finite numbers, got something else; send the mean row"
         if (ask.center is not None) and not self.study.center:
             return "this study does not centre on the pooled mean; send no centre"
-        if not 1 <= ask.n_local_steps <= MOST_LOCAL_STEPS:
+        if not 1 <= ask.n_local_steps <= _MOST_LOCAL_STEPS:
             return (
-                f"the number of local steps must lie between 1 and {MOST_LOCAL_STEPS}, "
+                f"the number of local steps must lie between 1 and {_MOST_LOCAL_STEPS}, "
                 f"got {ask.n_local_steps}; choose one in between"
             )
         if not np.isfinite(ask.shift) or ask.shift < 0:

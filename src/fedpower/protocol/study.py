@@ -16,16 +16,16 @@ from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
 
 NoiseMode = Literal["none", "paper", "step", "moment"]
-NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
+_NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
 
 PREPARED = "found by private preparation"
 """The treatment of a study that finds it."""
 
 Aggregation = Literal["plain", "secure"]
-SECURE_TERMS = ("aggregation", "colluders", "identities", "min_silos", "attempts")
+_SECURE_TERMS = ("aggregation", "colluders", "identities", "min_silos", "attempts")
 """Terms that only a study with a secure sum has; another's hash is made without them."""
 
-MOST_SUMS = 1000
+_MOST_SUMS = 1000
 """Of one attempt."""
 
 
@@ -155,9 +155,9 @@ class Study:
                 "secure sum share the noise of one, so small ones add none; leave it alone",
                 given=self.weights,
             )
-        if self.noise not in NOISE_MODES:
+        if self.noise not in _NOISE_MODES:
             raise InputError(
-                f"noise must be one of {', '.join(NOISE_MODES)}, got {self.noise!r}; choose one"
+                f"noise must be one of {', '.join(_NOISE_MODES)}, got {self.noise!r}; choose one"
             )
         if self.is_private == math.isinf(self.epsilon):
             raise InputError(
@@ -269,11 +269,11 @@ class Study:
                 "secure sums must have different names of 1 to 64 characters that can be shown, got "
                 f"{labels!a}; rename them"
             )
-        if len(labels) > MOST_SUMS or not all(
+        if len(labels) > _MOST_SUMS or not all(
             type(size) is int and size >= 1 and 0 < share <= 1 for _, size, share in self.sums
         ):
             raise InputError(
-                f"there must be at most {MOST_SUMS} secure sums, each of 1 number or more and with "
+                f"there must be at most {_MOST_SUMS} secure sums, each of 1 number or more and with "
                 "a share of "
                 "the budget between 0 and 1, got others; agree on other sums"
             )
@@ -334,7 +334,7 @@ def _is_public_key(text: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _whole_digest(study: Study) -> str:
-    left_out = set(SECURE_TERMS) if study.aggregation == "plain" else set()
+    left_out = set(_SECURE_TERMS) if study.aggregation == "plain" else set()
     if not study.agreement:
         left_out.add("agreement")
     if study.weights == "rows":  # studies from before there was a choice keep their hash

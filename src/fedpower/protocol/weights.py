@@ -10,7 +10,7 @@ from fedpower.privacy.budget import Budget
 Weights = Literal["rows", "noise"]
 WEIGHTS: tuple[Weights, ...] = ("rows", "noise")
 
-WORTH = 0.9
+_WORTH = 0.9
 """Silos are named as costly where without them the pooled noise is below this share of what it is."""
 
 
@@ -38,7 +38,7 @@ def costly_silos(
     """Return the silos whose noise costs more than their rows bring, and the noise's share without them.
 
     The smallest are left out as long as that makes the pooled noise less; sizes are public. None where
-    it would be `WORTH` of what it is or more, and none against noise-minimising weights.
+    it would be `_WORTH` of what it is or more, and none against noise-minimising weights.
     """
     by_size = sorted(sizes, key=lambda name: sizes[name])
     whole = pooled(budget, sizes, weights)
@@ -50,7 +50,7 @@ def costly_silos(
         left = without
     share = pooled(budget, left, weights) / whole
     costly = [name for name in sizes if name not in left]
-    return (costly, share) if costly and share < WORTH else ([], 1.0)
+    return (costly, share) if costly and share < _WORTH else ([], 1.0)
 
 
 def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int]) -> str:

@@ -11,10 +11,10 @@ LITTLE = 0.1
 FAR = 10.0
 """Rows lie far from zero where their mean's square is so many times their variance."""
 
-ENOUGH_ROWS = 1000
+_ENOUGH_ROWS = 1000
 """Rows a column from which on, at ε = 1 or more, the number of rows is not to blame."""
 
-SMALL_EPSILON = 0.5
+_SMALL_EPSILON = 0.5
 
 
 def cause_of_noise(result: Findings) -> str | None:
@@ -48,11 +48,11 @@ def cause_of_noise(result: Findings) -> str | None:
     n_rows, n_columns = result.n_samples, result.n_features
     epsilon = float(result.run["parameters"]["epsilon"])
     smaller = "" if bound is None else ", or a smaller bound"
-    if epsilon < SMALL_EPSILON and n_rows >= ENOUGH_ROWS * n_columns * epsilon:
+    if epsilon < _SMALL_EPSILON and n_rows >= _ENOUGH_ROWS * n_columns * epsilon:
         return (
             f"the likely cause is epsilon={epsilon:g}, which is small; give a larger one{smaller}"
         )
-    if n_rows * min(epsilon, 1.0) < ENOUGH_ROWS * n_columns:
+    if n_rows * min(epsilon, 1.0) < _ENOUGH_ROWS * n_columns:
         return (
             f"the likely cause is the number of rows, {n_rows:,}, which is small for {n_columns} "
             f"columns at epsilon={epsilon:g}; bring more rows, leave columns out, or take a larger "

@@ -214,7 +214,7 @@ def graph_of(result: Findings) -> Any:
 
 
 SCORES, COMPONENTS = "X_pca", "PCs"
-ENCODINGS = {
+_ENCODINGS = {
     "array": "0.2.0",
     "string": "0.2.0",
     "numeric-scalar": "0.2.0",
@@ -329,7 +329,7 @@ def _put(group: Any, key: str, value: Any) -> None:
 
 def _mark(element: Any, kind: str) -> None:
     element.attrs["encoding-type"] = kind
-    element.attrs["encoding-version"] = ENCODINGS[kind]
+    element.attrs["encoding-version"] = _ENCODINGS[kind]
 
 
 Array = NDArray[np.float64]

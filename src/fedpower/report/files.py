@@ -23,11 +23,11 @@ ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
     "privacy.txt",
     "report.html",
 )
-CODE_BOOK = "codebook.toml"
+_CODE_BOOK = "codebook.toml"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
 """What every result folder holds."""
 
-KNOWN = (*FILES, CODE_BOOK)
+KNOWN = (*FILES, _CODE_BOOK)
 """All that one may hold: a code book where the fit found one."""
 
 
@@ -73,7 +73,7 @@ def write_files(place: Path, result: Findings) -> None:
     (place / RUN).write_text(text + "\n", encoding="utf-8")
     book = result.code_book
     if book is not None:
-        (place / CODE_BOOK).write_text(rendered(book), encoding="utf-8")
+        (place / _CODE_BOOK).write_text(rendered(book), encoding="utf-8")
     (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
     (place / REPORT).write_text(page(result), encoding="utf-8", newline="\n")
 
@@ -95,7 +95,7 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]])
         writer.writerows(rows)
 
 
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """What a cell begins with that spreadsheets run."""
 
 
@@ -105,7 +105,7 @@ def as_text(cell: Any) -> Any:
     So does text that has apostrophes before such a beginning already: one taken off gives it back.
     Numbers stay numbers, also those that are written as text.
     """
-    if not isinstance(cell, str) or not cell.lstrip("'").startswith(FORMULAS) or _is_number(cell):
+    if not isinstance(cell, str) or not cell.lstrip("'").startswith(_FORMULAS) or _is_number(cell):
         return cell
     return f"'{cell}"
 

@@ -26,7 +26,7 @@ from fedpower.report.record import privacy_of, rounds_of, study_of
 
 Array = NDArray[np.float64]
 
-WELL_ABOVE = 2.0
+_WELL_ABOVE = 2.0
 """A component whose variance is so many times the noise's stands well above it."""
 
 
@@ -53,7 +53,7 @@ def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str
     counted = len(variances) if n_above is None or edge == 0 else n_above
     return [
         "noise" if edge > 0 and variance <= edge
-        else "near" if variance < WELL_ABOVE * edge or place >= counted
+        else "near" if variance < _WELL_ABOVE * edge or place >= counted
         else "signal"
         for place, variance in enumerate(variances)
     ]  # fmt: skip

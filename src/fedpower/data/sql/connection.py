@@ -16,10 +16,10 @@ from fedpower.data.sql.query import PostgresServer, SqliteFile, SqlQuery
 from fedpower.data.tables import arrow
 from fedpower.errors import InputError, installing
 
-CONNECT_SECONDS = "10"
+_CONNECT_SECONDS = "10"
 """How long a PostgreSQL server may take to accept a connection, unless the user said otherwise."""
 
-BUSY_MILLISECONDS = 10_000
+_BUSY_MILLISECONDS = 10_000
 """How long a SQLite file may be locked by a writer."""
 
 CODES = {
@@ -44,7 +44,7 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
     """
     address = query.address
     if isinstance(address, SqliteFile):
-        first = [f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}"]
+        first = [f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}"]
         place, secret = _sqlite_uri(address, name), None
     else:
         first = [
@@ -134,7 +134,7 @@ def _conninfo(address: PostgresServer, user: str | None, password: str | None) -
     if password is not None:
         found["password"] = password
     if "service" not in found and "PGCONNECT_TIMEOUT" not in os.environ:
-        found.setdefault("connect_timeout", CONNECT_SECONDS)
+        found.setdefault("connect_timeout", _CONNECT_SECONDS)
     quoted = {key: value.replace("\\", "\\\\").replace("'", "\\'") for key, value in found.items()}
     return " ".join(f"{key}='{value}'" for key, value in quoted.items())
 
@@ -188,7 +188,7 @@ class Dialect(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sqlite:
+class _Sqlite:
     """SQLite, whose columns may hold a value of another type in every row.
 
     Its driver takes a column's type from the first rows, so every number is asked for as REAL, and
@@ -234,7 +234,7 @@ class Sqlite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Postgres:
+class _Postgres:
     """PostgreSQL, whose driver streams the rows of a binary COPY."""
 
     columns: tuple[str, ...]
@@ -266,12 +266,12 @@ def find_dialect(connection: Any, query: SqlQuery, name: str) -> Dialect:
     """Return how to ask for the query's rows, after a look at its columns but at no row."""
     with preparing(name), connection.cursor() as cursor:
         if isinstance(query.address, SqliteFile):
-            return Sqlite(columns=_sqlite_columns(cursor, query.text))
+            return _Sqlite(columns=_sqlite_columns(cursor, query.text))
         schema = cursor.adbc_execute_schema(
             f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
         )
     kinds = [(field.metadata or {}).get(b"POSTGRESQL:type", b"").decode() for field in schema]
-    return Postgres(columns=tuple(schema.names), exact=tuple(kind in EXACT for kind in kinds))
+    return _Postgres(columns=tuple(schema.names), exact=tuple(kind in EXACT for kind in kinds))
 
 
 def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from fedpower.errors import InputError
 
 FORMS = "sqlite:///path.db or postgresql://host:5432/name"
-SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret"})
+_SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret"})
 SETTINGS = frozenset({
     "channel_binding", "connect_timeout", "gssencmode", "host", "hostaddr", "krbsrvname", "passfile",
     "port", "service", "sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert",
@@ -49,10 +49,10 @@ class PostgresServer:
         return f"the PostgreSQL server at {where}"
 
 
-Address = SqliteFile | PostgresServer
+_Address = SqliteFile | PostgresServer
 
 
-def parse_address(database: str) -> Address:
+def parse_address(database: str) -> _Address:
     """Return where a database URL points, or refuse it without quoting it."""
     scheme, sign, rest = database.partition("://")
     if not sign or scheme not in ("sqlite", "postgresql", "postgres"):
@@ -83,7 +83,7 @@ def _postgres(rest: str) -> PostgresServer:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
         raise _unusable() from None
-    if ":" in person or SECRETS & {key.lower() for key in given}:
+    if ":" in person or _SECRETS & {key.lower() for key in given}:
         raise InputError(
             "database must not carry a password, got a URL with one; take it out and name the "
             "variable or the file that holds it with password_env or password_file"
@@ -152,7 +152,7 @@ class SqlQuery:
             raise InputError(
                 f"{field.name} of a query must be text, got {_kind(value)}; give it as a string"
             )
-        require_select(self.query)
+        _require_select(self.query)
         address = parse_address(self.database)
         if isinstance(address, SqliteFile):
             login = ("user", "password_env", "password_file")
@@ -173,7 +173,7 @@ class SqlQuery:
             )
 
     @property
-    def address(self) -> Address:
+    def address(self) -> _Address:
         """Where the database is."""
         return parse_address(self.database)
 
@@ -203,7 +203,7 @@ class SqlQuery:
         return found
 
 
-def require_select(query: str) -> None:
+def _require_select(query: str) -> None:
     """Refuse what does not begin as a query that only reads; the connection is read-only besides."""
     found = _FIRST_WORD.match(query)
     word = found[1].upper() if found else ""

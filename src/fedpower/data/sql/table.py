@@ -19,7 +19,7 @@ from fedpower.data.sql.query import SqliteFile, SqlQuery, parse_address
 from fedpower.data.tables import Group, TableSource, sliced, with_key
 from fedpower.errors import InputError
 
-LANES = 8
+_LANES = 8
 
 
 class RowTally:
@@ -38,7 +38,7 @@ class RowTally:
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._columns = columns
         self.n_rows = 0
-        self._sum = np.zeros(LANES, dtype=np.uint64)
+        self._sum = np.zeros(_LANES, dtype=np.uint64)
 
     def add(self, block: Matrix) -> None:
         """Count a block of rows, −0 as +0."""
@@ -47,7 +47,9 @@ class RowTally:
         digests = b"".join(
             [hashlib.blake2b(data[at : at + width]).digest() for at in range(0, len(data), width)]
         )
-        self._sum += np.frombuffer(digests, dtype="<u8").reshape(-1, LANES).sum(axis=0, dtype="<u8")
+        self._sum += (
+            np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
+        )
         self.n_rows += int(block.shape[0])
 
     def digest(self) -> str:
@@ -210,10 +212,10 @@ def _within(folder: Path | None, data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(data["database"], str):
         address = parse_address(data["database"])
         if isinstance(address, SqliteFile):
-            data["database"] = sqlite_url(folder / address.path)
+            data["database"] = _sqlite_url(folder / address.path)
     return data
 
 
-def sqlite_url(path: Path) -> str:
+def _sqlite_url(path: Path) -> str:
     """Return the URL of a SQLite file."""
     return f"sqlite:///{str(path).replace('%', '%25')}"

@@ -25,7 +25,7 @@ from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
 
-BIAS = 0.1
+_BIAS = 0.1
 """Plain local steps end about BIAS·ρ² from the pooled eigenspace, ρ the misalignment of the silos'
 bases: what they lean to first order averages out. Once a round moves less, they have nothing to give."""
 
@@ -178,7 +178,7 @@ class DriftCorrected:
             before = orth(product)
             product, spread = yield from self._local(before, pooled=None)
             moves.append(sin_theta(before, orth(product)[:, : self.rank]))
-            settled = moves[-1] <= max(BIAS * spread**2, self.tol, 1e-12)
+            settled = moves[-1] <= max(_BIAS * spread**2, self.tol, 1e-12)
             if settled or (len(moves) > PATIENCE and moves[-1] > 0.9 * moves[-1 - PATIENCE]):
                 break
         return product, moves[-1]

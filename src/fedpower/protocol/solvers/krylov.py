@@ -41,11 +41,11 @@ from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
 
-MODEL_PRODUCTS = 12
+_MODEL_PRODUCTS = 12
 """Inner products with the model per round: at the coordinator, over arrays it holds."""
 
 
-class Expansion:
+class _Expansion:
     """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors.
 
     Parameters
@@ -111,7 +111,7 @@ class Expansion:
             candidates, negligible = residual, rounding
             if self.lookahead and not whole:
                 # Ritz pairs and one correction by the model, as the paper's output is one step more.
-                modelled, vectors = leading_pairs(self._model, vectors, MODEL_PRODUCTS)
+                modelled, vectors = leading_pairs(self._model, vectors, _MODEL_PRODUCTS)
                 candidates, negligible = vectors, 1e-14
             if converged or self.products.exhausted or (whole and not stale):
                 break
@@ -205,14 +205,14 @@ def _norm(matrix: Array) -> float:
     return float(np.linalg.norm(matrix, 2))
 
 
-RIDGE = 10.0
-CLEAR = 6.0
+_RIDGE = 10.0
+_CLEAR = 6.0
 """See :func:`averaged_product`."""
 
-ROUNDED = 2.0**-12
+_ROUNDED = 2.0**-12
 """Of its noise's standard deviation, by how much an answer may be moved to be held in half the room."""
 
-SINGULAR_WEIGHTS = 1e-9
+_SINGULAR_WEIGHTS = 1e-9
 """Below this share of the largest, a direction of a combined answer is rounding."""
 
 STRIPE = 4096
@@ -268,7 +268,7 @@ class Answers:
 
     Every question but the first is a combination of the answers before it, W = [Z_1, Y_1, …]·C: what
     is solved for is small and follows from C and the Gram matrix of what is held. An answer is held in
-    float32 where that moves it by less than `ROUNDED` of its noise, so that T answers and the first
+    float32 where that moves it by less than `_ROUNDED` of its noise, so that T answers and the first
     question take the room of T/2 + 1 bases.
 
     Parameters
@@ -292,7 +292,7 @@ class Answers:
             float(np.abs(narrow[start : start + STRIPE] - product[start : start + STRIPE]).max())
             for start in range(0, len(product), STRIPE)
         )
-        self._hold(narrow if moved <= ROUNDED * noise else product)
+        self._hold(narrow if moved <= _ROUNDED * noise else product)
         self._answers.extend(range(len(self._gram) - self._width, len(self._gram)))
 
     def next_basis(self, rank: int) -> tuple[Array, Array]:
@@ -308,7 +308,7 @@ class Answers:
         basis = orth(product)
         inner = basis.T @ product
         left = np.linalg.svd(inner)[0]
-        if np.linalg.cond(inner) < 1 / SINGULAR_WEIGHTS:
+        if np.linalg.cond(inner) < 1 / _SINGULAR_WEIGHTS:
             found = weights @ np.linalg.inv(inner)
         else:  # orth has made columns up
             self._hold(basis)
@@ -360,7 +360,7 @@ def averaged_product(blocks: Array, products: Array, rank: int, width: int) -> A
     times has the noise of one answer over √n. λ = 10·dν²/σ_k², within a factor of ten of the best over
     the spectra and noise levels tried; without noise it is zero.
 
-    Where the k-th singular value is not `CLEAR` times the noise's, the bases asked about are noise for a
+    Where the k-th singular value is not `_CLEAR` times the noise's, the bases asked about are noise for a
     good part and G would fit it. Then G = WᵀZ with Z the last basis: power steps with the operator
     Σ Y_sZ_sᵀ, in which an old answer counts as far as its question was the present one. It errs where
     bases still move, which is less than the noise there: planted rank 2 of d = 300, noise .6 of σ_k:
@@ -403,9 +403,9 @@ def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_featur
     squares, turn = np.linalg.eigh(latest)
     signal = max(float(squares[::-1][rank - 1]), 0.0)
     reach = np.sqrt(noise) * (np.sqrt(n_features) + np.sqrt(width))
-    if signal < (CLEAR * reach) ** 2:
+    if signal < (_CLEAR * reach) ** 2:
         return gram[:, -width:]
-    ridge = RIDGE * n_features * noise / signal if signal > 0 else 0.0
+    ridge = _RIDGE * n_features * noise / signal if signal > 0 else 0.0
     # X = latest·T has orthonormal columns, as many as are no rounding beside the largest.
     clear = squares > DEPENDENT**2 * squares[-1]
     unit = turn[:, clear] / np.sqrt(squares[clear])
@@ -420,13 +420,13 @@ def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_featur
     return weights
 
 
-FRACTION_BLOCK = 16
+_FRACTION_BLOCK = 16
 """Columns of a block where the number of components is to be found."""
 
-RANDOM_COLUMNS = 2
+_RANDOM_COLUMNS = 2
 """Columns of a warm start that stay random."""
 
-MOST_BYTES = 2**30
+_MOST_BYTES = 2**30
 """What the coordinator keeps of all silos' answers, where the choice is left to it."""
 
 
@@ -524,7 +524,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     else:
         if settings.warm and settings.max_rounds != 1:
             start = yield from _warm_start(products, start, settings, shift)
-        expansion = Expansion(
+        expansion = _Expansion(
             products,
             rank=settings.rank,
             tol=settings.tol
@@ -611,10 +611,10 @@ def _warm_start(
     """
     bases: dict[str, Array] = yield from products.warm(start, settings.warm_steps, shift)
     first = next(iter(bases.values()))
-    leading: Array = leading_pairs(products.model, first, 2 * MODEL_PRODUCTS)[1]
+    leading: Array = leading_pairs(products.model, first, 2 * _MODEL_PRODUCTS)[1]
     width = leading.shape[1]
     trusted = width // 2 if isinstance(settings.rank, float) else settings.rank
-    kept = min(RANDOM_COLUMNS, max(width - trusted, 0))
+    kept = min(_RANDOM_COLUMNS, max(width - trusted, 0))
     if not kept:
         return orth(leading + 1e-3 * start[:, :width])
     return orth(np.hstack([leading[:, : width - kept], start[:, :kept]]))
@@ -622,7 +622,7 @@ def _warm_start(
 
 def _block_width(settings: KrylovSettings) -> int:
     if isinstance(settings.rank, float):
-        return min(settings.n_features, FRACTION_BLOCK)
+        return min(settings.n_features, _FRACTION_BLOCK)
     return min(settings.n_features, settings.iteration_rank)
 
 
@@ -631,5 +631,5 @@ def _max_basis(settings: KrylovSettings, n_silos: int) -> int:
     width = _block_width(settings)
     asked = settings.max_basis
     if asked is None:
-        asked = min(10 * width, MOST_BYTES // (32 * settings.n_features * n_silos))
+        asked = min(10 * width, _MOST_BYTES // (32 * settings.n_features * n_silos))
     return min(settings.n_features, max(asked, 3 * width))

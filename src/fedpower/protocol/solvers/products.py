@@ -14,7 +14,7 @@ from fedpower.protocol.solvers.shared import SiloSampler, align, mean_trace, sha
 
 Array = NDArray[np.float64]
 
-SINGULAR = 1e-9
+_SINGULAR = 1e-9
 """Eigenvalues of SᵀA_iS below this share of the largest are taken for zero: rounding lives there."""
 
 
@@ -67,12 +67,12 @@ class Evidence:
             product = self._product + self._shift * self._basis
             inner = self._basis.T @ product
             values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-            kept = values > SINGULAR * max(float(values[-1]), 0.0)
+            kept = values > _SINGULAR * max(float(values[-1]), 0.0)
             self._factor = product @ (vectors[:, kept] / np.sqrt(values[kept]))
         return self._factor
 
 
-def fill_in(
+def _fill_in(
     block: Array,
     known: Mapping[str, Array],
     missing: Collection[str],
@@ -313,7 +313,7 @@ class Products:
             pool = [name for name in pool if name in known]
         weights = shares(pool, self._sampler.sizes)
         missing = [name for name in pool if name not in known]
-        filled = fill_in(block, known, missing, self.evidence or {}, self._sampler.sizes)
+        filled = _fill_in(block, known, missing, self.evidence or {}, self._sampler.sizes)
         values = {**known, **{name: value for name, (value, _) in filled.items()}}
         rows = {n: s for n, s in self._sampler.sizes.items() if n not in self._left_out}
         return Product(

@@ -154,12 +154,12 @@ class Sums:
         return uploads
 
 
-Script = Callable[[Sums], Generator[Ask, Round, Found]]
+_Script = Callable[[Sums], Generator[Ask, Round, Found]]
 """Asks for the sums of a study one by one, and makes something of them; begun anew in each attempt."""
 
 
 def secure_sums(
-    study: Study, *, run: str, enrolled: Iterable[str], script: Script[Found]
+    study: Study, *, run: str, enrolled: Iterable[str], script: _Script[Found]
 ) -> Generator[Ask, Round, Found]:
     """Return what ``script`` makes of the sums of a study, of which the coordinator sees nothing else.
 

@@ -107,8 +107,8 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     if settings.noise is None:
         remarks = _copies(answers, heard)
         # Columns are divided by their own deviations before anything is lost beside another.
-        remarks += [] if settings.standardize else imprecise(moment)
-    return decompose(
+        remarks += [] if settings.standardize else _imprecise(moment)
+    return _decompose(
         moment,
         center=center,
         total_variance=total,
@@ -218,7 +218,7 @@ def same_rows(one: str, other: str) -> str:
     )
 
 
-def imprecise(moment: Array) -> list[str]:
+def _imprecise(moment: Array) -> list[str]:
     """Return a sentence where float64 cannot hold what the columns of an exact moment vary by.
 
     An eigendecomposition is off by about d·eps of the largest eigenvalue [Weyl]: columns that vary less
@@ -247,7 +247,7 @@ def imprecise(moment: Array) -> list[str]:
     ]
 
 
-def decompose(
+def _decompose(
     moment: Array,
     *,
     center: Array | None,
@@ -270,7 +270,7 @@ def decompose(
     dim = moment.shape[0]
     deviations = None
     if standardize:
-        deviations = spread_of(moment, noise_std)
+        deviations = _spread_of(moment, noise_std)
         moment = moment / np.outer(deviations, deviations)
         total_variance = float(np.trace(moment))
         noise_std *= spread_noise(deviations)
@@ -314,14 +314,14 @@ def decompose(
     )
 
 
-FLOOR_STDS = 2.0
+_FLOOR_STDS = 2.0
 """A column's variance is taken to be at least so many standard deviations of its noise."""
 
-CLEAR_STDS = 10.0
+_CLEAR_STDS = 10.0
 """One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
 
 
-def spread_of(moment: Array, noise_std: float) -> Array:
+def _spread_of(moment: Array, noise_std: float) -> Array:
     """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
 
     A column without variance, where nothing is noised, is divided by 1, as scikit-learn does.
@@ -329,7 +329,7 @@ def spread_of(moment: Array, noise_std: float) -> Array:
     variances = np.diagonal(moment)
     if noise_std > 0:
         usual = float(np.median(variances)) / 4.0
-        least = max(FLOOR_STDS * noise_std, min(CLEAR_STDS * noise_std, usual))
+        least = max(_FLOOR_STDS * noise_std, min(_CLEAR_STDS * noise_std, usual))
         return np.asarray(np.sqrt(np.maximum(variances, least)))
     return np.asarray(np.sqrt(np.where(variances > 0, variances, 1.0)))
 
@@ -451,7 +451,7 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
         if not settings.study.preparation:
             vector = yield from sums.moment()
             return _solution(vector, sums.sizes, settings)
-        book = yield from prepare_securely(sums)
+        book = yield from _prepare_securely(sums)
         vector = yield from sums.moment(
             to_public((book.low, book.high, book.offset, book.scale), book.bound)
         )
@@ -462,7 +462,7 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     )
 
 
-def prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
+def _prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     """Return the code book that secure sums of the silos' tallies give; the moment's sum is next."""
     study = sums.study
 
@@ -493,7 +493,7 @@ def _solution(
     if mean is not None:
         moment -= np.outer(mean, mean)
         trace -= float(mean @ mean)
-    return decompose(
+    return _decompose(
         moment,
         center=None if mean is None else read_only(mean),
         total_variance=trace,

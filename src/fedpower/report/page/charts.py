@@ -27,7 +27,7 @@ class Scale:
     place: Callable[[float], float]
 
 
-def percent_of(share: float) -> str:
+def _percent_of(share: float) -> str:
     """Return a share as a length of SVG."""
     return f"{100 * share:.4g}%"
 
@@ -71,11 +71,11 @@ def _round_up(width: float) -> float:
     return next(power * factor for factor in (1, 2, 2.5, 5, 10, 20) if power * factor >= width)
 
 
-ROW_REM = 1.75
+_ROW_REM = 1.75
 CELL = 18
-HEIGHT = 220
-LOW_HEIGHT = 96
-MOST_DOTS = 80
+_HEIGHT = 220
+_LOW_HEIGHT = 96
+_MOST_DOTS = 80
 """More points than that are a line alone."""
 
 SHAPES = {
@@ -85,7 +85,7 @@ SHAPES = {
     "small-cross": "M-3-3L3 3M3-3L-3 3",
 }
 
-SCREE_SHAPES = {
+_SCREE_SHAPES = {
     "signal": "dot",
     "near": "dot",
     "unknown": "dot",
@@ -122,14 +122,14 @@ def scree(
     shown = [*values, *beyond]
     scale = linear([*shown, edge])
     parts = [*_rules(scale), *_numbers_below(range(1, len(shown) + 1))]
-    zero, level = percent_of(scale.place(0.0)), percent_of(scale.place(edge))
+    zero, level = _percent_of(scale.place(0.0)), _percent_of(scale.place(edge))
     if edge > 0:
         parts.append(_line("0", level, "100%", level, "edge"))
     for place, value in enumerate(shown):
-        x, y = percent_of((place + 0.5) / len(shown)), percent_of(scale.place(value))
+        x, y = _percent_of((place + 0.5) / len(shown)), _percent_of(scale.place(value))
         kind = standing[place] if place < len(values) else "beyond"
         parts.append(_line(x, zero, x, y, f"stem {kind}"))
-        parts.append(_mark(x, y, SCREE_SHAPES[kind], kind))
+        parts.append(_mark(x, y, _SCREE_SHAPES[kind], kind))
         if kind == "noise" and len(shown) <= 12:
             parts.append(_word(x, y, "noise", "noise", dy=-10, anchor="middle"))
     if edge > 0:
@@ -144,7 +144,7 @@ def scree(
         f"From {number(shown[0])} for the first to {number(shown[-1])} for the last of "
         f"{len(shown)} shown; {summary}. The table below has the numbers.",
         parts,
-        height=HEIGHT,
+        height=_HEIGHT,
     )
 
 
@@ -155,20 +155,20 @@ def over_rounds(title: str, rounds: Sequence[int], series: Sequence[Series]) -> 
     parts = [*_rules(scale), *_numbers_below(rounds)]
     for each in series:
         points = [
-            (percent_of((place + 0.5) / len(rounds)), percent_of(scale.place(value)))
+            (_percent_of((place + 0.5) / len(rounds)), _percent_of(scale.place(value)))
             for place, value in enumerate(each.values)
             if value is not None
         ]
         for (x1, y1), (x2, y2) in pairwise(points):
             parts.append(_line(x1, y1, x2, y2, f"series {each.kind}"))
-        if len(points) <= MOST_DOTS:
+        if len(points) <= _MOST_DOTS:
             parts.extend(_mark(x, y, each.shape, each.kind) for x, y in points)
     return _picture(
         title,
         f"Over {len(rounds)} rounds, from {number(known[0])} to {number(known[-1])}. The table of "
         "rounds has the numbers.",
         parts,
-        height=HEIGHT,
+        height=_HEIGHT,
     )
 
 
@@ -188,7 +188,7 @@ def bytes_by_round(rounds: Sequence[int], up: Sequence[int], down: Sequence[int]
         f"Up from the silos {human_bytes(sum(up))} in all, down to them {human_bytes(sum(down))}. "
         "The table of rounds has the numbers.",
         parts,
-        height=LOW_HEIGHT,
+        height=_LOW_HEIGHT,
     )
 
 
@@ -197,7 +197,7 @@ def bars(title: str, description: str, values: Sequence[float], *, most: float =
     low, high = min(0.0, *values), max(0.0, most, *values)
     width = 1 / ((high - low) or 1.0)
     zero = -low * width
-    parts = [_line(percent_of(zero), "0", percent_of(zero), "100%", "axis")]
+    parts = [_line(_percent_of(zero), "0", _percent_of(zero), "100%", "axis")]
     row = 1 / len(values)
     for place, value in enumerate(values):
         long = abs(value) * width
@@ -219,7 +219,7 @@ def participation(present: Sequence[Sequence[bool]], rounds: Sequence[int]) -> M
             kind = "cell answered" if answered else "cell missing"
             parts.append(_bar(left, top, 0.8 * wide, 0.6 * high, kind))
             if not answered:
-                middle = percent_of((place + 0.5) * wide), percent_of((row + 0.5) * high)
+                middle = _percent_of((place + 0.5) * wide), _percent_of((row + 0.5) * high)
                 parts.append(_mark(*middle, "small-cross", "missing"))
     missing = sum(not answered for answers in present for answered in answers)
     summary = f"{missing} answers are missing" if missing else "every silo answered every round"
@@ -249,7 +249,7 @@ def _picture(
         parts,
         role="img",
         width="100%" if width is None else width,
-        height=height or f"{ROW_REM * rows:g}rem",
+        height=height or f"{_ROW_REM * rows:g}rem",
     )
 
 
@@ -257,7 +257,7 @@ def _rules(scale: Scale) -> list[Markup]:
     """Return a thin line across at every tick, with its number on the left."""
     rules = []
     for value, label in scale.ticks:
-        y = percent_of(scale.place(value))
+        y = _percent_of(scale.place(value))
         rules.append(_line("0", y, "100%", y, "axis" if value == 0 else "rule"))
         rules.append(_word("0", y, label, "tick", dx=-8, dy=4, anchor="end"))
     return rules
@@ -268,7 +268,7 @@ def _numbers_below(numbers: Sequence[int], at_most: int = 10) -> list[Markup]:
     step = every(len(numbers), at_most)
     return [
         _word(
-            percent_of((place + 0.5) / len(numbers)), "100%", each, "tick", dy=18, anchor="middle"
+            _percent_of((place + 0.5) / len(numbers)), "100%", each, "tick", dy=18, anchor="middle"
         )
         for place, each in enumerate(numbers)
         if step == 1 or each % step == 0
@@ -281,7 +281,7 @@ def _line(x1: str, y1: str, x2: str, y2: str, kind: str) -> Markup:
 
 def _bar(left: float, top: float, width: float, height: float, kind: str) -> Markup:
     shares = {"x": left, "y": top, "width": width, "height": height}
-    return element("rect", class_=kind, **{key: percent_of(x) for key, x in shares.items()})
+    return element("rect", class_=kind, **{key: _percent_of(x) for key, x in shares.items()})
 
 
 def _mark(x: str, y: str, shape: str, kind: str) -> Markup:

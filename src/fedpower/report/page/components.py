@@ -31,10 +31,10 @@ from fedpower.report.page.markup import (
     table,
 )
 
-MOST_DRAWN = 60
-MOST_BEYOND = 20
+_MOST_DRAWN = 60
+_MOST_BEYOND = 20
 
-STANDINGS = {
+_STANDINGS = {
     "signal": ("●", "well above the noise"),
     "near": ("○", "near the noise"),
     "noise": ("×", "noise"),
@@ -45,7 +45,7 @@ STANDINGS = {
 
 def components_section(result: Findings) -> Markup:
     """Return the scree plot with the noise level, and the table behind it."""
-    drawn = min(result.n_components, MOST_DRAWN)
+    drawn = min(result.n_components, _MOST_DRAWN)
     beyond = _beyond(result)
     picture = scree(
         result.explained_variance[:drawn].tolist(),
@@ -125,14 +125,14 @@ def _beyond(result: Findings) -> list[float]:
     if result.spectrum is None:
         return []
     following: list[float] = result.spectrum[result.n_components :].tolist()
-    return following[: max(MOST_BEYOND, result.n_components)]
+    return following[: max(_MOST_BEYOND, result.n_components)]
 
 
 def _legend(result: Findings, beyond: list[float]) -> list[Any]:
     held = result.standings
     entries: list[Any] = [
         _key(sign, kind, f"component {words}" if result.noise_edge else "component")
-        for kind, (sign, words) in STANDINGS.items()
+        for kind, (sign, words) in _STANDINGS.items()
         if kind in held
     ]
     if beyond:
@@ -198,21 +198,21 @@ def _uncounted(result: Findings) -> str:
 
 
 def _verdict(kind: str) -> Markup:
-    sign, words = STANDINGS[kind]
+    sign, words = _STANDINGS[kind]
     mark = element("b", sign, class_=kind, aria_hidden="true")
     return element("span", mark, f" {words}", class_="verdict")
 
 
-MOST_BARS = 15
-MOST_LOADINGS = 500
-MOST_COMPONENTS = 20
+_MOST_BARS = 15
+_MOST_LOADINGS = 500
+_MOST_COMPONENTS = 20
 
-WARNINGS = {"noise": "× noise: do not read it", "near": "○ near the noise: read it with care"}
+_WARNINGS = {"noise": "× noise: do not read it", "near": "○ near the noise: read it with care"}
 
 
 def loadings_section(result: Findings) -> Markup:
     """Return what each component is made of: the largest loadings drawn, all of them in a table."""
-    shown = min(result.n_components, MOST_COMPONENTS)
+    shown = min(result.n_components, _MOST_COMPONENTS)
     left_out = (
         f"The first {shown} of {result.n_components} components are shown; components.csv has all."
         if shown < result.n_components
@@ -234,7 +234,7 @@ def loadings_section(result: Findings) -> Markup:
 def _component(result: Findings, place: int) -> Markup:
     loadings = result.components[place]
     order = np.argsort(-np.abs(loadings), kind="stable")
-    top, listed = order[:MOST_BARS], order[:MOST_LOADINGS]
+    top, listed = order[:_MOST_BARS], order[:_MOST_LOADINGS]
     label = f"pc{place + 1}"
     picture = bars(
         f"Largest loadings of {label}",
@@ -255,7 +255,7 @@ def _component(result: Findings, place: int) -> Markup:
             element(
                 "span", percent(float(result.explained_variance_ratio[place])), " of the variance"
             ),
-            element("span", WARNINGS[kind], class_=kind) if kind in WARNINGS else None,
+            element("span", _WARNINGS[kind], class_=kind) if kind in _WARNINGS else None,
         ],
         figure(
             beside(

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MONTHS = (
+_MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",
 )  # fmt: skip
 
 MISSING = "–"
-MOST_DECIMALS = 8
-COUNTED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_MOST_DECIMALS = 8
+_COUNTED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -48,7 +48,7 @@ def column(values: Sequence[float | None], digits: int = 4) -> list[str]:
     sizes = [abs(x) for x in values if x is not None and math.isfinite(x) and x != 0]
     largest = math.floor(math.log10(max(sizes))) if sizes else 0
     decimals = max(digits - 1 - largest, 0)
-    if decimals > MOST_DECIMALS or largest > MOST_DECIMALS:
+    if decimals > _MOST_DECIMALS or largest > _MOST_DECIMALS:
         return [number(x, digits) for x in values]
     return [
         signed(f"{x + 0.0:,.{decimals}f}")
@@ -112,7 +112,7 @@ def count(many: int, thing: str) -> str:
 
 def counted(many: int) -> str:
     """Return a small number as a word, a larger one in digits."""
-    return COUNTED[many] if many < len(COUNTED) else f"{many:,}"
+    return _COUNTED[many] if many < len(_COUNTED) else f"{many:,}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -144,7 +144,7 @@ def second_of_time(stamp: str) -> str:
 
 def _told(stamp: str, hour: str) -> str:
     when = datetime.fromisoformat(stamp).astimezone(UTC)
-    return f"{when.day} {MONTHS[when.month - 1]} {when.year}, {when:{hour}} UTC"
+    return f"{when.day} {_MONTHS[when.month - 1]} {when.year}, {when:{hour}} UTC"
 
 
 VOID = frozenset({"meta", "link", "br"})

@@ -198,7 +198,7 @@ PAPER = """@misc{FP,
 }"""
 """As in docs/references.bib."""
 
-SOFTWARE = """@software{{fedpower,
+_SOFTWARE = """@software{{fedpower,
   title = {{fedpower: PCA across organisations that cannot pool their rows}},
   author = {{{{The fedpower authors}}}},
   version = {{{version}}}
@@ -210,7 +210,7 @@ LONG = 8
 
 def provenance_section(run: dict[str, Any]) -> Markup:
     """Return the command that gives this result again, versions, terms and BibTeX."""
-    citation = f"{PAPER}\n\n{SOFTWARE.format(version=run['versions']['fedpower'])}"
+    citation = f"{PAPER}\n\n{_SOFTWARE.format(version=run['versions']['fedpower'])}"
     return section(
         "provenance",
         "Where this comes from",

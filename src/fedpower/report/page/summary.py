@@ -28,7 +28,7 @@ NOTHING = type(None)
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf:
+class _ListOf:
     """A list of things of one shape."""
 
     of: Any
@@ -42,11 +42,11 @@ class Optional:
     of: Any
 
 
-ROUND = {
+_ROUND = {
     "round": int,
     "kind": str,
     "step": int,
-    "participants": ListOf(str),
+    "participants": _ListOf(str),
     "n_participants": int,
     "bytes_up": int,
     "bytes_down": int,
@@ -74,19 +74,19 @@ PRIVACY = {
     "mode": re.compile("|".join(["none", *MODES])),
     "asked_epsilon": Optional(NUMBER),
     "delta": NUMBER,
-    "protections": ListOf(
+    "protections": _ListOf(
         {"observer": str, "sees": str, "epsilon": Optional(NUMBER), "delta": NUMBER}
     ),
-    "public": ListOf(str),
+    "public": _ListOf(str),
     "leak": Optional(str),
-    "notes": ListOf(str),
-    "assumptions": ListOf(str),
+    "notes": _ListOf(str),
+    "assumptions": _ListOf(str),
 }
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 RECORD = {
-    "command": Optional(ListOf(str)),
-    "started": Optional(TIME),
-    "finished": TIME,
+    "command": Optional(_ListOf(str)),
+    "started": Optional(_TIME),
+    "finished": _TIME,
     "versions": {"fedpower": str},
     "study": {"hash": str},
     "parameters": {
@@ -98,11 +98,11 @@ RECORD = {
     "n_samples": int,
     "noise_edge": Optional(NUMBER),
     "n_above_noise": Optional(int),
-    "remarks": Optional(ListOf(str)),
-    "silos": ListOf(SILO, least=1),
+    "remarks": Optional(_ListOf(str)),
+    "silos": _ListOf(SILO, least=1),
     "bytes_up": int,
     "bytes_down": int,
-    "rounds": ListOf(ROUND, least=1),
+    "rounds": _ListOf(_ROUND, least=1),
     "privacy": PRIVACY,
     "federation": Optional(
         {"name": str, "agreement": str, "run": str, "silent": {}, "set_aside": Optional({})}
@@ -114,7 +114,7 @@ def schema_error(record: Any, shape: Any = RECORD, at: str = "") -> str | None:
     """Return the first place where a record is not of the shape, such as ``rounds[2].step``, or None."""
     if isinstance(shape, Optional):
         return None if record is None else schema_error(record, shape.of, at)
-    if isinstance(shape, ListOf):
+    if isinstance(shape, _ListOf):
         if not isinstance(record, list) or len(record) < shape.least:
             return at
         places = ((each, shape.of, f"{at}[{place}]") for place, each in enumerate(record))
