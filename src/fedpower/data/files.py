@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.data.columns import not_a_number, require_distinct, require_shape
 from fedpower.data.source import Matrix
-from fedpower.data.tables import NotPlainError, arrow, feature_names, sliced, with_key
+from fedpower.data.tables import NotPlainError, arrow, feature_names, sliced
 from fedpower.errors import InputError
 
 _READ_BYTES = 2**20
@@ -52,10 +52,10 @@ class _ParquetTable:
     path: Path
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
         """Yield batches of the wanted columns only."""
-        names = with_key(columns, key)
+        names = [*columns, *labels]
         buffer = min(max(_READ_BYTES // len(names), 2**12), 2**20)
         with _readable(self.name, "Parquet"), _parquet(self.path, buffer_size=buffer) as file:
             size = max(max_rows, min(BATCH_ROWS, BATCH_BYTES // (8 * len(names))))
@@ -91,10 +91,10 @@ class _IpcTable:
     stream: bool
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
         """Yield slices of the stored record batches."""
-        names = with_key(columns, key)
+        names = [*columns, *labels]
         with _readable(self.name, "Arrow"):
             for batch in self._stored(names):
                 yield from sliced(batch.select(names), max_rows)
@@ -171,19 +171,18 @@ class CsvTable:
         return
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
-        """Yield batches with numbers in every column but the key's."""
+        """Yield batches with numbers in every column that is no label."""
         pa = arrow()
         types = {
             column: pa.bool_() if column in self.logical else pa.float64() for column in columns
         }
-        if key is not None:
-            types[key] = pa.string()
+        types |= dict.fromkeys(labels, pa.string())
         try:
             with self._open(types) as reader:
                 for batch in reader:
-                    yield from sliced(batch.select(with_key(columns, key)), max_rows)
+                    yield from sliced(batch.select([*columns, *labels]), max_rows)
             return
         except pa.ArrowException:
             pass  # its message quotes the cell: what follows must not carry it as context

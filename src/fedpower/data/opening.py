@@ -280,7 +280,7 @@ def _count(reader: TableReader, column: str) -> dict[str, tuple[Any, int]]:
     compute = arrow("compute")
     groups: dict[str, tuple[Any, int]] = {}
     row = 0
-    for batch in reader.batches((), _KEY_ROWS, key=column):
+    for batch in reader.batches((), _KEY_ROWS, labels=(column,)):
         cells = plain(batch.column(0))
         _refuse_missing(reader.name, column, cells, row)
         for entry in compute.value_counts(cells):

@@ -51,11 +51,11 @@ class TableReader(Protocol):
         ...
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
         """Yield record batches of exactly these columns, in this order, of at most `max_rows` rows.
 
-        `key` is a column of labels, appended as it is and never read as numbers.
+        `labels` are columns appended as they are written, and never read as numbers.
         """
         ...
 
@@ -135,8 +135,8 @@ class TableSource:
                 require_shape(self.name, seen, self.n_features)
                 return
         past = seen
-        key = self.group.column if self.group else None
-        for batch in self.reader.batches(self.columns, max_rows, key=key):
+        labels = (self.group.column,) if self.group else ()
+        for batch in self.reader.batches(self.columns, max_rows, labels=labels):
             rows: int | NDArray[np.int64] = row
             row += batch.num_rows
             if row <= past:
@@ -170,7 +170,7 @@ class TableSource:
 
     def _labelled(self, column: str, max_rows: int) -> Iterator[tuple[Any, Block]]:
         row = 0
-        for batch in self.reader.batches(self.columns, max_rows, key=column):
+        for batch in self.reader.batches(self.columns, max_rows, labels=(column,)):
             yield plain(batch.column(len(self.columns))), self._block(batch, row)
             row += batch.num_rows
         require_shape(self.name, row, self.n_features)
@@ -242,11 +242,6 @@ def sliced(batch: Any, max_rows: int) -> Iterator[Any]:
         yield batch.slice(start, max_rows)
 
 
-def with_key(columns: tuple[str, ...], key: str | None) -> list[str]:
-    """Return the columns a reader must deliver: the features, then the key."""
-    return [*columns, key] if key is not None else list(columns)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ArrowTable:
     """An Arrow table as a reader of batches."""
@@ -261,10 +256,10 @@ class _ArrowTable:
         return int(self.table.num_rows)
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
         """Yield slices of the wanted columns, without copying."""
-        for batch in self.table.select(with_key(columns, key)).to_batches():
+        for batch in self.table.select([*columns, *labels]).to_batches():
             yield from sliced(batch, max_rows)
 
 
@@ -282,23 +277,25 @@ class _PandasFrame:
         return len(self.frame)
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
         """Yield slices of the wanted columns, converted one slice at a time."""
-        names = with_key(columns, key)
+        names = [*columns, *labels]
         places = [self.columns.index(column) for column in names]
         series = [self.frame.iloc[:, place] for place in places]
         for start in range(0, self.n_rows, max_rows):
             cells = [
-                self._cells(values.iloc[start : start + max_rows], column, start, column == key)
-                for column, values in zip(names, series, strict=True)
+                self._cells(
+                    values.iloc[start : start + max_rows], column, start, place >= len(columns)
+                )
+                for place, (column, values) in enumerate(zip(names, series, strict=True))
             ]
             yield arrow().RecordBatch.from_arrays(cells, names=names)
 
-    def _cells(self, values: Any, column: str, first_row: int, is_key: bool) -> Any:
+    def _cells(self, values: Any, column: str, first_row: int, is_label: bool) -> Any:
         """Return a slice of one column as an Arrow array."""
         pa = arrow()
-        if values.dtype == object and is_key:
+        if values.dtype == object and is_label:
             missing = values.isna()
             return pa.array(
                 [None if gone else str(value) for value, gone in zip(values, missing, strict=True)]

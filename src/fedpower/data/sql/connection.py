@@ -172,8 +172,8 @@ class Dialect(Protocol):
         """Names of the query's columns."""
         ...
 
-    def statement(self, query: str, features: Sequence[int], key: int | None) -> str:
-        """Return the query for the feature columns, then the key, by their places."""
+    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+        """Return the query for the feature columns, then labels as text, by their places."""
         ...
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
@@ -197,14 +197,14 @@ class _Sqlite:
 
     columns: tuple[str, ...]
 
-    def statement(self, query: str, features: Sequence[int], key: int | None) -> str:
-        """Return a query of REAL columns, and of the key as text."""
+    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+        """Return a query of REAL columns, and of labels as text."""
         cells = [
             f"CASE typeof(c{place}) WHEN 'real' THEN c{place} "
             f"WHEN 'integer' THEN CAST(c{place} AS REAL) END"
             for place in features
         ]
-        return self._around(query, cells + ([] if key is None else [f"CAST(c{key} AS TEXT)"]))
+        return self._around(query, cells + [f"CAST(c{place} AS TEXT)" for place in labels])
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
         """Return the number of rows in a batch."""
@@ -240,13 +240,13 @@ class _Postgres:
     columns: tuple[str, ...]
     exact: tuple[bool, ...]
 
-    def statement(self, query: str, features: Sequence[int], key: int | None) -> str:
+    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
         """Return a query of the columns as they are, decimals as float8."""
         cells = [
             f"CAST(CAST(c{place} AS numeric) AS float8)" if self.exact[place] else f"c{place}"
             for place in features
         ]
-        cells += [] if key is None else [f"CAST(c{key} AS text)"]
+        cells += [f"CAST(c{place} AS text)" for place in labels]
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
         named = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(cells))
         return f"SELECT {named} FROM (\n{query}\n) AS fedpower_rows({names})"  # noqa: S608

@@ -16,7 +16,7 @@ from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, Matrix
 from fedpower.data.sql.connection import Dialect, connected, find_dialect, reading
 from fedpower.data.sql.query import SqliteFile, SqlQuery, parse_address
-from fedpower.data.tables import Group, TableSource, sliced, with_key
+from fedpower.data.tables import Group, TableSource, sliced
 from fedpower.errors import InputError
 
 _LANES = 8
@@ -80,13 +80,13 @@ class QueryTable:
         return
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, key: str | None = None
+        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
-        """Yield batches of the wanted columns only; the key's cells come as text."""
-        names = with_key(columns, key)
+        """Yield batches of the wanted columns only; labels come as text."""
+        names = [*columns, *labels]
         features = [self.columns.index(column) for column in columns]
-        place = None if key is None else self.columns.index(key)
-        statement = self.dialect.statement(self.query.text, features, place)
+        places = [self.columns.index(column) for column in labels]
+        statement = self.dialect.statement(self.query.text, features, places)
         options = self.dialect.options(len(names), max_rows)
         for batch in self._run(statement, options):
             self.dialect.check(
