@@ -54,6 +54,14 @@ def test_init_writes_a_study_that_check_finds_in_order(here: Path) -> None:
     assert said == f"{path} is in order: study heart, {study.digest}\n"
 
 
+def test_init_takes_every_parameter_that_a_consortium_agrees_on(here: Path) -> None:
+    settings = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise")
+    path = write_study(*settings)
+    given = read_study(path).parameters
+    assert (given.solver, given.noise, given.random_state) == ("krylov", "step", 7)
+    assert given.weights == "noise"
+
+
 def test_init_replaces_a_file_only_by_force(here: Path) -> None:
     path = write_study()
     before = path.read_bytes()

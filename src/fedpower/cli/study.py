@@ -6,13 +6,15 @@ from typing import Any
 import click
 import numpy as np
 
+from fedpower.cli import values
 from fedpower.cli.console import print_facts, print_json
+from fedpower.cli.options import Command, declared, option, parameter
 from fedpower.cli.silos import read_vector
-from fedpower.cli.values import named_keys, names, ranges, rank
 from fedpower.data import match_columns, open_source
 from fedpower.data.codebook import ranges_of
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.parameters import SPECS
 from fedpower.protocol.private_study import worst_epsilon
 from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import read_code_book
@@ -26,57 +28,50 @@ def study() -> None:
     """Write, check and show the study file that a consortium agrees on."""
 
 
-@study.command()
+_AGREED = tuple(name for name, spec in SPECS.items() if spec.option and spec.section)
+"""Parameters of a fit that a consortium agrees on: each is an option, and a key of the study file."""
+
+_OTHERWISE: dict[str, dict[str, Any]] = {
+    "delta": {"default": 1e-6, "show_default": True, "help": "The δ of (ε, δ)."},
+    "deadline": {"default": 600.0, "show_default": True},
+    "min_silos": {"help": "Fewest silos a round may go on with; all by default."},
+}
+"""What a study file must say that a fit finds out by itself."""
+
+_INIT = (
+    option("--name", group="main", required=True, help="What the consortium calls the study."),
+    option("--silos", group="main", callback=values.names, required=True, metavar="A,B,...",
+           help="Who takes part."),
+    option("--columns", group="main", callback=values.names, metavar="A,B,...",
+           help="The columns, in this order."),
+    option("--columns-of", group="main", type=PATH, metavar="FILE",
+           help="Take the columns of this file instead."),
+    *(parameter(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
+    option("--codebook", group="main", type=PATH, metavar="FILE",
+           help="Code book from `fedpower prepare`, for offsets, scales, ranges and bound."),
+    option("--range", "ranges", group="main", callback=values.ranges, multiple=True,
+           metavar="COLUMN=LOW:HIGH", help="What a column's cells lie between; repeatable."),
+    option("--center-file", group="rows", type=PATH, metavar="FILE",
+           help="Public centres: lines of name,value."),
+    option("--scale-file", group="rows", type=PATH, metavar="FILE",
+           help="Public divisors: lines of name,value."),
+    option("--identity", "identities", group="privacy", callback=values.named_keys, multiple=True,
+           metavar="SILO=KEY",
+           help="A silo's public key for a secure sum, as `fedpower identity show` prints it; "
+           "repeatable."),
+    option("--grace", group="rounds", type=float,
+           help="Seconds for stragglers once enough have answered."),
+    option("--host", group="running", default="localhost", show_default=True,
+           help="The coordinator's host name."),
+    option("--port", group="running", type=int, default=8002, show_default=True,
+           help="The coordinator's port."),
+    option("--force", group="running", is_flag=True, help="Replace the file."),
+)  # fmt: skip
+
+
+@study.command(cls=Command)
 @click.argument("path", type=PATH, default=Path("study.toml"))
-@click.option("--name", required=True, help="What the consortium calls the study.")
-@click.option("--silos", callback=names, required=True, metavar="A,B,...", help="Who takes part.")
-@click.option("--columns", callback=names, metavar="A,B,...", help="The columns, in this order.")
-@click.option(
-    "--columns-of", type=PATH, metavar="FILE", help="Take the columns of this file instead."
-)
-@click.option(
-    "-k",
-    "n_components",
-    callback=rank,
-    required=True,
-    metavar="K",
-    help="Number of components, a fraction of variance, or noise: those that stand above it.",
-)
-@click.option("--epsilon", type=float, required=True, help="Each silo's budget; inf for none.")
-@click.option("--delta", type=float, default=1e-6, show_default=True, help="The δ of (ε, δ).")
-@click.option(
-    "--center-file", type=PATH, metavar="FILE", help="Public centres: lines of name,value."
-)
-@click.option(
-    "--scale-file", type=PATH, metavar="FILE", help="Public divisors: lines of name,value."
-)
-@click.option("--row-norm", type=float, help="Public bound on a row's norm.")
-@click.option(
-    "--codebook", type=PATH, metavar="FILE", help="Code book from `fedpower prepare` instead."
-)
-@click.option(
-    "--range",
-    "ranges",
-    callback=ranges,
-    multiple=True,
-    metavar="COLUMN=LOW:HIGH",
-    help="What a column's cells lie between; repeatable.",
-)
-@click.option("--normalize", is_flag=True, help="Scale every row to norm 1 instead.")
-@click.option(
-    "--identity",
-    "identities",
-    callback=named_keys,
-    multiple=True,
-    metavar="SILO=KEY",
-    help="A silo's public key for a secure sum, as `fedpower identity show` prints it; repeatable.",
-)
-@click.option("--min-silos", type=int, help="Fewest silos a round may go on with; all by default.")
-@click.option("--deadline", type=float, default=600.0, show_default=True, help="Seconds a round.")
-@click.option("--grace", type=float, help="Seconds for stragglers once enough have answered.")
-@click.option("--host", default="localhost", show_default=True, help="The coordinator's host name.")
-@click.option("--port", type=int, default=8002, show_default=True, help="The coordinator's port.")
-@click.option("--force", is_flag=True, help="Replace the file.")
+@declared(_INIT)
 def init(path: Path, *, force: bool, **options: Any) -> None:
     """Write a study file to PATH, for all parties to read and agree on.
 
@@ -135,9 +130,10 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         for name, path in (("offset", options["center_file"]), ("scale", options["scale_file"]))
         if path is not None
     }
-    rows = {"row_norm": options["row_norm"], "normalize": options["normalize"] or None}
+    tables = _agreed(options)
+    rows = tables.setdefault("rows", {})
     if options["codebook"] is not None:
-        if given or options["ranges"] or any(rows.values()):
+        if given or options["ranges"] or {"row_norm", "normalize"} & rows.keys():
             raise InputError(
                 "--codebook must be given alone, for it says what files, ranges and bounds would, got "
                 "one of them beside it; leave them out"
@@ -146,33 +142,36 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         book.check_columns(tuple(columns), len(columns))
         given = {"offset": book.offset.tolist(), "scale": book.scale.tolist()}
         given["ranges"] = np.column_stack([book.low, book.high]).tolist()
-        rows |= {"row_norm": book.bound, "standardize": True}
+        tables["rows"] = {"row_norm": book.bound, "standardize": True, **rows}
     elif options["ranges"]:
         known = ranges_of(options["ranges"], tuple(columns), len(columns))
         given["ranges"] = [[] if each is None else list(each) for each in known]
-    rounds = {name: options[name] for name in ("min_silos", "deadline", "grace")}
-    privacy: dict[str, Any] = {"epsilon": options["epsilon"], "delta": options["delta"]}
     if options["epsilon"] == float("inf"):
-        del privacy["delta"]
-    secure = {}
+        del tables["privacy"]["delta"]
     if options["identities"]:
-        privacy["aggregation"] = "secure"
-        secure = {"identities": options["identities"]}
+        tables["privacy"]["aggregation"] = "secure"
+        tables["identities"] = options["identities"]
+    if options["grace"] is not None:
+        tables["rounds"]["grace"] = options["grace"]
     return {
+        **tables,
         "name": options["name"],
         "columns": {"names": list(columns), **given},
-        "rows": {"center": True, **_given(rows)},
-        "components": {"n_components": options["n_components"]},
-        "privacy": privacy,
-        "rounds": _given(rounds),
+        "rows": {"center": True, **tables["rows"]},
         "silos": {"names": list(options["silos"])},
-        **secure,
         "coordinator": {"host": options["host"], "port": options["port"]},
     }
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _agreed(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the parameters that were given, by table of the study file."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name in _AGREED:
+        section, value = SPECS[name].section, options[name]
+        if value is not None:
+            assert section is not None
+            tables.setdefault(section, {})[name] = value
+    return tables
 
 
 def _facts(read: StudyFile) -> dict[str, Any]:
