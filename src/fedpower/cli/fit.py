@@ -16,7 +16,14 @@ from fedpower.cli import values
 from fedpower.cli.budget import share_used
 from fedpower.cli.console import MOST_NAMES, console, note, print_json, print_result
 from fedpower.cli.findings import print_findings
-from fedpower.cli.options import Command, declared, option, parameter
+from fedpower.cli.options import (
+    Command,
+    declared,
+    option,
+    parameter,
+    reading,
+    reading_options,
+)
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
 from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
@@ -53,6 +60,7 @@ _BOTH = (
            help="The data set that the ledgers are for."),
     option("--json", "as_json", group="main", is_flag=True,
            help="Print one JSON object instead of tables."),
+    reading_options,
     option("--range", "ranges", group="main", callback=values.ranges, multiple=True,
            metavar="COLUMN=LOW:HIGH", help="What a column's cells lie between; repeatable."),
     quiet_option,
@@ -116,7 +124,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     """Compute the principal components of FILES, each a silo whose rows are not pooled.
 
     A silo is called by its file's name up to the first dot; write NAME=PATH to call it otherwise. A
-    .toml file names a query on a database (docs/data.md).
+    folder, or a pattern in quotes, is one silo in parts; a .toml file names a query on a database
+    (docs/data.md).
     --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
     Offset, scale and bound of the columns are found privately out of it, unless --row-norm, --normalize
     or --codebook says them.
@@ -130,6 +139,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             columns=options["columns"],
             drop=options["drop"],
             n_features=options["n_features"],
+            **reading(options),
         )
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]

@@ -7,6 +7,7 @@ import click
 import numpy as np
 
 from fedpower.cli.console import print_facts, print_json
+from fedpower.cli.options import reading, reading_options
 from fedpower.cli.silos import read_vector
 from fedpower.cli.values import named_keys, names, ranges, rank
 from fedpower.data import match_columns, open_source
@@ -76,6 +77,7 @@ def study() -> None:
 @click.option("--grace", type=float, help="Seconds for stragglers once enough have answered.")
 @click.option("--host", default="localhost", show_default=True, help="The coordinator's host name.")
 @click.option("--port", type=int, default=8002, show_default=True, help="The coordinator's port.")
+@reading_options
 @click.option("--force", is_flag=True, help="Replace the file.")
 def init(path: Path, *, force: bool, **options: Any) -> None:
     """Write a study file to PATH, for all parties to read and agree on.
@@ -125,7 +127,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
     if columns is None:
-        columns, _ = match_columns([open_source(options["columns_of"])])
+        columns, _ = match_columns([open_source(options["columns_of"], **reading(options))])
         if columns is None:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"

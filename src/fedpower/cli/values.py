@@ -88,6 +88,21 @@ def ranges(
     return found or None
 
 
+def renames(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str] | None:
+    """Return new names of columns by their old ones, from words OLD=NEW."""
+    found: dict[str, str] = {}
+    for word in value:
+        old, _, new = word.rpartition("=")
+        if not (old and new):
+            raise click.BadParameter(f"it must be OLD=NEW, got {word!r}")
+        if old in found:
+            raise click.BadParameter(f"it must name every column once, got {old!r} twice")
+        found[old] = new
+    return found or None
+
+
 def versions(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> str | dict[str, str] | None:

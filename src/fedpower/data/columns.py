@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,11 @@ def require_finite(
     )
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, which True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def is_wide(dtype: Any) -> bool:
     """Return whether a dtype, NumPy's or pandas', is of integers of which float64 does not hold all."""
     return getattr(dtype, "kind", "") in ("i", "u") and dtype.itemsize > 4
@@ -190,8 +196,12 @@ def pick_columns(
     missing = [column for column in want if column not in places]
     if missing:
         raise InputError(
-            f"{name} must have the columns every silo agreed on, got a source without "
-            f"{shown(missing)}; add them or agree on columns that every silo has"
+            "{source} must have the columns every silo agreed on, got a source without {missing}; rename "
+            "the column that holds it{by_renaming}, or leave it out of the fit"
+            + "{by_sharing}"
+            * (extra == "refuse"),
+            source=name,
+            missing=shown(missing),
         )
     wanted = set(want)
     surplus = [column for column in have if column not in wanted]
