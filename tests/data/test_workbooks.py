@@ -1,6 +1,6 @@
 """Sheets of .xlsx workbooks, as another program writes them."""
 
-import datetime
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ def book(tmp_path: Path) -> Path:
     first.title = "Visits"
     first.append(["id", "site", "age", "smokes", "seen", "double"])
     for number in range(1, 5):
-        seen = datetime.date(2024, 1, number)
+        seen = dt.date(2024, 1, number)
         first.append([number, "ns"[number % 2], 40.5 + number, number > 2, seen, f"=2*{number}"])
     other = made.create_sheet("Ward 2")
     other.append(["a", "b"])

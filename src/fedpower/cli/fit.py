@@ -23,6 +23,7 @@ from fedpower.cli.options import (
     parameter,
     reading,
     reading_options,
+    verbose_option,
 )
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
@@ -79,6 +80,7 @@ _HERE = (
     option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
            help="Folder for the result."),
     option("--force", group="main", is_flag=True, help="Replace an earlier result in that folder."),
+    verbose_option,
     option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
     option("--groups", group="rows", metavar="COLUMN",
            help="One file; this column names each row's silo."),
@@ -168,7 +170,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     if options["as_json"]:
         print_json({"result": str(options["output"]), **result.run, **_numbers(result)})
     else:
-        _print(result, options["output"])
+        _print(result, options["output"], verbose=options["verbose"])
     if result.privacy.is_private and ledgers is None:
         note("no ledger was given, so what this fit spent is on no record; see --ledgers")
     elif not result.privacy.is_private and options["as_json"]:
@@ -296,7 +298,7 @@ def _numbers(result: Result) -> dict[str, Any]:
     return {name: plain(getattr(result, name)) for name in names}
 
 
-def _print(result: Result, output: Path) -> None:
+def _print(result: Result, output: Path, *, verbose: bool) -> None:
     shares = result.denoised_variance_ratio
     print_findings(result, explained=0.0 if shares is None else float(np.nansum(shares)))
     out = console()
@@ -311,7 +313,8 @@ def _print(result: Result, output: Path) -> None:
     )
     for line in lines:
         out.print(line, soft_wrap=True)
-    out.print(str(promise), soft_wrap=True, style=None if promise.is_private else "bold red")
+    said = str(promise) if verbose else promise.brief
+    out.print(said, soft_wrap=True, style=None if promise.is_private else "bold red")
     print_result(output)
 
 

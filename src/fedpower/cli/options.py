@@ -100,6 +100,9 @@ def declared(declarations: Sequence[_Decorator]) -> _Decorator:
     return declare
 
 
+verbose_option = option("--verbose", group="main", is_flag=True,
+                        help="Print the whole privacy statement, as privacy.txt has it.")  # fmt: skip
+
 _READING = (
     option("--separator", group="rows", metavar="SIGN",
            help="What is between the cells of text files, where their first lines leave a doubt."),

@@ -10,6 +10,7 @@ import click
 
 from fedpower.cli.console import console, print_json, print_result, table
 from fedpower.cli.findings import print_findings
+from fedpower.cli.options import verbose_option
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study
@@ -43,7 +44,10 @@ KIT = Path("kits") / "runner"
 @click.option("--data", type=PATH, help="With --local: a folder with a file SILO.* for each silo.")
 @click.option("--force", is_flag=True, help="Replace an earlier result in the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any) -> None:
+@verbose_option
+def run(
+    study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **options: Any
+) -> None:
     """Run STUDY over its federation and put the result into a folder, the same as `fedpower fit` writes.
 
     Rounds and who answered are shown as they happen. A coordinator or a silo that dies meanwhile is
@@ -79,7 +83,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         f"{human_bytes(record['bytes_down'])} down; run {state['run']}.",
         soft_wrap=True,
     )
-    out.print(str(found.privacy), soft_wrap=True)
+    out.print(str(found.privacy) if verbose else found.privacy.brief, soft_wrap=True)
     print_result(output)
 
 
