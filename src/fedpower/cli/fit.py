@@ -21,7 +21,7 @@ from fedpower.cli.options import (
     declared,
     option,
     parameter,
-    reading,
+    reading_of,
     reading_options,
     verbose_option,
 )
@@ -141,7 +141,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             columns=options["columns"],
             drop=options["drop"],
             n_features=options["n_features"],
-            **reading(options),
+            **reading_of(options),
         )
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]

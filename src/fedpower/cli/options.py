@@ -116,7 +116,7 @@ reading_options = declared((*_READING, RENAME))
 """Declares how the files of a command are read."""
 
 
-def reading(options: Mapping[str, Any]) -> "Reading":
+def reading_of(options: Mapping[str, Any]) -> "Reading":
     """Return how files are to be read, from the options of a command."""
     given: Reading = {
         "separator": options["separator"],

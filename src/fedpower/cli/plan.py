@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli import values
 from fedpower.cli.console import console, print_json, table
-from fedpower.cli.options import Command, option, parameter, reading, reading_options
+from fedpower.cli.options import Command, option, parameter, reading_of, reading_options
 from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
@@ -140,7 +140,7 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
             groups=options["groups"],
             columns=options["columns"],
             drop=options["drop"],
-            **reading(options),
+            **reading_of(options),
         )
         opened = {name: open_source(silo) for name, silo in silos.items()}
         _, matched = match_columns(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import note
+from fedpower.cli.options import reading_of
 from fedpower.data import RowSource, match_columns, open_source, split_by_group
 from fedpower.data.opening import Reading, is_text, name_of_silo, rows_at
 from fedpower.data.source import Extra
@@ -49,20 +50,14 @@ def open_silos(
         if columns is None and not drop and n_features is None and not any(reading.values()):
             return dict(named)
         ways = _ways(named, reading)
-        opened = {name: open_source(path, **ways[name]).columns for name, path in named.items()}
+        opened = _opened(named, ways)
         if columns is not None:
             _tell_unnamed([str(named[name]) for name in opened if opened[name] is None])
-        present = {name: set(found or ()) for name, found in opened.items()}
         return {
             name: open_source(
                 path,
                 columns=columns,
-                # a column is dropped where it is; one that is nowhere is refused as a slip
-                drop=tuple(
-                    word
-                    for word in drop
-                    if word in present[name] or not any(word in each for each in present.values())
-                ),
+                drop=_where_they_are(drop, name, opened),
                 extra="drop",
                 n_features=n_features,
                 **ways[name],
@@ -85,15 +80,45 @@ def _ways(named: Mapping[str, Path], reading: Reading) -> dict[str, Reading]:
     ways: dict[str, Reading] = {name: {**form} if name in texts else {} for name in named}
     asked = reading.get("rename")
     if asked:
-        have = {name: open_source(path, **ways[name]).columns for name, path in named.items()}
-        known = {column for columns in have.values() for column in columns or ()}
+        have = _opened(named, ways)
         for name, way in ways.items():
-            way["rename"] = {
-                old: new
-                for old, new in asked.items()
-                if old in (have[name] or ()) or old not in known
-            }
+            way["rename"] = {old: asked[old] for old in _where_they_are(tuple(asked), name, have)}
     return ways
+
+
+def _opened(
+    named: Mapping[str, Path], ways: Mapping[str, Reading]
+) -> dict[str, tuple[str, ...] | None]:
+    """Return the names of the columns of each file; None where they have none."""
+    return {name: open_source(path, **ways[name]).columns for name, path in named.items()}
+
+
+def _where_they_are(
+    words: tuple[str, ...], name: str, columns: Mapping[str, tuple[str, ...] | None]
+) -> tuple[str, ...]:
+    """Return those columns that a silo has; one that is nowhere is left to it to refuse as a slip."""
+    known = {column for each in columns.values() for column in each or ()}
+    return tuple(word for word in words if word in (columns[name] or ()) or word not in known)
+
+
+def own_tables(
+    named: Mapping[str, Path], options: Mapping[str, Any]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return for each silo what its own file says about reading, from the options of a command."""
+    ways = _ways(named, reading_of(options))
+    opened = _opened(named, ways)
+    found = {}
+    for name, way in ways.items():
+        data = {key: way.get(key) for key in ("separator", "decimal", "encoding")}
+        data |= {"drop": list(_where_they_are(options["drop"], name, opened))}
+        data |= {"extra_columns": options["extra_columns"]}
+        tables: dict[str, dict[str, Any]] = {"data": data, "columns": {"rename": way.get("rename")}}
+        found[name] = {
+            table: kept
+            for table, keys in tables.items()
+            if (kept := {key: value for key, value in keys.items() if value})
+        }
+    return found
 
 
 def find_ledgers(

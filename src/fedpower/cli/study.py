@@ -7,7 +7,7 @@ import click
 import numpy as np
 
 from fedpower.cli.console import print_facts, print_json
-from fedpower.cli.options import reading, reading_options
+from fedpower.cli.options import reading_of, reading_options
 from fedpower.cli.silos import read_vector
 from fedpower.cli.values import named_keys, names, ranges, rank
 from fedpower.data import match_columns, open_source
@@ -127,7 +127,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
     if columns is None:
-        columns, _ = match_columns([open_source(options["columns_of"], **reading(options))])
+        columns, _ = match_columns([open_source(options["columns_of"], **reading_of(options))])
         if columns is None:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"

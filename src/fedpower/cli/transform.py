@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import note, print_json
-from fedpower.cli.options import reading, reading_options
+from fedpower.cli.options import reading_of, reading_options
 from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.data import open_source
@@ -56,7 +56,7 @@ def transform(
         )
     result = read_result(model)
     write = None if output is None else writer_for(output, labelled=id_column is not None)
-    with scores_of(result, file, id_column, reading(options)) as scores:
+    with scores_of(result, file, id_column, reading_of(options)) as scores:
         if output is None or write is None:
             write_csv(sys.stdout, scores)
             return

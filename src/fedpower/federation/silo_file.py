@@ -140,14 +140,14 @@ class SiloFile:
     def source(self, study: StudyFile) -> RowSource:
         """Return the silo's rows with the study's columns, in its order."""
         name = f"the data of silo {self.name!r}"
-        columns = cast("Reading", self.columns)
         if "query" in self.data:
             asked = {key: value for key, value in self.data.items() if key not in _NOT_ASKED}
+            columns = cast("Reading", self.columns)
             found = open_query(asked, name=name, folder=self.path.parent, **columns)
         else:
-            form = cast("Reading", {key: self.data[key] for key in _TEXT if key in self.data})
+            form = {key: self.data[key] for key in _TEXT if key in self.data}
             place = self.path.parent / self.data["path"]
-            found = open_source(place, name=name, **form, **columns)
+            found = open_source(place, name=name, **cast("Reading", {**form, **self.columns}))
         return open_source(
             found,
             name=name,
