@@ -2,7 +2,6 @@
 
 import gzip
 import sqlite3
-import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.data import RowSource, SqlQuery, open_source
+from workbooks import write_xlsx
 
 N_ROWS, N_FEATURES = 53, 5
 NAMES = ("age", "dose", "t 1", "x.y", "ß")
@@ -196,53 +196,6 @@ def _parquet_parts(rows: Any, folder: Path) -> Path:
 
 def _dataset(rows: Any, folder: Path) -> Any:
     return pyarrow.dataset.dataset(in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet"))
-
-
-_SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-_RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
-_KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-
-
-def write_xlsx(path: Path, **sheets: Iterable[Iterable[Any]]) -> Path:
-    """Write sheets by name, with all digits of their numbers: openpyxl rounds them to sixteen."""
-    numbers = range(1, len(sheets) + 1)
-    parts = {
-        "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">'
-        '<Default Extension="rels" '
-        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
-        '<Default Extension="xml" ContentType="application/xml"/></Types>',
-        "_rels/.rels": f'<Relationships xmlns="{_RELATIONS}"><Relationship Id="r1" '
-        f'Type="{_KINDS}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-        "xl/workbook.xml": f'<workbook xmlns="{_SHEET}" xmlns:r="{_KINDS}"><sheets>'
-        + "".join(
-            f'<sheet name="{name}" sheetId="{n}" r:id="r{n}"/>'
-            for n, name in zip(numbers, sheets, strict=True)
-        )
-        + "</sheets></workbook>",
-        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{_RELATIONS}">'
-        + "".join(
-            f'<Relationship Id="r{n}" Type="{_KINDS}/worksheet" Target="worksheets/s{n}.xml"/>'
-            for n in numbers
-        )
-        + "</Relationships>",
-    }
-    for n, rows in zip(numbers, sheets.values(), strict=True):
-        lines = (f"<row>{''.join(map(_cell, row))}</row>" for row in rows)
-        parts[f"xl/worksheets/s{n}.xml"] = (
-            f'<worksheet xmlns="{_SHEET}"><sheetData>{"".join(lines)}</sheetData></worksheet>'
-        )
-    with zipfile.ZipFile(path, "w") as file:
-        for name, text in parts.items():
-            file.writestr(name, text)
-    return path
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return f'<c t="inlineStr"><is><t>{value}</t></is></c>'
-    if value is None or np.isnan(value):
-        return "<c/>"
-    return f"<c><v>{repr(value).replace('inf', '1e999')}</v></c>"
 
 
 def _xlsx(rows: Any, folder: Path) -> Path:

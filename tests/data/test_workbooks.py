@@ -6,10 +6,11 @@ from typing import Any
 
 import openpyxl
 import pytest
-from row_forms import read_all, write_xlsx
+from row_forms import read_all
 
 from fedpower.data import open_source, split_by_group
 from fedpower.errors import InputError
+from workbooks import write_xlsx
 
 
 @pytest.fixture
