@@ -17,6 +17,8 @@ Names = Callable[[str, str], str]
 _PHRASES = {
     "without_column": " (table.drop(columns='{0}'), or open_source(path, drop=['{0}']) for a file)",
     "without_extra": 'extra_columns="drop" (extra="drop" of open_source)',
+    "by_renaming": " (open_source(path, rename={{'old': 'new'}}))",
+    "by_sharing": ' (extra_columns="drop" takes only what every silo has)',
     "with_columns": "open_source(data, columns=[...])",
     "with_n_features": "open_source(path, n_features=...)",
     "smaller_side": "min(n_samples, n_features)={0}",

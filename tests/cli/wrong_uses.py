@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from hospitals import EXACT, PRIVATE, succeed, write_hospitals
 
+from workbooks import write_xlsx
+
 NORTH = ("fit", "north.csv", "-o", "new")
 
 
@@ -73,14 +75,12 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     },
     "Files": {
         "no such file": Wrong(("fit", "nowhere.csv", *EXACT, "-o", "new"), "nowhere.csv must be a file that exists, got none there; give one file per silo"),
-        "a folder": Wrong(("fit", ".", *EXACT, "-o", "new"), ". must be a file that exists, got a folder; give one file per silo"),
-        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .toml, .npy, .npz, .h5ad, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
+        "a folder": Wrong(("fit", ".", *EXACT, "-o", "new"), ". must hold the parts of one table and nothing else, got ... and ...; move the others out, or give a pattern in quotes such as '...'"),
+        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .xlsx, .toml, .npy, .npz, .h5ad, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
         "an empty file": Wrong(("fit", "empty.csv", *EXACT, "-o", "new"), "empty.csv must have a line of column names and rows, got an empty file; write it again"),
         "a header without rows": Wrong(("fit", "header.csv", *EXACT, "-o", "new"), "header.csv must have at least one row, got none; leave this silo out"),
         "a row that is too short": Wrong(("fit", "ragged.csv", *EXACT, "-o", "new"), "every row of ragged.csv must have 2 cells like its first line, got 1 at row 2; repair that row"),
-        "semicolons and decimal commas": Wrong(("fit", "semicolon.csv", *EXACT, "-o", "new"), "cells of semicolon.csv must be separated by commas, got semicolons; save it with commas between cells and points in numbers"),
-        "tabs in a CSV file": Wrong(("fit", "tabs.csv", *EXACT, "-o", "new"), "cells of tabs.csv must be separated by commas as its ending says, got tabs; let its name end in .tsv"),
-        "bytes that are no text": Wrong(("fit", "junk.csv", *EXACT, "-o", "new"), "junk.csv must be delimited text in UTF-8, got one that cannot be parsed to its end; write it again as plain CSV"),
+        "bytes that are no text": Wrong(("fit", "junk.csv", *EXACT, "-o", "new"), "junk.csv must be delimited text in UTF-8, got one that cannot be parsed to its end; write it again as plain CSV, or say with --encoding how it is written, e.g. as cp1252"),
         "half a Parquet file": Wrong(("fit", "cut.parquet", *EXACT, "-o", "new"), "cut.parquet must be a complete Parquet file, got one that is truncated or damaged; write or copy it again"),
         "a broken svmlight line": Wrong(("fit", "bad.svm", *EXACT, "-o", "new"), "every line of bad.svm must be a label and index:value pairs, got something else at row 1; write the file in svmlight format"),
         "a broken query file": Wrong(("fit", "bad.toml", *EXACT, "-o", "new"), "bad.toml must be a TOML file in UTF-8, got one that cannot be parsed; correct it"),
@@ -91,7 +91,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "groups of two files": Wrong(("fit", "north.csv", "east.csv", "--groups", "age", *EXACT, "-o", "new"), "--groups must go with one file, got 2; give one file, or leave --groups out and let each file be a silo"),
     },
     "Columns": {
-        "an unknown column": Wrong((*NORTH, *EXACT, "--columns", "age,shoe"), "north.csv must have the columns every silo agreed on, got a source without 'shoe'; add them or agree on columns that every silo has"),
+        "an unknown column": Wrong((*NORTH, *EXACT, "--columns", "age,shoe"), "north.csv must have the columns every silo agreed on, got a source without 'shoe'; rename the column that holds it (--rename OLD=NEW), or leave it out of the fit"),
         "a column that only one silo has": Wrong(("fit", "north.csv", "everybody.csv", *EXACT, "-o", "new"), "everybody.csv must have only the columns every silo agreed on, got also 'site'; remove them, or leave them out with --extra drop"),
         "names here and none there": Wrong(("fit", "north.csv", "east.npy", *EXACT, "-o", "new"), "either every source or none must have column names, got names in north.csv and none in east.npy; name the columns of east.npy with --columns a,b,..."),
         "other widths": Wrong(("fit", "north.npy", "wide.npy", *EXACT, "-o", "new"), "sources without column names must have equally many columns, got 5 in north.npy and 4 in wide.npy; give every silo the same columns (--n-features for svmlight files)"),
@@ -119,6 +119,40 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "integers beyond float64": Wrong(("fit", "large.npy", *EXACT, "-o", "new"), "column 2 of large.npy must hold integers that are exact in float64, below 2^53 in size, got a larger one at row 1; subtract a public number first, or leave the column out"),
         "one dimension": Wrong(("fit", "three.npy", *EXACT, "-o", "new"), "three.npy must be a 2-d array of rows by columns, got 1-d with shape (3,); reshape it so that each row is one record"),
         "three dimensions": Wrong(("fit", "cube.npy", *EXACT, "-o", "new"), "cube.npy must be a 2-d array of rows by columns, got 3-d with shape (2, 2, 2); reshape it so that each row is one record"),
+    },
+    "Text, folders and sheets": {
+        "commas and semicolons": Wrong(("fit", "doubt.csv", *EXACT, "-o", "new"), "the first line of doubt.csv must show what separates its cells, got commas and semicolons in it; say which it is with --separator"),
+        "points and commas in numbers": Wrong(("fit", "mixed.csv", *EXACT, "-o", "new"), "numbers in mixed.csv must show which sign their decimals begin with, got both points and commas; say which it is with --decimal"),
+        "thousands or decimals": Wrong(("fit", "thousands.csv", *EXACT, "-o", "new"), "numbers in thousands.csv must show which sign their decimals begin with, got commas that may part thousands; say which it is with --decimal"),
+        "text in another encoding": Wrong(("fit", "umlaut.csv", *EXACT, "-o", "new"), "umlaut.csv must be delimited text in UTF-8, got one that cannot be parsed to its end; write it again as plain CSV, or say with --encoding how it is written, e.g. as cp1252"),
+        "a separator that is nowhere": Wrong((*NORTH, *EXACT, "--separator", ";"), "the first line of north.csv must have the separator between its names, got ';' nowhere in it; correct --separator, or leave it out"),
+        "a letter for a separator": Wrong((*NORTH, *EXACT, "--separator", "x"), "--separator must be one character that is no letter, digit, quote or point, got 'x'; give e.g. ';', ',' or tab"),
+        "a decimal semicolon": Wrong((*NORTH, *EXACT, "--decimal", ";"), "--decimal must be a point or a comma, got ';'; give one"),
+        "commas for everything": Wrong((*NORTH, *EXACT, "--decimal", ","), "--decimal must be another sign than the one between cells, got commas for both in north.csv; give --separator too"),
+        "an unknown encoding": Wrong((*NORTH, *EXACT, "--encoding", "klingon"), "--encoding must be the name of a text encoding, got 'klingon'; give e.g. utf-8, cp1252 or latin-1"),
+        "an encoding of Parquet": Wrong(("fit", "south.parquet", *EXACT, "--encoding", "cp1252", "-o", "new"), "--separator, --decimal and --encoding must go with text files, got south.parquet; leave them out"),
+        "an empty folder": Wrong(("fit", "hollow", *EXACT, "-o", "new"), "hollow must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing; check the path"),
+        "a folder without tables": Wrong(("fit", "occupied", *EXACT, "-o", "new"), "occupied must hold CSV, TSV, Parquet, Feather or Arrow files, got none of them; check the path"),
+        "parts of other columns": Wrong(("fit", "uneven", *EXACT, "-o", "new"), "uneven/2.csv must have the columns of uneven/1.csv, of whose table it is a part, got none named 'b'; write the parts with the same columns, or give them as silos of their own"),
+        "parts that differ in their folders": Wrong(("fit", "scattered", *EXACT, "-o", "new"), "every part of scattered must lie in folders of the same keys, got none for scattered/1.csv and 'year' for scattered/year=2024/2.csv; move it"),
+        "a pattern that fits nothing": Wrong(("fit", "parts/*.csv.gz", *EXACT, "-o", "new"), "parts/*.csv.gz must be a file that exists, got none there; give one file per silo"),
+        "a folder and a part of it": Wrong(("fit", "uneven", "uneven/1.csv", *EXACT, "-o", "new"), "each silo must have rows of its own, got uneven/1.csv for both 'uneven' and '1'; give every file once"),
+        "no such sheet": Wrong(("fit", "ward.xlsx#Summer", *EXACT, "-o", "new"), "ward.xlsx#Summer must name a sheet of ward.xlsx, got none of that name; its sheets are 'Winter'"),
+        "text in a sheet": Wrong(("fit", "ward.xlsx", *EXACT, "-o", "new"), "column 'name' of ward.xlsx must hold numbers, got text at row 1; drop the column (--drop 'name') or turn it into numbers"),
+        "half a workbook": Wrong(("fit", "cut.xlsx", *EXACT, "-o", "new"), "cut.xlsx must be a complete .xlsx workbook, got one that is truncated or damaged; write or copy it again"),
+        "a described file of unknown keys": Wrong(("fit", "keys.toml", *EXACT, "-o", "new"), "[data] of keys.toml must have only path and separator, decimal, encoding, each of them text, got 'sheet'; correct it"),
+        "no such DuckDB file": Wrong(("fit", "duck.toml", *EXACT, "-o", "new"), "the database of duck.toml must be a file that exists, got none at none.duckdb; check the path (duckdb:////… where it begins with a slash)"),
+    },
+    "Names and units": {
+        "a column that a silo does not have": Wrong(("fit", "north.csv", "other.csv", *EXACT, "-o", "new"), "other.csv must have the columns every silo agreed on, got a source without 'bmi'; rename the column that holds it (--rename OLD=NEW), or leave it out of the fit (--extra drop takes only what every silo has)"),
+        "a new name without the old": Wrong((*NORTH, *EXACT, "--rename", "weight"), "Invalid value for '--rename': it must be OLD=NEW, got 'weight'; see `fedpower fit --help`"),
+        "a column to rename that is nowhere": Wrong((*NORTH, *EXACT, "--rename", "shoe=foot"), "--rename must be of columns of north.csv, got 'shoe'; its columns are 'age', 'bmi', 'sbp', 'dbp', 'hdl'"),
+        "two columns under one name": Wrong((*NORTH, *EXACT, "--rename", "bmi=age"), "north.csv, renamed, must have distinct column names, got 'age' more than once; rename the columns"),
+        "names for an array": Wrong(("fit", "north.npy", *EXACT, "--rename", "a=b", "-o", "new"), "north.npy must be a table with names of columns to rename or convert them, got another kind of data; leave out --rename, factors and offsets"),
+        "a factor of no column": Wrong(("fit", "stray.toml", *EXACT, "-o", "new"), "factors must be of columns of stray.toml, got 'weight'; its columns are 'age', 'bmi', 'sbp', 'dbp', 'hdl'"),
+        "a factor of zero": Wrong(("fit", "nought.toml", *EXACT, "-o", "new"), "factors must be finite numbers other than 0, got another for 'age'; correct it"),
+        "other settings for a real run": Wrong(("run", "agreed.toml", "--epsilon", 2), "--epsilon must go with --local, for a real run is the study's and its silos' to settle, got none; change the study, or the silos' files"),
+        "a rehearsal's names without its rows": Wrong(("run", "agreed.toml", "--local", 2, "--rename", "a=b"), "--rename must go with --data, got none: rows that are made up need it not; leave it out"),
     },
     "Budgets": {
         "no ledger there": Wrong(("fit", "east.csv", *PRIVATE, "--ledgers", ".", "-o", "new"), "silo 'east' must have a ledger, got none at east.ledger; create it with `fedpower budget init east.ledger --epsilon E --delta D`"),
@@ -208,11 +242,21 @@ TEXTS = {
     "zero.csv": "age,1\nbmi,0\nsbp,1\ndbp,1\nhdl,1\n",
     "missing.csv": "age,1\nbmi,nan\nsbp,1\ndbp,1\nhdl,1\n",
     "index.csv": ",a,b\n0,1,2\n1,3,5\n",
-    "tabs.csv": "a\tb\n1\t2\n3\t4\n",
-    "semicolon.csv": "a;b\n1,5;2\n3;4\n",
     "dates.csv": "a,b\n2020-01-01,2\n2020-01-02,4\n",
     "bad.svm": "1 1:x\n",
     "bad.toml": "silo = [\n",
+    "doubt.csv": "a;b,c\n3;4,5\n6;7,8\n",
+    "mixed.csv": "a;b\n1,5;2.5\n3;4\n",
+    "thousands.csv": "a;b\n1,500;2\n3;4\n",
+    "other.csv": "age,gewicht,sbp,dbp,hdl\n1,2,3,4,5\n2,3,5,7,1\n",
+    "keys.toml": '[data]\npath = "north.csv"\nsheet = "A"\n',
+    "duck.toml": '[data]\nquery = "SELECT * FROM visits"\ndatabase = "duckdb:///none.duckdb"\n',
+    "stray.toml": '[data]\npath = "north.csv"\n[columns.factors]\nweight = 2.2\n',
+    "nought.toml": '[data]\npath = "north.csv"\n[columns.factors]\nage = 0\n',
+    "uneven/1.csv": "a,b\n1,2\n",
+    "uneven/2.csv": "a,c\n1,2\n",
+    "scattered/1.csv": "a,b\n1,2\n",
+    "scattered/year=2024/2.csv": "a,b\n1,2\n",
 }
 ARRAYS = {
     "three.npy": np.ones(3),
@@ -232,7 +276,16 @@ def prepare(folder: Path) -> None:
     """Write hospitals, and beside them all that can be wrong with a file."""
     write_hospitals(folder)
     for name, text in TEXTS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+    (folder / "hollow").mkdir()
+    (folder / "umlaut.csv").write_text("größe,b\n1,2\n3,4\n", encoding="cp1252")
+    book = write_xlsx(folder / "ward.xlsx", Winter=[["name", "age"], ["Meier", 61], ["Kunz", 50]])
+    (folder / "cut.xlsx").write_bytes(book.read_bytes()[:500])
+    succeed(
+        "study", "init", "agreed.toml", "--name", "heart", "--silos", "a,b", "--columns", "x,y", "-k", 1,
+        "--epsilon", 1, "--normalize",
+    )  # fmt: skip
     for name, array in ARRAYS.items():
         np.save(folder / name, array)
     np.savez(folder / "other.npz", weights=np.ones(3))

@@ -9,10 +9,13 @@ from typing import Any
 import anndata
 import dask.array
 import dask.dataframe
+import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.data import RowSource, SqlQuery, open_source
+from workbooks import write_xlsx
 
 N_ROWS, N_FEATURES = 53, 5
 NAMES = ("age", "dose", "t 1", "x.y", "ß")
@@ -146,6 +150,72 @@ def _sqlite_toml(rows: Any, folder: Path) -> Path:
     return folder / "r.toml"
 
 
+def _german_csv(rows: Any, folder: Path) -> Path:
+    frame = pd.DataFrame(rows, columns=NAMES)
+    frame.to_csv(folder / "r.csv", sep=";", decimal=",", index=False)
+    return folder / "r.csv"
+
+
+def _utf_16_csv(rows: Any, folder: Path) -> Path:
+    pd.DataFrame(rows, columns=NAMES).to_csv(folder / "r.csv", encoding="utf-16", index=False)
+    return folder / "r.csv"
+
+
+def _described_csv(rows: Any, folder: Path) -> Path:
+    """Own names, units of which two make one, an encoding that nothing tells: and a file that says so."""
+    own = dict(zip(NAMES, ("alter", "dosis", "t", "xy", "Größe"), strict=True))
+    frame = pd.DataFrame(rows, columns=NAMES).rename(columns=own)
+    frame["dosis"] = frame["dosis"] / 2
+    frame.to_csv(folder / "own.csv", index=False, encoding="cp1252")
+    names = ", ".join(f'"{word}" = "{name}"' for name, word in own.items())
+    (folder / "r.toml").write_text(
+        '[data]\npath = "own.csv"\nencoding = "cp1252"\n'
+        f"[columns]\nrename = {{{names}}}\nfactors = {{dose = 2}}\n",
+        encoding="utf-8",
+    )
+    return folder / "r.toml"
+
+
+def in_parts(rows: Any, folder: Path, write: Callable[[pa.Table, Path], None], end: str) -> Path:
+    """Write rows as three parts, with what writers leave beside them, and return their folder."""
+    parts = folder / "parts"
+    (parts / "later").mkdir(parents=True)
+    (parts / "_SUCCESS").touch()
+    for place, name in ((0, "a"), (20, "b"), (40, "later/c")):
+        write(table(rows[place : place + 20]), parts / f"{name}{end}")
+    return parts
+
+
+def _csv_parts(rows: Any, folder: Path) -> Path:
+    return in_parts(rows, folder, pyarrow.csv.write_csv, ".csv")
+
+
+def _parquet_parts(rows: Any, folder: Path) -> Path:
+    return in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet") / "**" / "*.parquet"
+
+
+def _dataset(rows: Any, folder: Path) -> Any:
+    return pyarrow.dataset.dataset(in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet"))
+
+
+def _xlsx(rows: Any, folder: Path) -> Path:
+    write_xlsx(folder / "r.xlsx", Notes=[["not", "this"]], Visits=[NAMES, *rows.tolist()])
+    return folder / "r.xlsx#Visits"
+
+
+def write_duckdb(rows: Any, path: Path) -> str:
+    """Write rows as the table `visits` of a DuckDB file and return its URL."""
+    visits = table(rows)
+    with duckdb.connect(str(path)) as connection:
+        connection.register("given", visits)
+        connection.execute("CREATE TABLE visits AS SELECT * FROM given")
+    return f"duckdb:///{path}"
+
+
+def _duckdb(rows: Any, folder: Path) -> SqlQuery:
+    return SqlQuery("SELECT * FROM visits", write_duckdb(rows, folder / "r.duckdb"))
+
+
 def _pandas_mixed(rows: Any, folder: Path) -> Any:
     frame = pd.DataFrame(rows, columns=NAMES)
     frame["ß"] = frame["ß"].astype("Int64")
@@ -205,6 +275,14 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "csv": _csv,
     "csv.gz": _csv_gz,
     "tsv": _tsv,
+    "csv with semicolons and decimal commas": _german_csv,
+    "csv in UTF-16": _utf_16_csv,
+    "csv under other names and units": _described_csv,
+    "folder of csv": _csv_parts,
+    "pattern of parquet": _parquet_parts,
+    "arrow dataset": _dataset,
+    "polars lazy frame": lambda rows, folder: pl.from_arrow(table(rows)).lazy(),
+    "xlsx": _xlsx,
     "parquet": _parquet,
     "parquet with index": _parquet_pandas,
     "feather": _feather,
@@ -213,6 +291,7 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "svmlight.gz": _svmlight_gz,
     "sqlite": _sqlite,
     "sqlite toml": _sqlite_toml,
+    "duckdb": _duckdb,
     "dask array": lambda rows, folder: dask.array.from_array(rows, chunks=(20, 2)),
     "dask frame": lambda rows, folder: dask.dataframe.from_pandas(
         pd.DataFrame(rows, columns=NAMES), npartitions=2

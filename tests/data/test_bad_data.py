@@ -1,6 +1,7 @@
 """Bad data: one sentence each, with file, column and row, and never a cell's value."""
 
 import gzip
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,26 +147,58 @@ def test_a_csv_needs_a_line_of_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "text", "sentence"),
+    ("ending", "text", "rows"),
     [
-        (".csv", "a;b\n3;4\n", "by commas, got semicolons; save it with commas between cells"),
-        (
-            ".csv",
-            "a;b\n1,5;2\n3;4\n",
-            "got semicolons; save it with commas between cells and points",
-        ),
-        (".csv", '"a,b";"c"\n1,5;2\n', "by commas, got semicolons"),
-        (".csv", "a\tb\n3\t4\n", "as its ending says, got tabs; let its name end in .tsv"),
-        (".tsv", "a,b\n3,4\n", "as its ending says, got commas; let its name end in .csv"),
-        (".tsv", "a;b\n3,1;4\n", "by tabs, got semicolons; save it with tabs between cells"),
+        (".csv", "a;b\n3;4\n", [[3, 4]]),
+        (".csv", "a;b\n1,5;2\n3;4\n", [[1.5, 2], [3, 4]]),
+        (".csv", "a;b\n1.5;2\n3;4\n", [[1.5, 2], [3, 4]]),
+        (".csv", '"a,b";"c"\n1,5;-,25e1\n', [[1.5, -2.5]]),
+        (".csv", "a\tb\n3\t4\n", [[3, 4]]),
+        (".csv", "a|b\n3|4,25\n", [[3, 4.25]]),
+        (".tsv", "a,b\n3,4\n", [[3, 4]]),
+        (".tsv", "a, in kg\tb\n3,1\t4\n", [[3.1, 4]]),
     ],
 )
 def test_another_separator_is_seen_in_the_heading(
-    ending: str, text: str, sentence: str, tmp_path: Path
+    ending: str, text: str, rows: list[list[float]], tmp_path: Path
 ) -> None:
     path = tmp_path / f"a{ending}"
     path.write_text(text)
-    assert sentence in refused(path)
+    assert read_all(open_source(path)).tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a;b,c\n3;4,5\n", "got commas and semicolons in it; say which it is with separator"),
+        ("a;b\n1,5;2.5\n", "got both points and commas; say which it is with decimal"),
+        ("a;b\n1,500;2\n", "got commas that may part thousands; say which it is with decimal"),
+        ("a;b\n" + "1;2\n" * 90_000 + "1;2,5\n", "got one with a comma at row 90001; say which"),
+        ("a;b\n1,5;2\n" + "1;2\n" * 90_000 + f"1.{CELL};2\n", "got one with a point at row 90002"),
+        (f"a;b\n1,5;2\n{CELL}x;2\n", "column 'a' of .* must hold numbers, got text at row 2;"),
+    ],
+)
+def test_what_a_text_leaves_in_doubt_is_asked_for(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    assert re.search(sentence, refused(path))
+
+
+def test_a_separator_decimal_and_encoding_may_be_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("Größe, cm;b\n1,500;2\n", encoding="cp1252")
+    assert "delimited text in UTF-8" in refused(path)
+    assert "say with encoding how it is written" in refused(path)
+    told = open_source(path, separator="semicolon", decimal=",", encoding="windows-1252")
+    assert told.columns == ("Größe, cm", "b")
+    assert read_all(told).tolist() == [[1.5, 2.0]]
+    assert "got 'UTF 9'" in refused(path, encoding="UTF 9")
+    assert "got 'zlib_codec'" in refused(path, encoding="zlib_codec")
+    assert "separator must be one character" in refused(path, separator="1")
+    assert "decimal must be a point or a comma, got ';'" in refused(path, decimal=";")
+    assert "got commas for both" in refused(path, separator=",", decimal=",")
+    assert "got '|' nowhere in it" in refused(path, encoding="cp1252", separator="|")
+    assert "must go with text files" in refused(pd.DataFrame({"a": [1.0]}), separator=";")
 
 
 def test_a_quoted_heading_may_hold_any_separator(tmp_path: Path) -> None:
@@ -250,10 +283,10 @@ def test_arrays_must_be_real_and_two_dimensional(tmp_path: Path) -> None:
 
 def test_paths_must_be_files_of_a_known_kind(tmp_path: Path) -> None:
     assert "must be a file that exists" in refused(tmp_path / "none.csv")
-    assert "must be a file, got a folder" in refused(tmp_path)
-    (tmp_path / "a.xlsx").write_text("")
-    assert ".parquet" in refused(tmp_path / "a.xlsx")
-    assert "got '.xlsx'" in refused(str(tmp_path / "a.xlsx"))
+    assert "must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing" in refused(tmp_path)
+    (tmp_path / "a.ods").write_text("")
+    assert ".parquet" in refused(tmp_path / "a.ods")
+    assert "got '.ods'" in refused(str(tmp_path / "a.ods"))
     assert "got list" in refused([[1, 2]])
     reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), [])
     assert "more than once" in refused(reader)

@@ -213,7 +213,7 @@ def test_set_output_clone_and_pickle_work(rows: Array) -> None:
     np.testing.assert_array_equal(again.transform(rows), model.transform(rows))
     assert clone(model).get_params() == model.get_params()
     frame = model.set_output(transform="pandas").transform(rows)
-    assert list(frame.columns) == ["fedpca0", "fedpca1", "fedpca2"]
+    assert list(frame.columns) == ["pc1", "pc2", "pc3"]
 
 
 @given(seed=st.integers(0, 1000))

@@ -1,8 +1,12 @@
 """`fedpower run --local`: the whole of it on one machine, as a user runs it, a secure sum too."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from ground import fedpower
 from studies import COLUMNS, SIZES, silo_rows, write_rows
@@ -60,3 +64,80 @@ def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path):
         assert sentence in refused.stderr
         assert "are starting on this machine" not in refused.stderr
         assert not (tmp_path / "result").exists()
+
+
+def write_hospitals(folder):
+    """Write three hospitals' rows as they have them: in German, in parts, under other names and units."""
+    folder.mkdir()
+    rows = {name: np.tile(silo_rows(name), (20, 1)) for name in SIZES}
+    german = pd.DataFrame(rows["north"], columns=COLUMNS).assign(nr="N-17")
+    german.to_csv(folder / "north.csv", sep=";", decimal=",", index=False)
+    (folder / "south").mkdir()
+    for place, part in enumerate(np.array_split(rows["south"], 3)):
+        write_rows(folder / "south" / f"part-{place}.csv", part)
+    own = pd.DataFrame(rows["east"], columns=COLUMNS).rename(columns={COLUMNS[0]: "eigen"})
+    own.assign(eigen=own["eigen"] / 4).to_parquet(folder / "table.parquet")
+    (folder / "east.toml").write_text(
+        '[data]\npath = "table.parquet"\n'
+        f'[columns]\nrename = {{eigen = "{COLUMNS[0]}"}}\nfactors = {{{COLUMNS[0]} = 4}}\n'
+    )
+    return rows
+
+
+def init(folder):
+    made = fedpower(
+        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
+        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", "--deadline=60",
+        cwd=folder,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+
+
+def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit(tmp_path):
+    rows = write_hospitals(tmp_path / "rows")
+    init(tmp_path)
+    done = fedpower(
+        "run", "study.toml", "--local=3", "--data=rows", "--drop=nr", "--epsilon=inf", "-k3",
+        "--json", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the study is tried with other settings" in done.stderr
+    assert json.loads(done.stdout)["parameters"]["n_components"] == 3
+    with np.load(tmp_path / "result" / "components.npz") as arrays:
+        found = arrays["components"]
+    pooled = np.vstack(list(rows.values()))
+    pooled *= np.minimum(1, 12 / np.linalg.norm(pooled, axis=1))[:, None]
+    exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:3]
+    assert sin_theta(found.T, exact.T) < 1e-6
+    folder = Path(re.search(r"are starting on this machine, in (.*)", done.stderr)[1])
+    assert not folder.exists()
+
+
+def test_a_rehearsal_that_fails_keeps_its_folder_and_shows_the_logs(tmp_path):
+    write_hospitals(tmp_path / "rows")
+    init(tmp_path)
+    failed = fedpower(
+        "run", "study.toml", "--local=3", "--data=rows", "--drop=nr", "--wait=0", cwd=tmp_path
+    )
+    assert failed.returncode == 2
+    kept = Path(re.search(r"its folder is kept: (.*)", failed.stderr)[1])
+    try:
+        for name in (*SIZES, "coordinator"):
+            assert f"the log of {name} " in failed.stderr
+            assert (kept / f"{name}.log").is_file()
+        assert kept.stat().st_mode & 0o077 == 0
+        assert failed.stderr.splitlines()[-1].startswith("Error: ")
+    finally:
+        shutil.rmtree(kept)
+
+
+def test_options_of_a_rehearsal_go_with_one(tmp_path):
+    init(tmp_path)
+    for words, sentence in (
+        (("--epsilon=2",), "--epsilon must go with --local"),
+        (("--separator=;",), "--separator must go with --local"),
+        (("--local=3", "--drop=nr"), "--drop must go with --data"),
+    ):
+        refused = fedpower("run", "study.toml", *words, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert sentence in refused.stderr

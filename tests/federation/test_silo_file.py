@@ -2,15 +2,19 @@
 
 import math
 import shlex
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from studies import write_silo, write_study
 
 from fedpower.cli import main
+from fedpower.cli.words import in_options
+from fedpower.data.sql import QuerySource
 from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.study_file import StudyFile
@@ -40,6 +44,13 @@ WRONG = {
     "agrees to nan": (f'silo = "north"\n{DATA}[agrees]\nepsilon = nan', "above 0, got nan"),
     "agrees to nothing": (f'silo = "north"\n{DATA}[agrees]\ndelta = 0.0', "above 0, got 0"),
     "half a silo": (f'silo = "north"\n{DATA}[agrees]\nmin_silos = 1.5', "must be a whole number"),
+    "separator as number": (f'silo = "north"\n{DATA}separator = 1', "separator in .* must be text"),
+    "rename as list": (f'silo = "north"\n{DATA}[columns]\nrename = ["a"]', "rename in .* a table"),
+    "unknown unit": (f'silo = "north"\n{DATA}[columns]\nunits = 1', "only the keys rename, factors"),
+    "separator of a query": (
+        'silo = "north"\n[data]\nquery = "SELECT 1"\ndatabase = "sqlite:///a"\nseparator = ";"',
+        "must have only the keys query, .*got 'separator'",
+    ),
     "no toml": ("silo north", "must be TOML, got something else"),
 }  # fmt: skip
 
@@ -260,3 +271,52 @@ def test_paths_are_taken_from_the_file_s_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert silo.source(study).columns == study.columns
+
+
+def test_a_silos_own_names_units_and_text_become_the_studys(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    first, second, *others = study.columns
+    heading = ";".join(["Größe", second, *others, "id"])
+    (tmp_path / "own.csv").write_text(
+        f"{heading}\n1,5;2;{';'.join('3' * len(others))};A-1\n2,5;4;{';'.join('5' * len(others))};A-2\n",
+        encoding="cp1252",
+    )
+    (tmp_path / "silo.toml").write_text(
+        'silo = "north"\n[data]\npath = "own.csv"\nencoding = "cp1252"\ndrop = ["nr"]\n'
+        f'[columns]\nrename = {{"Größe" = "{first}", id = "nr"}}\n'
+        f"[columns.factors]\n{first} = 2\n[columns.offsets]\n{second} = -1\n",
+        encoding="utf-8",
+    )
+    source = read_silo(tmp_path / "silo.toml").source(study)
+    assert source.columns == study.columns
+    rows = np.vstack([np.asarray(block) for block in source.blocks(9)])
+    assert rows.tolist() == [[3, 1, *[3] * len(others)], [5, 3, *[5] * len(others)]]
+
+
+def test_a_query_is_renamed_and_converted_too(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    first, *others = study.columns
+    cells = ", ".join(f"{place}.5 AS {name}" for place, name in enumerate(others, start=1))
+    sqlite3.connect(tmp_path / "a.db").close()
+    (tmp_path / "silo.toml").write_text(
+        'silo = "north"\n[data]\ndatabase = "sqlite:///a.db"\n'
+        f'query = "SELECT 7 AS eigen, {cells}"\n'
+        f'[columns]\nrename = {{eigen = "{first}"}}\nfactors = {{{first} = 3}}\n'
+    )
+    source = read_silo(tmp_path / "silo.toml").source(study)
+    assert isinstance(source, QuerySource)
+    assert np.asarray(next(source.blocks(9)))[0, 0] == 21
+
+
+def test_a_column_that_the_silo_does_not_have_is_told_with_the_ways_out(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    lines = [study.columns[1:], "1" * len(study.columns[1:])]
+    (tmp_path / "few.csv").write_text("\n".join(map(",".join, lines)))
+    (tmp_path / "few.toml").write_text('silo = "north"\n[data]\npath = "few.csv"\n')
+    silo = read_silo(tmp_path / "few.toml")
+    with pytest.raises(InputError) as refused:
+        silo.source(study)
+    said = in_options(refused.value.args[0], "silo")
+    assert f"got a source without '{study.columns[0]}'" in said
+    assert "rename the column that holds it (rename in [columns] of the silo file)" in said
+    assert "leave it out of the fit by agreeing on a study without it" in said

@@ -16,7 +16,15 @@ from fedpower.cli import values
 from fedpower.cli.budget import share_used
 from fedpower.cli.console import MOST_NAMES, console, note, print_json, print_result
 from fedpower.cli.findings import print_findings
-from fedpower.cli.options import Command, declared, option, parameter
+from fedpower.cli.options import (
+    Command,
+    declared,
+    option,
+    parameter,
+    reading_of,
+    reading_options,
+    verbose_option,
+)
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
 from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
@@ -53,6 +61,7 @@ _BOTH = (
            help="The data set that the ledgers are for."),
     option("--json", "as_json", group="main", is_flag=True,
            help="Print one JSON object instead of tables."),
+    reading_options,
     option("--range", "ranges", group="main", callback=values.ranges, multiple=True,
            metavar="COLUMN=LOW:HIGH", help="What a column's cells lie between; repeatable."),
     quiet_option,
@@ -71,6 +80,7 @@ _HERE = (
     option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
            help="Folder for the result."),
     option("--force", group="main", is_flag=True, help="Replace an earlier result in that folder."),
+    verbose_option,
     option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
     option("--groups", group="rows", metavar="COLUMN",
            help="One file; this column names each row's silo."),
@@ -116,7 +126,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     """Compute the principal components of FILES, each a silo whose rows are not pooled.
 
     A silo is called by its file's name up to the first dot; write NAME=PATH to call it otherwise. A
-    .toml file names a query on a database (docs/data.md).
+    folder, or a pattern in quotes, is one silo in parts; a .toml file names a query on a database
+    (docs/data.md).
     --epsilon is each silo's privacy budget for this fit: 1 is usual, inf is exact and NOT private.
     Offset, scale and bound of the columns are found privately out of it, unless --row-norm, --normalize
     or --codebook says them.
@@ -130,6 +141,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             columns=options["columns"],
             drop=options["drop"],
             n_features=options["n_features"],
+            **reading_of(options),
         )
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
@@ -158,7 +170,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     if options["as_json"]:
         print_json({"result": str(options["output"]), **result.run, **_numbers(result)})
     else:
-        _print(result, options["output"])
+        _print(result, options["output"], verbose=options["verbose"])
     if result.privacy.is_private and ledgers is None:
         note("no ledger was given, so what this fit spent is on no record; see --ledgers")
     elif not result.privacy.is_private and options["as_json"]:
@@ -286,7 +298,7 @@ def _numbers(result: Result) -> dict[str, Any]:
     return {name: plain(getattr(result, name)) for name in names}
 
 
-def _print(result: Result, output: Path) -> None:
+def _print(result: Result, output: Path, *, verbose: bool) -> None:
     shares = result.denoised_variance_ratio
     print_findings(result, explained=0.0 if shares is None else float(np.nansum(shares)))
     out = console()
@@ -301,7 +313,8 @@ def _print(result: Result, output: Path) -> None:
     )
     for line in lines:
         out.print(line, soft_wrap=True)
-    out.print(str(promise), soft_wrap=True, style=None if promise.is_private else "bold red")
+    said = str(promise) if verbose else promise.brief
+    out.print(said, soft_wrap=True, style=None if promise.is_private else "bold red")
     print_result(output)
 
 

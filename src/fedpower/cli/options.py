@@ -1,12 +1,15 @@
 """Options made from the table of parameters, and listed under headings: what most people need first."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedpower.cli import values
 from fedpower.parameters import SPECS, Rule
+
+if TYPE_CHECKING:
+    from fedpower.data.opening import Reading
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -95,6 +98,33 @@ def declared(declarations: Sequence[_Decorator]) -> _Decorator:
         return command
 
     return declare
+
+
+verbose_option = option("--verbose", group="main", is_flag=True,
+                        help="Print the whole privacy statement, as privacy.txt has it.")  # fmt: skip
+
+_READING = (
+    option("--separator", group="rows", metavar="SIGN",
+           help="What is between the cells of text files, where their first lines leave a doubt."),
+    option("--decimal", group="rows", metavar=".|,", help="The sign before decimals in text files."),
+    option("--encoding", group="rows", metavar="NAME",
+           help="How text files are written, e.g. cp1252; UTF-8 by default."),
+)  # fmt: skip
+RENAME = option("--rename", group="rows", callback=values.renames, multiple=True,
+                metavar="OLD=NEW", help="Call a column otherwise, where it is; repeatable.")  # fmt: skip
+reading_options = declared((*_READING, RENAME))
+"""Declares how the files of a command are read."""
+
+
+def reading_of(options: Mapping[str, Any]) -> "Reading":
+    """Return how files are to be read, from the options of a command."""
+    given: Reading = {
+        "separator": options["separator"],
+        "decimal": options["decimal"],
+        "encoding": options["encoding"],
+        "rename": options["rename"],
+    }
+    return given
 
 
 def _type(rule: Rule | None) -> dict[str, Any]:

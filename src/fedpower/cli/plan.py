@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli import values
 from fedpower.cli.console import console, print_json, table
-from fedpower.cli.options import Command, option, parameter
+from fedpower.cli.options import Command, option, parameter, reading_of, reading_options
 from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
@@ -65,6 +65,7 @@ _PLANNED = (
         help="Use these columns of FILES and no others.")  # fmt: skip
 @option("--drop", group="rows", multiple=True, metavar="NAME",
         help="Leave out a column; repeatable.")  # fmt: skip
+@reading_options
 @parameter("extra_columns")
 @option("--center/--no-center", group="rows", default=True, help="Centre on the pooled mean.")
 @parameter("aggregation")
@@ -139,6 +140,7 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
             groups=options["groups"],
             columns=options["columns"],
             drop=options["drop"],
+            **reading_of(options),
         )
         opened = {name: open_source(silo) for name, silo in silos.items()}
         _, matched = match_columns(

@@ -7,7 +7,7 @@ import click
 
 from fedpower.cli.console import console, print_json, table
 from fedpower.cli.fit import prepare_options
-from fedpower.cli.options import Command
+from fedpower.cli.options import Command, reading_of
 from fedpower.cli.progress import progress_of_fit
 from fedpower.cli.silos import find_ledgers, open_silos
 from fedpower.data.codebook import CodeBook
@@ -28,7 +28,9 @@ def prepare(**options: Any) -> None:
     --epsilon is that of the fit that this is a part of: preparation takes a fifth of it at most, and the
     code book says how much. Fits that are given the code book (--codebook) do not pay for it again.
     """
-    silos = open_silos(options["files"], columns=options["columns"], drop=options["drop"])
+    silos = open_silos(
+        options["files"], columns=options["columns"], drop=options["drop"], **reading_of(options)
+    )
     ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
     given = {name: options[name] for name in ("delta", "ranges", "extra_columns") if options[name]}
     model = FedPCA(1, epsilon=options["epsilon"], **given)

@@ -1,5 +1,6 @@
 """`fedpower run` and `fedpower status`: a study from the runner's chair."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,19 @@ import click
 
 from fedpower.cli.console import console, print_json, print_result, table
 from fedpower.cli.findings import print_findings
+from fedpower.cli.options import (
+    Command,
+    declared,
+    option,
+    parameter,
+    reading_options,
+    verbose_option,
+)
+from fedpower.cli.silos import own_tables
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
-from fedpower.federation.study_file import StudyFile, read_study
+from fedpower.federation.study_file import StudyFile, read_study, varied
+from fedpower.parameters import SPECS
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import FILES
 from fedpower.report.folder import read_result
@@ -22,37 +33,55 @@ PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
 
 
-@click.command()
+_VARIED = tuple(
+    name for name, spec in SPECS.items() if spec.option is not None and spec.section is not None
+)
+"""Parameters of a fit that a study has: a rehearsal may try others."""
+
+_rehearsal_options = declared(
+    (
+        option("--drop", group="rows", multiple=True, metavar="COLUMN",
+               help="With --data: leave a column out, where it is; repeatable."),
+        parameter("extra_columns"),
+        reading_options,
+        *(parameter(name, required=False) for name in _VARIED),
+    )
+)  # fmt: skip
+"""Declares what `fedpower fit` takes too, for rehearsals."""
+
+
+@click.command(cls=Command)
 @click.argument("study", type=PATH)
-@click.option(
-    "-o", "--output", type=PATH, default=Path("result"), show_default=True, help="Result folder."
-)
-@click.option("--kit", type=PATH, help="The runner's kit; kits/runner beside STUDY by default.")
-@click.option("--resume", is_flag=True, help="Take up the last run where it was left.")
-@click.option(
-    "--wait",
-    "patience",
-    type=click.FloatRange(0),
-    default=120.0,
-    show_default=True,
-    help="Seconds to wait for silos and coordinator.",
-)
-@click.option(
-    "--local", "n_local", type=int, metavar="N", help="Rehearse with N silos on this machine."
-)
-@click.option("--data", type=PATH, help="With --local: a folder with a file SILO.* for each silo.")
-@click.option("--force", is_flag=True, help="Replace an earlier result in the folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any) -> None:
+@option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
+        help="Result folder.")  # fmt: skip
+@option("--kit", group="main", type=PATH,
+        help="The runner's kit; kits/runner beside STUDY by default.")  # fmt: skip
+@option("--resume", group="main", is_flag=True, help="Take up the last run where it was left.")
+@option("--wait", "patience", group="main", type=click.FloatRange(0), default=120.0,
+        show_default=True, help="Seconds to wait for silos and coordinator.")  # fmt: skip
+@option("--local", "n_local", group="main", type=int, metavar="N",
+        help="Rehearse with N silos on this machine.")  # fmt: skip
+@option("--data", group="main", type=PATH,
+        help="With --local: a folder with a file SILO.* or folder SILO for each silo.")  # fmt: skip
+@option("--force", group="main", is_flag=True, help="Replace an earlier result in the folder.")
+@option("--json", "as_json", group="main", is_flag=True, help="Print one JSON object at the end.")
+@_rehearsal_options
+@verbose_option
+def run(
+    study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **options: Any
+) -> None:
     """Run STUDY over its federation and put the result into a folder, the same as `fedpower fit` writes.
 
     Rounds and who answered are shown as they happen. A coordinator or a silo that dies meanwhile is
     waited for; a run that was interrupted is taken up with --resume, and nothing is charged twice.
+    A rehearsal (--local) takes the options of `fedpower fit` and tries them in place of the study's; if
+    it fails, its folder is kept and what the parties said is shown.
     """
     needs_flare()
     from fedpower.federation.runner import Runner  # noqa: PLC0415
 
     read = read_study(study)
+    _check_rehearsed(options)
     with (
         new_folder(output, known=FILES, force=force) as place,
         _runner_kit(study, read, options) as kit,
@@ -79,7 +108,7 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, **options: Any
         f"{human_bytes(record['bytes_down'])} down; run {state['run']}.",
         soft_wrap=True,
     )
-    out.print(str(found.privacy), soft_wrap=True)
+    out.print(str(found.privacy) if verbose else found.privacy.brief, soft_wrap=True)
     print_result(output)
 
 
@@ -119,12 +148,80 @@ def _runner_kit(study: Path, read: StudyFile, options: dict[str, Any]) -> Iterat
         return
     from fedpower.federation.local import local_federation, rehearsal_data  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="fedpower-") as scratch:
-        folder = Path(scratch)
+    with _rehearsal_folder() as folder:
+        given = {name: options[name] for name in _VARIED if options[name] is not None}
+        if given:
+            tried = folder / "tried.toml"
+            tried.write_text(varied(read, given), encoding="utf-8")
+            read = read_study(tried)
+            _say(f"the study is tried with other settings, as {read.digest[:12]}")
         data = rehearsal_data(read, options["n_local"], folder / "data", options["data"], say=_say)
-        with local_federation(read, folder, data) as made:
+        own = own_tables(data, options) if options["data"] is not None else {}
+        with local_federation(read, folder, data, own) as made:
             _say(f"a coordinator and {len(data)} silos are starting on this machine, in {folder}")
             yield made.runner
+
+
+@contextmanager
+def _rehearsal_folder() -> Iterator[Path]:
+    """Give a new folder, removed in the end; kept, and its logs shown, where parties ran and failed."""
+    folder = Path(tempfile.mkdtemp(prefix="fedpower-"))
+    try:
+        yield folder
+    except click.Abort:
+        shutil.rmtree(folder)
+        raise
+    except Exception:
+        if not _show_logs(folder):
+            shutil.rmtree(folder)
+        raise
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+
+
+_LOG_LINES = 12
+"""Last lines of a party's log that are shown."""
+
+
+def _show_logs(folder: Path) -> bool:
+    """Show how each party's log ends, and return whether there is any."""
+    logs = sorted(folder.glob("*.log"))
+    for log in logs:
+        lines = log.read_text(errors="replace").rstrip().splitlines()
+        _say(f"the log of {log.stem} ends so:" if lines else f"the log of {log.stem} is empty")
+        for line in lines[-_LOG_LINES:]:
+            click.echo(f"  {line}", err=True)
+    if logs:
+        _say(f"the rehearsal failed, and its folder is kept: {folder}")
+    return bool(logs)
+
+
+def _check_rehearsed(options: dict[str, Any]) -> None:
+    """Refuse options of a rehearsal where there is none, or where its rows are made up."""
+    reads = [name for name in _READS if options[name]]
+    given = [name for name in (*_VARIED, *_READS) if options[name] not in (None, ())]
+    if options["n_local"] is None and given:
+        raise InputError(
+            "{option} must go with --local, for a real run is the study's and its silos' to settle, got "
+            "none; change the study, or the silos' files",
+            option=_option_of(given[0]),
+        )
+    if options["data"] is None and reads:
+        raise InputError(
+            "{option} must go with --data, got none: rows that are made up need it not; leave it out",
+            option=_option_of(reads[0]),
+        )
+
+
+_READS = ("drop", "extra_columns", "separator", "decimal", "encoding", "rename")
+
+
+def _option_of(name: str) -> str:
+    """Return what this command calls a parameter, whose sentences call them as a study file does."""
+    spec = SPECS.get(name)
+    return f"--{name}" if spec is None or spec.option is None else spec.option.split("/")[0]
 
 
 def _how_to_go_on(*, rehearsed: bool) -> str:

@@ -1,15 +1,18 @@
 """From the words of a command line to silos, their ledgers and public vectors."""
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import note
+from fedpower.cli.options import reading_of
 from fedpower.data import RowSource, match_columns, open_source, split_by_group
+from fedpower.data.opening import Reading, is_text, name_of_silo, rows_at
 from fedpower.data.source import Extra
 from fedpower.errors import InputError
 
@@ -23,13 +26,14 @@ def open_silos(
     columns: tuple[str, ...] | None = None,
     drop: tuple[str, ...] = (),
     n_features: int | None = None,
+    **reading: Unpack[Reading],
 ) -> Silos:
     """Return the silos by name: each file one, or each value of the column ``groups`` of one file.
 
     Parameters
     ----------
     files
-        Paths, or NAME=PATH; a path alone gives its name up to the first dot.
+        Paths of files, folders or patterns, or NAME=PATH; a path gives its name up to the first dot.
     groups
         The column whose values name the silos.
     columns, drop
@@ -37,27 +41,26 @@ def open_silos(
         ``columns`` names them by position, which is told on stderr.
     n_features
         The number of columns, which svmlight files do not tell.
+    **reading
+        How tables are read: what is about text goes to text files, and a column is renamed where it is.
     """
     named = _named_files(files)
     if groups is None:
-        if columns is None and not drop and n_features is None:
+        _tell_parts(named)
+        if columns is None and not drop and n_features is None and not any(reading.values()):
             return dict(named)
-        opened = {name: open_source(path).columns for name, path in named.items()}
+        ways = _ways(named, reading)
+        opened = _opened(named, ways)
         if columns is not None:
             _tell_unnamed([str(named[name]) for name in opened if opened[name] is None])
-        present = {name: set(found or ()) for name, found in opened.items()}
         return {
             name: open_source(
                 path,
                 columns=columns,
-                # a column is dropped where it is; one that is nowhere is refused as a slip
-                drop=tuple(
-                    word
-                    for word in drop
-                    if word in present[name] or not any(word in each for each in present.values())
-                ),
+                drop=_where_they_are(drop, name, opened),
                 extra="drop",
                 n_features=n_features,
+                **ways[name],
             )
             for name, path in named.items()
         }
@@ -66,7 +69,56 @@ def open_silos(
             f"--groups must go with one file, got {len(named)}; give one file, or leave --groups "
             "out and let each file be a silo"
         )
-    return dict(split_by_group(next(iter(named.values())), groups, drop=drop, columns=columns))
+    path = next(iter(named.values()))
+    return dict(split_by_group(path, groups, drop=drop, columns=columns, **reading))
+
+
+def _ways(named: Mapping[str, Path], reading: Reading) -> dict[str, Reading]:
+    """Return how each file is read; what applies to none of them is left to the first to refuse."""
+    form: Reading = {**reading, "rename": None}
+    texts = {name for name, path in named.items() if is_text(path)} or set(named)
+    ways: dict[str, Reading] = {name: {**form} if name in texts else {} for name in named}
+    asked = reading.get("rename")
+    if asked:
+        have = _opened(named, ways)
+        for name, way in ways.items():
+            way["rename"] = {old: asked[old] for old in _where_they_are(tuple(asked), name, have)}
+    return ways
+
+
+def _opened(
+    named: Mapping[str, Path], ways: Mapping[str, Reading]
+) -> dict[str, tuple[str, ...] | None]:
+    """Return the names of the columns of each file; None where they have none."""
+    return {name: open_source(path, **ways[name]).columns for name, path in named.items()}
+
+
+def _where_they_are(
+    words: tuple[str, ...], name: str, columns: Mapping[str, tuple[str, ...] | None]
+) -> tuple[str, ...]:
+    """Return those columns that a silo has; one that is nowhere is left to it to refuse as a slip."""
+    known = {column for each in columns.values() for column in each or ()}
+    return tuple(word for word in words if word in (columns[name] or ()) or word not in known)
+
+
+def own_tables(
+    named: Mapping[str, Path], options: Mapping[str, Any]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return for each silo what its own file says about reading, from the options of a command."""
+    ways = _ways(named, reading_of(options))
+    opened = _opened(named, ways)
+    found = {}
+    for name, way in ways.items():
+        data = {key: way.get(key) for key in ("separator", "decimal", "encoding")}
+        data |= {"drop": list(_where_they_are(options["drop"], name, opened))}
+        data |= {"extra_columns": options["extra_columns"]}
+        tables: dict[str, dict[str, Any]] = {"data": data, "columns": {"rename": way.get("rename")}}
+        found[name] = {
+            table: kept
+            for table, keys in tables.items()
+            if (kept := {key: value for key, value in keys.items() if value})
+        }
+    return found
 
 
 def find_ledgers(
@@ -158,31 +210,49 @@ def _values_by_name(path: Path) -> dict[str, float]:
 
 def _named_files(files: Sequence[str]) -> dict[str, Path]:
     named: dict[str, Path] = {}
+    seen: dict[object, str] = {}
     for word in files:
         name, sign, rest = word.partition("=")
         if sign and name and rest and "/" not in name and not Path(word).exists():
             path = Path(rest)
         else:
             path = Path(word)
-            name = path.name.split(".")[0]
-        if not path.is_file():
+            name = name_of_silo(path)
+        rows = rows_at(path)
+        if not rows and not path.is_dir():
             raise InputError(
-                f"{path} must be a file that exists, got "
-                f"{'a folder' if path.is_dir() else 'none there'}; give one file per silo"
+                f"{path} must be a file that exists, got none there; give one file per silo"
             )
         if name in named:
             raise InputError(
                 f"silos must have different names, got {name!r} for {named[name]} and {path}; "
                 "write NAME=PATH to name them yourself"
             )
-        twin = next((other for other in named if named[other].samefile(path)), None)
+        twin = next((seen[each] for each in rows if each in seen), None)
         if twin is not None:
             raise InputError(
                 f"each silo must have rows of its own, got {path} for both {twin!r} and {name!r}; "
                 "give every file once"
             )
+        seen |= dict.fromkeys(rows, name)
         named[name] = path
     return named
+
+
+_PART = re.compile(r"(?:part|chunk|shard|slice|split|batch|block)[-_.]?\d|\d+\.", re.IGNORECASE)
+"""How writers call the parts of one table: part-00000, chunk_3, 0001."""
+
+
+def _tell_parts(named: Mapping[str, Path]) -> None:
+    """Say of files that look like the parts of one table that each is a silo of its own here."""
+    parts = [path for path in named.values() if path.is_file() and _PART.match(path.name)]
+    folder = parts[0].parent if parts else Path()
+    if len(parts) > 1 and len(parts) == len(named) and all(p.parent == folder for p in parts):
+        note(
+            f"{parts[0].name}, {parts[1].name}{', ...' if len(parts) > 2 else ''} look like parts of one "
+            f"table, and each is a silo of its own here; if they are one silo's, give its folder "
+            f"({folder.resolve().name}={folder}) or the pattern in quotes"
+        )
 
 
 def _tell_unnamed(files: list[str]) -> None:

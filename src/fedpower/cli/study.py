@@ -8,7 +8,14 @@ import numpy as np
 
 from fedpower.cli import values
 from fedpower.cli.console import print_facts, print_json
-from fedpower.cli.options import Command, declared, option, parameter
+from fedpower.cli.options import (
+    Command,
+    declared,
+    option,
+    parameter,
+    reading_of,
+    reading_options,
+)
 from fedpower.cli.silos import read_vector
 from fedpower.data import match_columns, open_source
 from fedpower.data.codebook import ranges_of
@@ -72,6 +79,7 @@ _INIT = (
 @study.command(cls=Command)
 @click.argument("path", type=PATH, default=Path("study.toml"))
 @declared(_INIT)
+@reading_options
 def init(path: Path, *, force: bool, **options: Any) -> None:
     """Write a study file to PATH, for all parties to read and agree on.
 
@@ -120,7 +128,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
     if columns is None:
-        columns, _ = match_columns([open_source(options["columns_of"])])
+        columns, _ = match_columns([open_source(options["columns_of"], **reading_of(options))])
         if columns is None:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"

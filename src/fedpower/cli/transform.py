@@ -4,13 +4,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fedpower.cli.console import note, print_json
+from fedpower.cli.options import reading_of, reading_options
 from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.data import open_source
+from fedpower.data.opening import Reading
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
@@ -28,6 +31,7 @@ from fedpower.report.scores import Scores, write_csv, writer_for
     metavar="NAME",
     help="A column of FILE that is no feature, such as patient_id: the first of the scores' columns.",
 )
+@reading_options
 @click.option("--force", is_flag=True, help="Replace that file.")
 @click.option("--json", "as_json", is_flag=True, help="With -o: print one JSON object.")
 @quiet_option
@@ -39,6 +43,7 @@ def transform(
     id_column: str | None,
     force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
 
@@ -51,7 +56,7 @@ def transform(
         )
     result = read_result(model)
     write = None if output is None else writer_for(output, labelled=id_column is not None)
-    with scores_of(result, file, id_column) as scores:
+    with scores_of(result, file, id_column, reading_of(options)) as scores:
         if output is None or write is None:
             write_csv(sys.stdout, scores)
             return
@@ -64,9 +69,11 @@ def transform(
 
 
 @contextmanager
-def scores_of(result: Result, file: Path, id_column: str | None) -> Iterator[Scores]:
+def scores_of(
+    result: Result, file: Path, id_column: str | None, ways: Reading | None = None
+) -> Iterator[Scores]:
     """Give the scores of a file's rows, to be computed as they are written; a bar shows how far."""
-    source = open_source(file)
+    source = open_source(file, **(ways or {}))
     if id_column is not None:
         blocks = result.labelled_scores(source, id_column)
     else:

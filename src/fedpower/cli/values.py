@@ -9,8 +9,10 @@ import click
 Value = str | None
 
 
-def epsilon(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Return a positive number, or infinity for no privacy."""
+def epsilon(ctx: click.Context, param: click.Parameter, value: Value) -> float | None:
+    """Return a positive number, or infinity for no privacy; None where none was given."""
+    if value is None:
+        return None
     number = _number(value)
     if not number > 0:
         raise click.BadParameter(
@@ -19,9 +21,9 @@ def epsilon(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return number
 
 
-def rank(ctx: click.Context, param: click.Parameter, value: str) -> int | float | str:
+def rank(ctx: click.Context, param: click.Parameter, value: Value) -> int | float | str | None:
     """Return a number of components as int, a fraction of variance as float, or "noise"."""
-    if value == "noise":
+    if value is None or value == "noise":
         return value
     number = _number(value)
     if value.isdecimal() and number >= 1:
@@ -85,6 +87,21 @@ def ranges(
         if name in found:
             raise click.BadParameter(f"it must name every column once, got {name!r} twice")
         found[name] = (low, high)
+    return found or None
+
+
+def renames(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str] | None:
+    """Return new names of columns by their old ones, from words OLD=NEW."""
+    found: dict[str, str] = {}
+    for word in value:
+        old, _, new = word.rpartition("=")
+        if not (old and new):
+            raise click.BadParameter(f"it must be OLD=NEW, got {word!r}")
+        if old in found:
+            raise click.BadParameter(f"it must name every column once, got {old!r} twice")
+        found[old] = new
     return found or None
 
 

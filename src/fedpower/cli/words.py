@@ -4,13 +4,20 @@ from collections.abc import Callable
 
 from fedpower.errors import Sentence, in_python
 
-_OF_FILES = {"without_column": " (--drop '{0}')", "without_extra": "--extra drop"}
+_OF_FILES = {
+    "without_column": " (--drop '{0}')",
+    "without_extra": "--extra drop",
+    "by_renaming": " (--rename OLD=NEW)",
+    "by_sharing": " (--extra drop takes only what every silo has)",
+}
 _OF_COMMANDS = {
     "fit": _OF_FILES,
     "plan": _OF_FILES,
     "silo": {
         "without_column": " (drop = ['{0}'] in [data] of the silo file)",
         "without_extra": 'extra_columns = "drop" in [data] of the silo file',
+        "by_renaming": " (rename in [columns] of the silo file)",
+        "by_sharing": " by agreeing on a study without it",
     },
     "study": {
         "without_column": " by listing the others with --columns",
@@ -22,6 +29,8 @@ _OF_COMMANDS = {
 
 _PHRASES = {
     "without_column": "",  # elsewhere a result or a study names the columns
+    "by_renaming": "",
+    "by_sharing": "",
     "with_columns": "--columns a,b,...",
     "with_n_features": "--n-features",
     "smaller_side": "the smaller of rows and columns, {0}",
@@ -37,6 +46,10 @@ _OPTIONS = {
     "data_version": "--data-version",
     "data_set": "--data-set",
     "drop": "--drop",
+    "separator": "--separator",
+    "decimal": "--decimal",
+    "encoding": "--encoding",
+    "rename": "--rename",
     "codebook": "--codebook",
     "ranges": "--range",
     "spectrum": "--spectrum",

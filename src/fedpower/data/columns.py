@@ -1,7 +1,8 @@
 """Columns: their names matched between silos, their values checked, public numbers one per column."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,11 @@ def require_finite(
     )
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, which True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def is_wide(dtype: Any) -> bool:
     """Return whether a dtype, NumPy's or pandas', is of integers of which float64 does not hold all."""
     return getattr(dtype, "kind", "") in ("i", "u") and dtype.itemsize > 4
@@ -190,8 +196,12 @@ def pick_columns(
     missing = [column for column in want if column not in places]
     if missing:
         raise InputError(
-            f"{name} must have the columns every silo agreed on, got a source without "
-            f"{shown(missing)}; add them or agree on columns that every silo has"
+            "{source} must have the columns every silo agreed on, got a source without {missing}; rename "
+            "the column that holds it{by_renaming}, or leave it out of the fit"
+            + "{by_sharing}"
+            * (extra == "refuse"),
+            source=name,
+            missing=shown(missing),
         )
     wanted = set(want)
     surplus = [column for column in have if column not in wanted]
@@ -307,7 +317,7 @@ def public_vector(
 ) -> Vector:
     """Return public numbers in the order of the columns, as a read-only float64 vector without −0.
 
-    Values that carry labels (a pandas Series) are matched to the columns by name; where the labels are
+    Values that carry labels (a dict, a pandas Series) are matched to the columns by name; where they are
     other names than the columns', or the columns have none, they are refused. A default index
     0, 1, ... is none, and such values are taken by place.
 
@@ -319,6 +329,8 @@ def public_vector(
     positive : whether they divide, and must be positive.
     """
     labels = _labels(values)
+    if isinstance(values, Mapping):
+        values = list(values.values())
     if labels is not None:
         values = _in_order(label, values, labels, columns)
     try:
@@ -342,6 +354,8 @@ def public_vector(
 
 def _labels(values: Any) -> list[str] | None:
     """Return the labels of a labelled vector; None where it has none but its places."""
+    if isinstance(values, Mapping):
+        return [str(each) for each in values]
     index = getattr(values, "index", None)
     if index is None or callable(index):  # lists have a method of that name
         return None
@@ -354,7 +368,7 @@ def _in_order(label: str, values: Any, labels: list[str], columns: tuple[str, ..
     if columns is None:
         raise InputError(
             f"{label} must come without labels where columns have no names, got {shown(labels)}; give "
-            "the values alone (.to_numpy()) in the order of the columns"
+            "the values alone, in the order of the columns"
         )
     odd = [name for name in columns if name not in labels] or [
         each for each in labels if each not in columns
@@ -363,7 +377,7 @@ def _in_order(label: str, values: Any, labels: list[str], columns: tuple[str, ..
         what = f"{odd[0]!r} on one side only" if odd else "a name twice"
         raise InputError(
             f"{label} must have a value for every column and no others by name, got {what}; label it as "
-            "the columns are named, or give the values alone (.to_numpy())"
+            "the columns are named, or give the values alone, in their order"
         )
     places = {each: place for place, each in enumerate(labels)}
     return np.asarray(values)[[places[name] for name in columns]]

@@ -3,9 +3,9 @@
 import codecs
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,80 @@ _MOST_LINES = 64
 """So many times as much text as is parsed at once may be without an end of a line."""
 
 
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What separates cells, where nothing is said, and its name."""
+
+_SEPARATOR_WORDS = {name.rstrip("s"): sign for sign, name in _SEPARATORS.items()} | {"\\t": "\t"}
+"""How a separator may be called where it is awkward to type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextForm:
+    """How a text file writes its cells; what is None is found out from its beginning, or refused.
+
+    Parameters
+    ----------
+    separator : the character between cells, or ``tab``, ``comma``, ``semicolon`` or ``bar``.
+    decimal : the sign before the decimals of a number: a point or a comma.
+    encoding : how characters are written as bytes, by a name that Python knows.
+    """
+
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            sign = _SEPARATOR_WORDS.get(self.separator, self.separator)
+            if not (isinstance(sign, str) and len(sign) == 1 and _separates(sign)):
+                raise InputError.about(
+                    "separator",
+                    must="be one character that is no letter, digit, quote or point",
+                    got=repr(self.separator),
+                    advice="give e.g. ';', ',' or tab",
+                )
+            object.__setattr__(self, "separator", sign)
+        if self.decimal not in (None, ".", ","):
+            raise InputError.about(
+                "decimal", must="be a point or a comma", got=repr(self.decimal), advice="give one"
+            )
+        if self.decimal == "," and self.separator == ",":
+            raise InputError.about(
+                "decimal",
+                must="be another sign than the one between cells",
+                got="commas for both",
+                advice="give one of them otherwise",
+            )
+        if self.encoding is not None and not _is_encoding(self.encoding):
+            raise InputError.about(
+                "encoding",
+                must="be the name of a text encoding",
+                got=repr(self.encoding),
+                advice="give e.g. utf-8, cp1252 or latin-1",
+            )
+        if self.encoding is not None:
+            name = codecs.lookup(self.encoding).name.removesuffix("-sig")
+            object.__setattr__(self, "encoding", name)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is said at all."""
+        return self != TextForm()
+
+
+def _separates(sign: str) -> bool:
+    """Return whether a character may stand between cells."""
+    return sign.isascii() and not sign.isalnum() and sign not in "\"'.+-_\r\n\0"
+
+
+def _is_encoding(name: object) -> bool:
+    """Return whether Python can read text in an encoding of that name."""
+    try:
+        return isinstance(name, str) and isinstance(b"a".decode(name, "replace"), str)
+    except (LookupError, ValueError):  # no such codec, or none from bytes to text
+        return False
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CsvTable:
     """A delimited text file as a reader of batches.
@@ -153,6 +227,8 @@ class CsvTable:
     ----------
     name, path : the file.
     delimiter : what separates cells.
+    decimal : the sign before the decimals of a number.
+    encoding : of the text.
     columns : the names in the first line.
     logical : columns of true and false, which count as 1 and 0.
     block_bytes : bytes of text parsed at once.
@@ -161,6 +237,8 @@ class CsvTable:
     name: str
     path: Path
     delimiter: str
+    decimal: str = "."
+    encoding: str = "utf-8"
     columns: tuple[str, ...] = ()
     logical: frozenset[str] = frozenset()
     block_bytes: int = BLOCK_BYTES
@@ -187,7 +265,7 @@ class CsvTable:
         except pa.ArrowException:
             pass  # its message quotes the cell: what follows must not carry it as context
         self._refuse_text(columns)
-        raise _unreadable(self.name)
+        raise _unreadable(self.name, self.encoding)
 
     def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
         """Yield blocks of rows as far as the text is numbers, delimiters and line ends and nothing else.
@@ -197,7 +275,7 @@ class CsvTable:
         time. Whatever is not as plain as that (quotes, blanks, an empty cell, a line of another length)
         ends it with `NotPlainError` after the rows before, so that `batches` decides what it is.
         """
-        if self.logical.intersection(columns):
+        if self.logical.intersection(columns) or not self._is_plain:
             raise NotPlainError
         places = [self.columns.index(column) for column in columns]
         order = np.argsort(places)
@@ -214,6 +292,11 @@ class CsvTable:
             yield from found.rest()
             raise
         yield from found.rest()
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether numbers are written as in English, and what separates them comes before digits."""
+        return self.delimiter in ",\t" and self.decimal == "." and self.encoding == "utf-8"
 
     def _is_heading(self, line: bytes) -> bool:
         """Return whether a line is the one that the columns were named by."""
@@ -240,7 +323,7 @@ class CsvTable:
                 arrow_csv.open_csv(
                     text,
                     read_options=arrow_csv.ReadOptions(
-                        use_threads=False, block_size=self.block_bytes
+                        use_threads=False, block_size=self.block_bytes, encoding=self.encoding
                     ),
                     parse_options=arrow_csv.ParseOptions(
                         delimiter=self.delimiter,
@@ -249,7 +332,9 @@ class CsvTable:
                         invalid_row_handler=note,
                     ),
                     convert_options=arrow_csv.ConvertOptions(
-                        column_types=types, include_columns=list(types) if types else None
+                        column_types=types,
+                        include_columns=list(types) if types else None,
+                        decimal_point=self.decimal,
                     ),
                 ) as reader,
             ):
@@ -263,7 +348,7 @@ class CsvTable:
                 f"{got} at row {row}; repair that row"
             ) from None
         except (OSError, EOFError, UnicodeDecodeError):
-            raise _unreadable(self.name) from None
+            raise _unreadable(self.name, self.encoding) from None
 
     def _refuse_text(self, columns: tuple[str, ...]) -> None:
         """Refuse the first row with a cell that is neither a number nor empty."""
@@ -274,12 +359,38 @@ class CsvTable:
                 found = [
                     (place, column)
                     for column in columns
-                    if (place := _first_text(batch.column(column), column in self.logical)) >= 0
+                    if (place := self._first_text(batch.column(column), column in self.logical))
+                    >= 0
                 ]
                 if found:
                     place, column = min(found)
-                    raise not_a_number(self.name, column, "text", row + place)
+                    cell = batch.column(column)[place].as_py().strip()
+                    raise self._text_at(column, row + place, cell)
                 row += batch.num_rows
+
+    def _text_at(self, column: str, row: int, cell: str) -> InputError:
+        """Return the error for a cell that is no number, which is not quoted."""
+        other = {".": ",", ",": "."}[self.decimal]
+        if self.delimiter != "," and _DECIMALS[other].fullmatch(cell):
+            got, before = ("comma", "point") if other == "," else ("point", "comma")
+            return InputError(
+                "column '{column}' of {source} must hold numbers with a decimal {before}, got one with a "
+                "{got} at row {row}; say which it is with {decimal}, and write all of them so",
+                column=column,
+                source=self.name,
+                before=before,
+                got=got,
+                row=row + 1,
+            )
+        return not_a_number(self.name, column, "text", row)
+
+    def _first_text(self, cells: Any, logical: bool) -> int:
+        """Return the place of the first cell that Arrow cannot read as a number, or -1."""
+        if self.decimal == "," and not logical:
+            compute = arrow("compute")
+            pointed = compute.match_substring(cells, ".")  # a number has none here
+            cells = compute.if_else(pointed, "text", compute.replace_substring(cells, ",", "."))
+        return _first_text(cells, logical)
 
 
 def _whole_lines(text: Any, size: int, is_heading: Callable[[bytes], bool]) -> Iterator[bytes]:
@@ -415,46 +526,70 @@ def _first_text(cells: Any, logical: bool) -> int:
     return -1
 
 
-def _unreadable(name: str) -> InputError:
-    """Return the error for a file that is not delimited text."""
+def _unreadable(name: str, encoding: str) -> InputError:
+    """Return the error for a file that is not delimited text in its encoding."""
     return InputError(
-        f"{name} must be delimited text in UTF-8, got one that cannot be parsed to its end; "
-        "write it again as plain CSV"
+        "{source} must be delimited text in {encoding_name}, got one that cannot be parsed to its end; "
+        "write it again as plain CSV, or say with {encoding} how it is written, e.g. as cp1252",
+        source=name,
+        encoding_name=encoding.upper(),
     )
 
 
-def csv_reader(path: Path, name: str, *, delimiter: str = ",") -> CsvTable:
-    """Return the reader of a CSV or TSV file, gzipped or not, after a look at its first block."""
+def csv_reader(
+    path: Path,
+    name: str,
+    form: TextForm = TextForm(),  # noqa: B008
+    *,
+    usual: str = ",",
+) -> CsvTable:
+    """Return the reader of a CSV or TSV file, gzipped or not, after a look at its first block.
+
+    Parameters
+    ----------
+    path, name : the file.
+    form : how it is written, as far as that was said.
+    usual : what separates cells in files of its ending.
+    """
     pa = arrow()
+    encoding = form.encoding or _marked_encoding(path, name)
     try:
-        heading, longest = _first_lines(path)
-    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError):
-        raise _unreadable(name) from None
+        lines, longest = _first_lines(path, encoding)
+    except (pa.ArrowException, OSError, EOFError, UnicodeError):
+        raise _unreadable(name, encoding) from None
     if longest == 0:
         raise InputError(
             f"{name} must have a line of column names and rows, got an empty file; write it again"
         )
-    _require_separator(name, heading, delimiter)
+    delimiter = _separator(name, lines[0], form, usual)
+    decimal = form.decimal or _decimal(name, lines[1:], delimiter)
+    if decimal == delimiter:
+        raise InputError.about(
+            "decimal",
+            must="be another sign than the one between cells",
+            got=f"commas for both in {name}",
+            advice="give {separator} too",
+        )
     size = max(BLOCK_BYTES, 16 * longest)
-    probe = CsvTable(name=name, path=path, delimiter=delimiter, block_bytes=size)
+    probe = CsvTable(
+        name=name,
+        path=path,
+        delimiter=delimiter,
+        decimal=decimal,
+        encoding=encoding,
+        block_bytes=size,
+    )
     try:
         with probe._open(None) as reader:
             schema = reader.schema
             schema.names  # noqa: B018  (decodes them: Arrow does not check that they are UTF-8)
-    except (pa.ArrowException, UnicodeDecodeError):
-        raise _unreadable(name) from None
-    _require_header(name, schema.names)
+    except (pa.ArrowException, UnicodeError):
+        raise _unreadable(name, encoding) from None
+    require_header(name, schema.names)
     if all(pa.types.is_null(kind) for kind in schema.types):
         require_shape(name, _count_first(probe), len(schema.names))
     logical = frozenset(field.name for field in schema if pa.types.is_boolean(field.type))
-    return CsvTable(
-        name=name,
-        path=path,
-        delimiter=delimiter,
-        columns=tuple(schema.names),
-        logical=logical,
-        block_bytes=size,
-    )
+    return replace(probe, columns=tuple(schema.names), logical=logical)
 
 
 def _count_first(table: CsvTable) -> int:
@@ -463,39 +598,101 @@ def _count_first(table: CsvTable) -> int:
         return next((batch.num_rows for batch in reader), 0)
 
 
-def _first_lines(path: Path) -> tuple[str, int]:
-    """Return the first line, and the length of the longer of the first two; what is not UTF-8 raises."""
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+"""What a text in another encoding than UTF-8 may begin with, to say so."""
+
+_LOOKED_AT = 2**16
+"""Characters of a text from which the sign before decimals is told."""
+
+
+def _marked_encoding(path: Path, name: str) -> str:
+    """Return the encoding that a text's first bytes tell; UTF-8 where they tell nothing."""
+    try:
+        with arrow().input_stream(str(path), compression="detect") as text:
+            return _MARKS.get(text.read(2), "utf-8")
+    except (arrow().ArrowException, OSError, EOFError):
+        raise _unreadable(name, "utf-8") from None
+
+
+def _first_lines(path: Path, encoding: str) -> tuple[list[str], int]:
+    """Return the whole lines at the beginning, and the bytes of the longer of the first two.
+
+    What is not in the encoding raises.
+    """
     with arrow().input_stream(str(path), compression="detect") as text:
-        head, lines = b"", 0
-        while lines < 2 and (part := text.read(2**16)):
-            head += part
-            lines = head.count(b"\n")
         # its end may be half a character
-        decoded = codecs.getincrementaldecoder("utf-8")().decode(head)
-        longest = max((len(line) for line in head.split(b"\n")[:2]), default=0)
-        return decoded.partition("\n")[0], longest
+        decoder, found, size = codecs.getincrementaldecoder(encoding)(), "", 0
+        while found.count("\n") < 2 and (part := text.read(_LOOKED_AT)):
+            found += decoder.decode(part)
+            size += len(part)
+    lines = found.split("\n")
+    wide = size / max(len(found), 1)  # bytes a character
+    longest = int(wide * max((len(line) for line in lines[:2]), default=0))
+    whole = lines[:-1] if len(lines) > 2 else lines
+    return [line.removesuffix("\r").removeprefix("\ufeff") for line in whole], longest
 
 
-def _require_separator(name: str, heading: str, delimiter: str) -> None:
-    """Refuse a first line that is separated by something else than its file's ending says."""
+def _separator(name: str, heading: str, form: TextForm, usual: str) -> str:
+    """Return what separates cells: what was said, or the only sign of its kind in the first line."""
     bare = re.sub(r'"[^"]*"', "", heading)
-    if delimiter in bare:
-        return
-    wanted, other = ("commas", "\t") if delimiter == "," else ("tabs", ",")
-    if ";" in bare:
+    if form.separator is not None:
+        if form.separator not in bare and any(sign in bare for sign in _SEPARATORS):
+            raise InputError(
+                "the first line of {source} must have the separator between its names, got {said!r} "
+                "nowhere in it; correct {separator}, or leave it out",
+                source=name,
+                said=form.separator,
+            )
+        return form.separator
+    if usual != "," and usual in bare:  # a comma is in many a name, and in a CSV file of semicolons
+        return usual
+    found = [sign for sign in ",;\t" if sign in bare]
+    if len(found) > 1:
         raise InputError(
-            f"cells of {name} must be separated by {wanted}, got semicolons; save it with {wanted} "
-            "between cells and points in numbers"
+            "the first line of {source} must show what separates its cells, got {signs} in it; say which "
+            "it is with {separator}",
+            source=name,
+            signs=" and ".join(_SEPARATORS[sign] for sign in found),
         )
-    if other in bare:
-        got, ending = ("tabs", ".tsv") if other == "\t" else ("commas", ".csv")
-        raise InputError(
-            f"cells of {name} must be separated by {wanted} as its ending says, got {got}; let its name "
-            f"end in {ending}"
-        )
+    if found:
+        return found[0]
+    return "|" if "|" in bare else ","
 
 
-def _require_header(name: str, columns: list[str]) -> None:
+_DECIMALS = {
+    ",": re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?"),
+    ".": re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?"),
+}
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+
+
+def _decimal(name: str, lines: list[str], delimiter: str) -> str:
+    """Return the sign before decimals: a comma where the first rows have no point, nor thousands.
+
+    A wrong guess reads no number wrongly: what has the other sign is then refused as text.
+    """
+    if delimiter == ",":
+        return "."
+    cells = [cell.strip(' "') for line in lines for cell in line.split(delimiter) if "," in cell]
+    commas = [cell for cell in cells if _DECIMALS[","].fullmatch(cell)]
+    if not commas:
+        return "."
+    points = any(
+        _DECIMALS["."].fullmatch(cell.strip(' "'))
+        for line in lines
+        for cell in line.split(delimiter)
+    )
+    if points or all(_THOUSANDS.fullmatch(cell) for cell in commas):
+        raise InputError(
+            "numbers in {source} must show which sign their decimals begin with, got {got}; say which it "
+            "is with {decimal}",
+            source=name,
+            got="both points and commas" if points else "commas that may part thousands",
+        )
+    return ","
+
+
+def require_header(name: str, columns: Sequence[str]) -> None:
     """Refuse a first line that is a row of numbers (never quoted), or names that cannot be used."""
     try:
         numbers = [float(column) for column in columns]

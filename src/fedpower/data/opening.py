@@ -1,10 +1,12 @@
 """`open_source`: one door for arrays, tables, files and queries; and silos inside one table."""
 
 import os
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 from scipy import sparse
@@ -19,11 +21,14 @@ from fedpower.data.arrays import (
 from fedpower.data.columns import shown
 from fedpower.data.dask_source import dask_source, is_dask
 from fedpower.data.device import is_tensor, tensor_source
-from fedpower.data.files import csv_reader, ipc_reader, parquet_reader
+from fedpower.data.files import TextForm, csv_reader, ipc_reader, parquet_reader
+from fedpower.data.folders import base_of, folder_reader, is_pattern, parts_of
 from fedpower.data.h5ad import anndata_source, h5ad_source, is_anndata
+from fedpower.data.harmonise import HarmonisedTable, Harmony, harmonised
+from fedpower.data.lazy_tables import lazy_reader
 from fedpower.data.source import Extra, RowSource
 from fedpower.data.sparse import npz_source, svmlight_source
-from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_file, query_of, query_table
+from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_of, query_table
 from fedpower.data.tables import (
     Group,
     TableReader,
@@ -33,20 +38,25 @@ from fedpower.data.tables import (
     table_reader,
     table_source,
 )
+from fedpower.data.workbooks import ENDING, sheet_of, sheet_reader
 from fedpower.errors import InputError
 
 _Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
-
-_TABLE_FILES: _Readers = {
+_tsv_reader = partial(csv_reader, usual="\t")
+_TEXT_FILES: dict[str, Callable[[Path, str, TextForm], TableReader]] = {
     ".csv": csv_reader,
     ".csv.gz": csv_reader,
-    ".tsv": lambda path, name: csv_reader(path, name, delimiter="\t"),
-    ".tsv.gz": lambda path, name: csv_reader(path, name, delimiter="\t"),
+    ".tsv": _tsv_reader,
+    ".tsv.gz": _tsv_reader,
+}
+_TABLE_FILES: _Readers = {
     ".parquet": parquet_reader,
     ".feather": ipc_reader,
     ".arrow": ipc_reader,
-    ".toml": query_file,
 }
+_OTHER_TABLES = (ENDING, ".toml")
+"""Endings of a workbook, which has several tables, and of a file that says where one is."""
+
 _ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
     ".npy": npy_source,
     ".npz": npz_source,
@@ -55,6 +65,31 @@ _ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
 _SVMLIGHT_FILES = tuple(
     f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
 )
+
+
+class Reading(TypedDict, total=False):
+    """How a table is written, and what its columns are called and measured in elsewhere.
+
+    Attributes
+    ----------
+    separator, decimal, encoding
+        Of text: the character between cells, the sign before decimals, and how characters are bytes.
+        What is not given is found out where a file's beginning leaves no doubt, and else refused.
+    rename
+        From names in the table to those that everything else knows.
+    factors, offsets
+        By those names: a cell x counts as factor · x + offset.
+    """
+
+    separator: str | None
+    decimal: str | None
+    encoding: str | None
+    rename: Mapping[str, str] | None
+    factors: Mapping[str, float] | None
+    offsets: Mapping[str, float] | None
+
+
+_FORM, _HARMONY = ("separator", "decimal", "encoding"), ("rename", "factors", "offsets")
 
 
 def open_source(
@@ -66,15 +101,18 @@ def open_source(
     extra: Extra = "refuse",
     n_features: int | None = None,
     zero_based: bool = False,
+    **reading: Unpack[Reading],
 ) -> RowSource:
     """Return a source of rows over an array, a table, a file, a query or another source.
 
     Parameters
     ----------
     data : a 2-d NumPy array, SciPy sparse matrix or PyTorch tensor; a pandas data frame, an Arrow
-        table or what exports itself as one; a Dask array or data frame; an AnnData; a path ending in
-        .npy, .npz, .h5ad, .csv, .tsv, .parquet, .feather, .arrow, .svm, .libsvm or .svmlight (text also
-        with .gz); a `SqlQuery`, or a .toml file that holds one; or a `RowSource`.
+        table or what exports itself as one; an Arrow dataset; a Polars LazyFrame; a Dask array or data
+        frame; an AnnData; a path ending in .npy, .npz, .h5ad, .csv, .tsv, .parquet, .feather, .arrow,
+        .xlsx (``ward.xlsx#Sheet``), .svm, .libsvm or .svmlight (text also with .gz); a folder, or a
+        pattern with *, whose tables are parts of one; a `SqlQuery`; a .toml file that says where the
+        rows are; or a `RowSource`.
     name : what error sentences call it; the path, or the kind of object, by default.
     columns : where columns have names, the ones to use, in this order; where they have none, their
         names.
@@ -84,8 +122,9 @@ def open_source(
         it.
     zero_based : whether svmlight indices count from 0 (they count from 1 by default, as LIBSVM's
         do).
+    **reading : how a table is written, and what its columns are called elsewhere; see `Reading`.
     """
-    source = _open(data, name, n_features, zero_based)
+    source = _open(data, name, n_features, zero_based, reading)
     if isinstance(source, ColumnsByPlace) and source.columns is None and columns:
         source, columns = source.named(tuple(columns)), None
     if drop:
@@ -104,7 +143,11 @@ def open_source(
 
 
 def open_query(
-    data: Mapping[str, Any], *, name: str | None = None, folder: Path | None = None
+    data: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    folder: Path | None = None,
+    **reading: Unpack[Reading],
 ) -> RowSource:
     """Return the source of the query that a mapping describes, as in the table ``[data]`` of a file.
 
@@ -113,32 +156,129 @@ def open_query(
     data : the parameters of `SqlQuery` by name.
     name : what error sentences call it.
     folder : where relative paths in it begin; the working directory by default.
+    **reading : as in `open_source`.
     """
     query = query_of(data, name=name or "the query", folder=folder)
-    return open_source(query, name=name)
+    return open_source(query, name=name, **reading)
 
 
-def _open_table(data: Any, name: str | None = None) -> TableReader | None:
-    """Return the reader of a data frame, an Arrow table, a table file or a query; else None."""
-    if isinstance(data, SqlQuery):
-        return query_table(data, name or "the query")
-    if isinstance(data, str | os.PathLike):
-        path = existing(data)
-        reader = _TABLE_FILES.get(_kind_of(path))
-        return None if reader is None else reader(path, name or str(path))
-    return table_reader(data, name)
+def _open_table(data: Any, name: str | None, reading: Reading) -> TableReader | None:
+    """Return the reader of a data frame, a table, a file, a folder or a query; else None."""
+    form = TextForm(**{key: reading.get(key) for key in _FORM})  # type: ignore[arg-type]
+    harmony = Harmony(**{key: reading.get(key) or {} for key in _HARMONY})  # type: ignore[arg-type]
+    if isinstance(data, str | os.PathLike) and is_text(data):
+        reader = _path_reader(Path(data), name, form)
+    elif form.is_given:
+        raise InputError(
+            "{separator}, {decimal} and {encoding} must go with text files, got {source}; leave them out",
+            source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
+        )
+    elif isinstance(data, SqlQuery):
+        reader = query_table(data, name or "the query")
+    elif isinstance(data, str | os.PathLike):
+        reader = _path_reader(Path(data), name, form)
+    else:
+        reader = lazy_reader(data, name) or table_reader(data, name)
+    if reader is None and harmony.is_given:
+        raise InputError(
+            "{source} must be a table with names of columns to rename or convert them, got another kind "
+            "of data; leave out {rename}, {factors} and {offsets}",
+            source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
+        )
+    return None if reader is None else harmonised(reader, harmony)
+
+
+def _path_reader(path: Path, name: str | None, form: TextForm) -> TableReader | None:
+    """Return the reader of the table at a path; None where there are arrays, or nothing."""
+    file, sheet = sheet_of(path)
+    name = name or str(path)
+    if path.is_dir() or is_pattern(path):
+        return folder_reader(path, name, kind_of=_table_kind, read=partial(_file_reader, form=form))
+    kind = _kind_of(existing(file))
+    if kind == ENDING:
+        return sheet_reader(file, name, sheet)
+    if kind == ".toml":
+        return _described(file, name)
+    return _file_reader(file, name, form=form) if _table_kind(file) else None
+
+
+def _table_kind(path: Path) -> str | None:
+    """Return the ending of a file that is one table; None for others."""
+    known = (*_TEXT_FILES, *_TABLE_FILES)
+    endings = [kind for kind in known if path.name.lower().endswith(kind)]
+    return max(endings, key=len) if endings else None
+
+
+def _file_reader(path: Path, name: str, *, form: TextForm) -> TableReader:
+    """Return the reader of a file that is one table."""
+    kind = _kind_of(existing(path))
+    return (
+        _TEXT_FILES[kind](path, name, form)
+        if kind in _TEXT_FILES
+        else _TABLE_FILES[kind](path, name)
+    )
+
+
+def is_text(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is text at a path: a CSV or TSV file, or a folder or pattern of them."""
+    found = Path(path)
+    files = parts_of(found) if found.is_dir() or is_pattern(found) else [found]
+    return any(_table_kind(each) in _TEXT_FILES for each in files)
+
+
+def _described(path: Path, name: str) -> TableReader:
+    """Return the reader of what a TOML file describes: where rows are, and what columns are called.
+
+    Paths in it begin at the file's folder.
+    """
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise InputError(
+            f"{name} must be a TOML file in UTF-8, got one that cannot be parsed; correct it"
+        ) from None
+    data, columns = found.get("data"), found.get("columns", {})
+    if not isinstance(data, dict):
+        raise InputError(
+            f"{name} must have a table [data] with query and database, or path, got none; add it"
+        )
+    if not isinstance(columns, dict) or not columns.keys() <= set(_HARMONY):
+        raise InputError(
+            f"[columns] of {name} must have only the keys {', '.join(_HARMONY)}, got another; remove it"
+        )
+    if "path" not in data:
+        query = query_of(data, name=f"[data] of {name}", folder=path.parent)
+        reader = _open_table(query, name, cast("Reading", columns))
+    else:
+        unknown = [key for key in data if key not in ("path", *_FORM)]
+        if unknown or not isinstance(data["path"], str):
+            raise InputError(
+                f"[data] of {name} must have only path and {', '.join(_FORM)}, each of them text, got "
+                f"{shown(unknown) if unknown else 'another path'}; correct it"
+            )
+        form = {key: data[key] for key in _FORM if key in data}
+        place = path.parent / data["path"]
+        if place.suffix == ".toml":
+            raise InputError(
+                f"path in [data] of {name} must be that of the rows, got another .toml file; name them"
+            )
+        reader = _open_table(place, name, cast("Reading", {**form, **columns}))
+    if reader is None:
+        raise InputError(
+            f"path in [data] of {name} must be that of a table, got a file of arrays; give it by itself"
+        )
+    return reader
 
 
 def _source_of(reader: TableReader) -> TableSource:
     """Return the source of all rows and columns of a table."""
-    return table_source(reader, QuerySource if isinstance(reader, QueryTable) else TableSource)
+    inner = reader.reader if isinstance(reader, HarmonisedTable) else reader
+    return table_source(reader, QuerySource if isinstance(inner, QueryTable) else TableSource)
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file that exists, or refuse it."""
     found = Path(path)
-    if found.is_dir():
-        raise InputError(f"{found} must be a file, got a folder; name one file per silo")
     if not found.is_file():
         raise InputError(f"{found} must be a file that exists, got none there; check the path")
     if not os.access(found, os.R_OK):
@@ -146,9 +286,30 @@ def existing(path: str | os.PathLike[str]) -> Path:
     return found
 
 
+def name_of_silo(path: str | os.PathLike[str]) -> str:
+    """Return what a silo is called by its path: a file or folder up to the first dot, or a sheet.
+
+    A pattern is called by the folder where its signs begin.
+    """
+    found = Path(path)
+    _, sheet = sheet_of(found)
+    if sheet:
+        return sheet
+    place = Path(os.path.normpath(base_of(found).absolute()))  # a link has a name of its own
+    return place.name.split(".")[0]
+
+
+def rows_at(path: str | os.PathLike[str]) -> frozenset[tuple[object, ...]]:
+    """Return what two paths to the same rows have in common: files, by whatever path, and sheets."""
+    file, sheet = sheet_of(Path(path))
+    files = parts_of(file) if file.is_dir() or is_pattern(file) else [file]
+    stats = [each.stat() for each in files if each.exists()]  # what is not there is refused later
+    return frozenset((each.st_dev, each.st_ino, sheet) for each in stats)
+
+
 def _kind_of(path: Path) -> str:
     """Return the known ending of a path, or refuse it."""
-    known = [*_TABLE_FILES, *_ARRAY_FILES, *_SVMLIGHT_FILES]
+    known = [*_TEXT_FILES, *_TABLE_FILES, *_OTHER_TABLES, *_ARRAY_FILES, *_SVMLIGHT_FILES]
     endings = [kind for kind in known if path.name.lower().endswith(kind)]
     if not endings:
         raise InputError(
@@ -158,16 +319,19 @@ def _kind_of(path: Path) -> str:
     return max(endings, key=len)
 
 
-def _open(data: Any, name: str | None, n_features: int | None, zero_based: bool) -> RowSource:
+def _open(
+    data: Any, name: str | None, n_features: int | None, zero_based: bool, reading: Reading
+) -> RowSource:
     """Return the source of everything the object holds."""
-    if isinstance(data, np.ndarray):
-        return array_source(data, name or "the array")
-    if is_dask(data):  # before what follows: Dask's delayed objects have every attribute
-        return dask_source(data, name)
-    if isinstance(data, RowSource):
-        renames = name is not None and is_dataclass(data)
-        return replace(data, name=name) if renames else data  # type: ignore[type-var]
-    reader = _open_table(data, name)
+    if not any(reading.values()):
+        if isinstance(data, np.ndarray):
+            return array_source(data, name or "the array")
+        if is_dask(data):  # before what follows: Dask's delayed objects have every attribute
+            return dask_source(data, name)
+        if callable(getattr(data, "blocks", None)) and isinstance(data, RowSource):
+            renames = name is not None and is_dataclass(data)
+            return replace(data, name=name) if renames else data  # type: ignore[type-var]
+    reader = _open_table(data, name, reading)
     if reader is not None:
         return _source_of(reader)
     if isinstance(data, str | os.PathLike):
@@ -225,7 +389,12 @@ _KEY_ROWS = 2**16
 
 
 def split_by_group(
-    data: Any, column: str, *, drop: Sequence[str] = (), columns: Sequence[str] | None = None
+    data: Any,
+    column: str,
+    *,
+    drop: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    **reading: Unpack[Reading],
 ) -> dict[str, RowSource]:
     """Return one source per distinct value of a column, keyed and sorted by the value as a string.
 
@@ -235,13 +404,14 @@ def split_by_group(
 
     Parameters
     ----------
-    data : a data frame, an Arrow table, a CSV, TSV, Parquet, Feather or Arrow file, or a query.
+    data : a data frame, an Arrow table, a table in a file or a folder, or a query.
     column : the column whose values name the silos. In text files and queries its cells are taken as
         they are written.
     drop : further columns that are no features.
     columns : the features, in this order; all other columns by default.
+    **reading : as in `open_source`.
     """
-    reader = _open_table(data)
+    reader = _open_table(data, None, reading)
     if reader is None:
         raise InputError(
             f"a table with column names must be given to split by '{column}', got "

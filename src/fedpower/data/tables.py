@@ -65,7 +65,7 @@ class NotPlainError(Exception):
 
 
 @runtime_checkable
-class _PlainReader(Protocol):
+class PlainReader(Protocol):
     """A table that may have its rows in a form that is read faster than as record batches."""
 
     def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
@@ -123,7 +123,7 @@ class TableSource:
         """Yield the rows, checked to be finite; row numbers in sentences are the table's."""
         require_block_size(max_rows)
         row = seen = 0
-        if self.group is None and isinstance(self.reader, _PlainReader):
+        if self.group is None and isinstance(self.reader, PlainReader):
             try:
                 for block in self.reader.plain_rows(self.columns, max_rows):
                     seen += len(block)
@@ -180,7 +180,7 @@ class TableSource:
         block = np.empty((batch.num_rows, self.n_features), order="F")
         for place, column in enumerate(self.columns):
             cells = plain(batch.column(place))
-            if not _is_numeric(cells.type):
+            if not is_numeric(cells.type):
                 first = rows if isinstance(rows, int) else int(rows[0])
                 raise not_a_number(self.name, column, f"type {cells.type}", first)
             block[:, place] = floats(cells)
@@ -205,7 +205,7 @@ def _is_wide_integer(kind: Any) -> bool:
 
 
 @functools.cache
-def _is_numeric(kind: Any) -> bool:
+def is_numeric(kind: Any) -> bool:
     """Return whether an Arrow type holds numbers; booleans do, and so does a column of nulls."""
     types = arrow().types
     return bool(

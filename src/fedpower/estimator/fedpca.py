@@ -1,7 +1,7 @@
 """``FedPCA``: federated PCA in scikit-learn's manners."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -32,6 +32,7 @@ from fedpower.engines.embedded import (
     survey_silos,
 )
 from fedpower.errors import InputError, Sentence
+from fedpower.estimator.numbers import require_numbers
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
@@ -129,13 +130,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         bound of the columns privately, out of the same ``epsilon``: see ``codebook_``.
     normalize : bool, default=False
         Scale every row to norm 1, as the paper does.
-    center : bool or array-like of shape (n_features,), default=True
+    center : bool, array-like of shape (n_features,) or mapping from names, default=True
         Whether to centre on the pooled mean, which the silos release. Numbers are a public ``offset``,
         after which the pooled mean is removed as well.
-    offset : array-like of shape (n_features,), default=None
+    offset : array-like of shape (n_features,) or mapping from names, default=None
         Public numbers that are taken off the columns first, such as guesses of their means: rows become
         shorter, and less is clipped. What is left of the mean is removed if ``center`` says so.
-    scale : array-like of shape (n_features,), default=None
+    scale : array-like of shape (n_features,) or mapping from names, default=None
         Public divisors of the columns.
     codebook : CodeBook or path, default=None
         What an earlier preparation found (``codebook_``, ``fedpower prepare``): offsets, scales, ranges
@@ -255,9 +256,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         weights: Weights = "rows",
         row_norm: float | None = None,
         normalize: bool = False,
-        center: bool | ArrayLike = True,
-        offset: ArrayLike | None = None,
-        scale: ArrayLike | None = None,
+        center: bool | ArrayLike | Mapping[str, float] = True,
+        offset: ArrayLike | Mapping[str, float] | None = None,
+        scale: ArrayLike | Mapping[str, float] | None = None,
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
         standardize: bool | None = None,
@@ -334,6 +335,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
+        require_numbers(X)
         rows = validate_data(
             self,
             X,
@@ -527,6 +529,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         if isinstance(X, str | PathLike):
             return self.result_.transform(X)
+        require_numbers(X)
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return self.result_.scores(rows)
 
@@ -581,6 +584,22 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the names of the columns of the fit, in order; None without names."""
         names = getattr(self, "feature_names_in_", None)
         return None if names is None else tuple(str(name) for name in names)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return what the columns of scores are called, as in files: pc1, pc2, ...
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Only checked against the columns of the fit.
+
+        Returns
+        -------
+        ndarray of str objects
+            The names.
+        """
+        super().get_feature_names_out(input_features)
+        return self.result_.get_feature_names_out()
 
     @property
     def _n_features_out(self) -> int:

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowSource, open_source
+from fedpower.data.opening import name_of_silo, rows_at
 from fedpower.errors import InputError, is_showable
 
 
@@ -47,29 +47,18 @@ def _require_own_rows(items: list[tuple[str, Any]]) -> None:
     """Refuse the same rows under two names: each row would count twice."""
     seen: dict[object, str] = {}
     for name, silo in items:
-        rows = _identity(silo)
-        if rows in seen:
-            what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
-            raise InputError(
-                f"each silo must have rows of its own, got {what} for both {seen[rows]!r} and {name!r}; "
-                "give the rows of every silo once"
-            )
-        seen[rows] = name
-
-
-def _identity(silo: Any) -> object:
-    """Return what two silos of the same rows have in common: an object, or a file by whatever path."""
-    if not _is_path(silo):
-        return id(silo)
-    path = Path(silo)
-    if not path.exists():  # which is refused when it is opened
-        return str(path)
-    found = path.stat()
-    return found.st_dev, found.st_ino
+        for rows in rows_at(silo) or {str(silo)} if _is_path(silo) else {id(silo)}:
+            if rows in seen:
+                what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
+                raise InputError(
+                    f"each silo must have rows of its own, got {what} for both {seen[rows]!r} and "
+                    f"{name!r}; give the rows of every silo once"
+                )
+            seen[rows] = name
 
 
 def _name(silo: Any, place: int) -> str:
-    return Path(silo).name.split(".")[0] if _is_path(silo) else f"silo-{place}"
+    return name_of_silo(silo) if _is_path(silo) else f"silo-{place}"
 
 
 def _names_itself(silo: Any) -> bool:

@@ -21,6 +21,9 @@ from fedpower.federation.study_file import StudyFile, moved, read_study, rendere
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.roll import Identity
 
+OwnTables = Mapping[str, Mapping[str, Any]]
+"""Tables of a silo's own file, by name."""
+
 MADE_UP_ROWS = 1000
 _IDENTITY = "identity.pem"
 LEDGER_CAP = (1e3, 1e-3)
@@ -38,9 +41,17 @@ class LocalFederation:
         Where kits, data, ledgers and logs go.
     data
         By silo: its rows. Silos that are not in it are not started.
+    own
+        By silo: further tables of its file, such as ``data`` and ``columns``.
     """
 
-    def __init__(self, study: StudyFile, folder: Path, data: Mapping[str, Path]) -> None:
+    def __init__(
+        self,
+        study: StudyFile,
+        folder: Path,
+        data: Mapping[str, Path],
+        own: Mapping[str, OwnTables] | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         text = folder / "study.toml"
         keys = {name: Identity.new() for name in study.identities}
@@ -54,7 +65,7 @@ class LocalFederation:
         for name, key in keys.items():
             key.save(self.kits / name / _IDENTITY)
         for name, path in data.items():
-            self.write_silo(name, path)
+            self.write_silo(name, path, (own or {}).get(name))
         self.silos = tuple(data)
 
     @property
@@ -70,12 +81,13 @@ class LocalFederation:
         """Return what a party's process said so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def write_silo(self, name: str, data: Path) -> None:
+    def write_silo(self, name: str, data: Path, tables: OwnTables | None = None) -> None:
         """Write a silo's own file, and make its ledger: this folder is the rehearsal's own."""
         epsilon, delta = LEDGER_CAP
         own: dict[str, Any] = {
             "silo": name,
-            "data": {"path": str(data.absolute())},
+            **(tables or {}),
+            "data": {"path": str(data.absolute()), **(tables or {}).get("data", {})},
             "ledger": {"path": f"{name}.ledger", "epsilon": epsilon, "delta": delta},
         }
         if self.study.identities:
@@ -120,10 +132,13 @@ class LocalFederation:
 
 @contextlib.contextmanager
 def local_federation(
-    study: StudyFile, folder: Path, data: Mapping[str, Path]
+    study: StudyFile,
+    folder: Path,
+    data: Mapping[str, Path],
+    own: Mapping[str, OwnTables] | None = None,
 ) -> Iterator[LocalFederation]:
     """Give a running federation on this machine, and stop all of it afterwards."""
-    made = LocalFederation(study, folder, data)
+    made = LocalFederation(study, folder, data, own)
     try:
         made.start()
         yield made
@@ -144,11 +159,11 @@ def rehearsal_data(
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for place, name in enumerate(study.silos[:n_silos]):
-        matches = [] if given is None else sorted(given.glob(f"{name}.*"))
+        matches = [] if given is None else [*given.glob(f"{name}.*"), *given.glob(name)]
         if given is not None and len(matches) != 1:
             raise InputError(
                 f"{given} must hold one file for silo {name!r}, got {len(matches)}; name it "
-                f"{name}.csv, {name}.parquet or the like"
+                f"{name}.csv, {name}.parquet or the like, or put its parts into a folder {name}"
             )
         found[name] = matches[0] if matches else _made_up(study, folder, name, place)
     if given is None:

@@ -5,9 +5,10 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedpower.data import RowSource, open_query, open_source
+from fedpower.data.opening import Reading
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
 from fedpower.privacy.data_version import (
@@ -20,7 +21,16 @@ from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.protocol.private_study import attempt_epsilon, worst_epsilon
 from fedpower.protocol.roll import Identity
 
-DATA: Keys = {"path": str, "name": str, "version": str, "drop": list, "extra_columns": str}
+DATA: Keys = {
+    "path": str,
+    "separator": str,
+    "decimal": str,
+    "encoding": str,
+    "name": str,
+    "version": str,
+    "drop": list,
+    "extra_columns": str,
+}
 QUERY: Keys = {
     "query": str,
     "database": str,
@@ -35,6 +45,8 @@ QUERY: Keys = {
 _NOT_ASKED = ("name", "version", "drop", "extra_columns")
 """Keys of ``[data]`` that say nothing about how a query is put."""
 
+_TEXT = ("separator", "decimal", "encoding")
+COLUMNS: Keys = {"rename": dict, "factors": dict, "offsets": dict}
 LEDGER: Keys = {"path": str, "epsilon": NUMBER, "delta": NUMBER}
 AGREES: Keys = {"study": str, "epsilon": NUMBER, "delta": NUMBER, "min_silos": int}
 CAP = ("epsilon", "delta")
@@ -52,7 +64,7 @@ class SiloFile:
         The silo's name in the study.
     path
         The file; paths in it are taken from its folder.
-    data, ledger, agrees
+    data, columns, ledger, agrees
         The tables as they were read.
     identity_path
         Where the key is with which the silo signs at a roll call; only a secure sum needs one.
@@ -63,6 +75,7 @@ class SiloFile:
     data: dict[str, Any] = field(repr=False)
     ledger: dict[str, Any]
     agrees: dict[str, Any]
+    columns: dict[str, Any] = field(default_factory=dict)
     identity_path: Path | None = None
 
     def identity(self) -> Identity:
@@ -129,9 +142,12 @@ class SiloFile:
         name = f"the data of silo {self.name!r}"
         if "query" in self.data:
             asked = {key: value for key, value in self.data.items() if key not in _NOT_ASKED}
-            found: Any = open_query(asked, name=name, folder=self.path.parent)
+            columns = cast("Reading", self.columns)
+            found = open_query(asked, name=name, folder=self.path.parent, **columns)
         else:
-            found = self.path.parent / self.data["path"]
+            form = {key: self.data[key] for key in _TEXT if key in self.data}
+            place = self.path.parent / self.data["path"]
+            found = open_source(place, name=name, **cast("Reading", {**form, **self.columns}))
         return open_source(
             found,
             name=name,
@@ -197,6 +213,7 @@ def read_silo(path: Path) -> SiloFile:
     asks = "query" in content.get("data", {})
     tables: dict[str, Keys] = {
         "data": QUERY if asks else DATA,
+        "columns": COLUMNS,
         "ledger": LEDGER,
         "agrees": AGREES,
         "identity": {"path": str},
@@ -211,6 +228,7 @@ def read_silo(path: Path) -> SiloFile:
         name=content["silo"],
         path=path.absolute(),
         data=content["data"],
+        columns=content.get("columns", {}),
         ledger=content.get("ledger", {}),
         agrees=content.get("agrees", {}),
         identity_path=path.absolute().parent / content["identity"]["path"]

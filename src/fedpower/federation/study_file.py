@@ -68,9 +68,13 @@ def check_keys(where: str, table: Mapping[str, Any], keys: Keys, needed: tuple[s
 
 
 def _as_toml(value: Any) -> str:
-    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
+    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, infinity and tables."""
     if isinstance(value, list):
         return f"[{', '.join(_as_toml(each) for each in value)}]"
+    if isinstance(value, Mapping):
+        return (
+            f"{{{', '.join(f'{_as_toml(key)} = {_as_toml(each)}' for key, each in value.items())}}}"
+        )
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -271,6 +275,16 @@ def rendered(content: Mapping[str, Any]) -> str:
         lines += ["", f"[{table}]"]
         lines += [f"{key} = {_as_toml(value)}" for key, value in content[table].items()]
     return "\n".join(lines) + "\n"
+
+
+def varied(study: StudyFile, given: Mapping[str, Any]) -> str:
+    """Return the study's text with other parameters: another study, with another hash."""
+    content = {key: dict(v) if isinstance(v, Mapping) else v for key, v in study.content.items()}
+    for name, value in given.items():
+        section = SPECS[name].section
+        assert section is not None, f"{name} is no part of a study"
+        content.setdefault(section, {})[name] = value
+    return rendered(content)
 
 
 def moved(

@@ -75,6 +75,26 @@ class PrivacyStatement:
             "assumptions": list(self.assumptions) if self.is_private else [],
         }
 
+    @property
+    def brief(self) -> str:
+        """The promise in four lines: what is protected, how well against whom, and where the rest is."""
+        if not self.is_private:
+            return str(self)
+        first, *others = (
+            f"{row.observer}: epsilon={row.epsilon:.4g}, delta={row.delta:g}"
+            for row in self.protections
+        )
+        noted = {0: "", 1: ", a note"}.get(len(self.notes), f", {len(self.notes)} notes")
+        return "\n".join(
+            (
+                f"Private: {_UNIT}; noise mode {self.mode!r}, asked for "
+                f"epsilon={self.asked_epsilon:g} at delta={self.delta:g}.",
+                f"Against {first}.",
+                f"Against {'; '.join(others)}.",
+                f"Who sees what, what is public{noted} and what this assumes: see privacy.txt.",
+            )
+        )
+
     def __str__(self) -> str:
         if self.leak is not None:
             return (

@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from fedpower.data.columns import not_a_number
-from fedpower.data.sql.query import PostgresServer, SqliteFile, SqlQuery
+from fedpower.data.sql.query import DuckdbFile, PostgresServer, SqliteFile, SqlQuery
 from fedpower.data.tables import arrow
 from fedpower.errors import InputError, installing
 
@@ -34,18 +36,20 @@ CODES = {
 def connected(query: SqlQuery, name: str) -> Iterator[Any]:
     """Yield a DBAPI connection to the query's database that cannot change it.
 
-    SQLite files are opened with ``mode=ro``. On PostgreSQL everything happens in one transaction that is
-    READ ONLY and REPEATABLE READ.
+    SQLite and DuckDB files are opened for reading only. On PostgreSQL everything happens in one
+    transaction that is READ ONLY and REPEATABLE READ.
 
     Parameters
     ----------
     query : what to connect to.
     name : of the source, for the sentences.
     """
-    address = query.address
+    address, secret = query.address, None
     if isinstance(address, SqliteFile):
         first = [f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}"]
-        place, secret = _sqlite_uri(address, name), None
+        place = f"{_existing(address, name).as_uri()}?mode=ro"
+    elif isinstance(address, DuckdbFile):
+        first, place = [], str(_existing(address, name))
     else:
         first = [
             "SET default_transaction_read_only = on",
@@ -53,11 +57,10 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
         ]
         secret = query.password()
         place = _conninfo(address, query.user, secret)
-    kind = "sqlite" if isinstance(address, SqliteFile) else "postgresql"
-    driver = _driver(kind, name)
+    connect = _driver(_DRIVERS[type(address)], name)
     try:
-        connection = driver.connect(place, autocommit=True)
-    except driver.Error as error:
+        connection = connect(place)
+    except import_module("adbc_driver_manager").Error as error:
         raise InputError(
             f"{name} must be able to reach {address.label}, got no connection "
             f"({_connect_message(error, secret)}); check that it runs, its address, user and password"
@@ -105,25 +108,42 @@ def failures() -> tuple[type[Exception], ...]:
     return (import_module("adbc_driver_manager").Error, arrow().ArrowException, OSError)
 
 
-def _driver(kind: str, name: str) -> Any:
-    """Return a driver's DBAPI module, imported on first use."""
+_DRIVERS = {SqliteFile: "sqlite", DuckdbFile: "duckdb", PostgresServer: "postgresql"}
+
+
+def _driver(kind: str, name: str) -> Callable[[str], Any]:
+    """Return what connects to a place, its driver imported on first use."""
     try:
-        return import_module(f"adbc_driver_{kind}.dbapi")
+        if kind == "duckdb":
+            driver = import_module("adbc_driver_duckdb").driver_path()
+            return partial(_connect_duckdb, driver)
+        return partial(import_module(f"adbc_driver_{kind}.dbapi").connect, autocommit=True)
     except ImportError:
+        package = "duckdb" if kind == "duckdb" else f"adbc-driver-{kind}"
         raise InputError(
-            f"{name} must be read with the driver adbc-driver-{kind}, got none installed; run "
-            + installing("sql")
+            f"{name} must be read with the driver {package}, got none installed; run "
+            + installing("duckdb" if kind == "duckdb" else "sql")
         ) from None
 
 
-def _sqlite_uri(address: SqliteFile, name: str) -> str:
-    """Return the URI that opens an existing file for reading only."""
+def _connect_duckdb(driver: str, place: str) -> Any:
+    """Return a connection that cannot write; DuckDB's own ``connect`` has no such option."""
+    return import_module("adbc_driver_manager.dbapi").connect(
+        driver=driver,
+        entrypoint="duckdb_adbc_init",
+        db_kwargs={"path": place, "access_mode": "READ_ONLY"},
+        autocommit=True,
+    )
+
+
+def _existing(address: SqliteFile | DuckdbFile, name: str) -> Path:
+    """Return the path of a database file that exists."""
     if not address.path.is_file():
         raise InputError(
             f"the database of {name} must be a file that exists, got none at {address.path}; check "
-            "the path (sqlite:////… where it begins with a slash)"
+            f"the path ({_DRIVERS[type(address)]}:////… where it begins with a slash)"
         )
-    return f"{address.path.resolve().as_uri()}?mode=ro"
+    return address.path.resolve()
 
 
 def _conninfo(address: PostgresServer, user: str | None, password: str | None) -> str:
@@ -148,12 +168,14 @@ def _connect_message(error: Exception, secret: str | None) -> str:
 
 
 def _prepare_message(error: Exception) -> str:
-    """Return what the database says of the query's text: PostgreSQL's primary message, SQLite's line."""
+    """Return what a database says of a query's text: PostgreSQL's primary message, the others' line."""
     for key, value in getattr(error, "details", None) or ():
         if key in ("PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_PRIMARY"):
             return str(value, "utf-8", "replace") if isinstance(value, bytes) else str(value)
-    text = str(error).partition("Failed to prepare query: ")[2]
-    return " ".join(text.partition("\nquery:")[0].split()) or "an error without a message"
+    text = str(error)
+    told = text.partition("Failed to prepare query: ")[2] or text.partition(" Error: ")[2]
+    told = told.partition("\nquery:")[0].partition("\n\nLINE ")[0]
+    return " ".join(told.split()) or "an error without a message"
 
 
 Run: TypeAlias = Callable[[str, dict[str, str]], Iterator[Any]]
@@ -262,11 +284,39 @@ class _Postgres:
         """Nothing to refuse: a column of text has a type of its own here."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Duckdb:
+    """DuckDB, whose columns have a type each and whose driver streams the chunks of a result."""
+
+    columns: tuple[str, ...]
+
+    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+        """Return a query of the columns as they are, and of labels as text."""
+        cells = [f"c{place}" for place in features]
+        cells += [f"CAST(c{place} AS VARCHAR)" for place in labels]
+        names = ", ".join(f"c{place}" for place in range(len(self.columns)))
+        named = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(cells))
+        return f"SELECT {named} FROM (\n{query}\n) AS fedpower_rows({names})"  # noqa: S608
+
+    def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
+        """Return none: its chunks have a size of their own."""
+        return {}
+
+    def check(
+        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
+    ) -> None:
+        """Nothing to refuse: a column of text has a type of its own here."""
+
+
 def find_dialect(connection: Any, query: SqlQuery, name: str) -> Dialect:
     """Return how to ask for the query's rows, after a look at its columns but at no row."""
     with preparing(name), connection.cursor() as cursor:
         if isinstance(query.address, SqliteFile):
             return _Sqlite(columns=_sqlite_columns(cursor, query.text))
+        if isinstance(query.address, DuckdbFile):
+            # Nothing but a query may stand in brackets; there, a name that occurs twice is changed.
+            cursor.adbc_execute_schema(f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows")  # noqa: S608
+            return _Duckdb(columns=tuple(cursor.adbc_execute_schema(query.text).names))
         schema = cursor.adbc_execute_schema(
             f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
         )

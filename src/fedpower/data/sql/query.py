@@ -1,6 +1,7 @@
-"""Where a database is: ``sqlite:///path.db`` or ``postgresql://host:5432/name``, never with a password.
+"""Where a database is: ``sqlite:///path.db``, ``duckdb:///path.duckdb`` or ``postgresql://host:5432/name``.
 
-A URL that cannot be used is never quoted: a password may stand in it where none was looked for.
+A URL never holds a password. One that cannot be used is never quoted: a password may stand in it where
+none was looked for.
 """
 
 import os
@@ -11,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 from fedpower.errors import InputError
 
-FORMS = "sqlite:///path.db or postgresql://host:5432/name"
+FORMS = "sqlite:///path.db, duckdb:///path.duckdb or postgresql://host:5432/name"
 _SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret"})
 SETTINGS = frozenset({
     "channel_binding", "connect_timeout", "gssencmode", "host", "hostaddr", "krbsrvname", "passfile",
@@ -36,6 +37,18 @@ class SqliteFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DuckdbFile:
+    """A DuckDB database file."""
+
+    path: Path
+
+    @property
+    def label(self) -> str:
+        """What error sentences call it."""
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
     """A PostgreSQL database: libpq's settings, none of them secret. What is left out libpq looks up."""
 
@@ -49,29 +62,33 @@ class PostgresServer:
         return f"the PostgreSQL server at {where}"
 
 
-_Address = SqliteFile | PostgresServer
+_Address = SqliteFile | DuckdbFile | PostgresServer
+_FILES: dict[str, tuple[str, type[SqliteFile] | type[DuckdbFile]]] = {
+    "sqlite": ("SQLite", SqliteFile),
+    "duckdb": ("DuckDB", DuckdbFile),
+}
+"""By scheme: what databases in a file are called, and their addresses."""
 
 
 def parse_address(database: str) -> _Address:
     """Return where a database URL points, or refuse it without quoting it."""
     scheme, sign, rest = database.partition("://")
-    if not sign or scheme not in ("sqlite", "postgresql", "postgres"):
+    if not sign or scheme not in (*_FILES, "postgresql", "postgres"):
         raise InputError(
             f"database must be a URL such as {FORMS}, got another; give it in one of these forms"
         )
-    if scheme == "sqlite":
-        return _sqlite(rest)
-    return _postgres(rest)
+    return _file(scheme, rest) if scheme in _FILES else _postgres(rest)
 
 
-def _sqlite(rest: str) -> SqliteFile:
-    """Return the file of ``sqlite:///relative`` or ``sqlite:////absolute``."""
+def _file(scheme: str, rest: str) -> SqliteFile | DuckdbFile:
+    """Return the file of ``sqlite:///relative`` or ``sqlite:////absolute``, and of DuckDB's."""
+    kind, made = _FILES[scheme]
     if not rest.startswith("/") or len(rest) == 1:
         raise InputError(
-            "a SQLite database must be sqlite:///path.db, with a fourth slash where the path begins "
+            f"a {kind} database must be {scheme}:///path.db, with a fourth slash where the path begins "
             "with one, got another URL; name the file after three slashes"
         )
-    return SqliteFile(path=Path(unquote(rest[1:])))
+    return made(path=Path(unquote(rest[1:])))
 
 
 def _postgres(rest: str) -> PostgresServer:
@@ -128,7 +145,7 @@ class SqlQuery:
     query
         One SELECT (or WITH … SELECT) whose columns are the features.
     database
-        ``sqlite:///path.db`` (four slashes for a path from the root) or
+        ``sqlite:///path.db`` or ``duckdb:///path.duckdb`` (four slashes for a path from the root) or
         ``postgresql://host:5432/name``; what a PostgreSQL URL leaves out comes from the variables
         and files that libpq reads (PGHOST, PGSSLMODE, ``~/.pgpass``, a service file).
     user
@@ -154,12 +171,13 @@ class SqlQuery:
             )
         _require_select(self.query)
         address = parse_address(self.database)
-        if isinstance(address, SqliteFile):
+        if not isinstance(address, PostgresServer):
+            kind, _ = _FILES["sqlite" if isinstance(address, SqliteFile) else "duckdb"]
             login = ("user", "password_env", "password_file")
             given = [key for key in login if getattr(self, key) is not None]
             if given:
                 raise InputError(
-                    f"a SQLite database must be named without {given[0]}, got one; leave it out: "
+                    f"a {kind} database must be named without {given[0]}, got one; leave it out: "
                     "whoever can read the file can read its tables"
                 )
         elif self.user is not None and "user" in dict(address.settings):

@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from fedpower.data.columns import require_distinct, require_shape
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, Matrix
 from fedpower.data.sql.connection import Dialect, connected, find_dialect, reading
-from fedpower.data.sql.query import SqliteFile, SqlQuery, parse_address
+from fedpower.data.sql.query import DuckdbFile, PostgresServer, SqliteFile, SqlQuery, parse_address
 from fedpower.data.tables import Group, TableSource, sliced
 from fedpower.errors import InputError
 
@@ -166,7 +165,7 @@ def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) 
     data : ``query``, ``database`` and, for PostgreSQL, ``user`` and ``password_env`` or
         ``password_file``.
     name : what error sentences call it.
-    folder : where relative paths of SQLite files and password files begin; the working directory by
+    folder : where relative paths of database files and password files begin; the working directory by
         default.
     """
     if "password" in data:
@@ -187,22 +186,6 @@ def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) 
     return SqlQuery(**_within(folder, dict(data)))
 
 
-def query_file(path: Path, name: str) -> QueryTable:
-    """Return the reader of the query in a TOML file; paths in it begin at the file's folder."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise InputError(
-            f"{name} must be a TOML file in UTF-8, got one that cannot be parsed; correct it"
-        ) from None
-    data = found.get("data")
-    if not isinstance(data, dict):
-        raise InputError(
-            f"{name} must have a table [data] with query and database, got none; add it"
-        )
-    return query_table(query_of(data, name=f"[data] of {name}", folder=path.parent), name)
-
-
 def _within(folder: Path | None, data: dict[str, Any]) -> dict[str, Any]:
     """Return the description with relative paths put into the folder."""
     if folder is None:
@@ -211,11 +194,12 @@ def _within(folder: Path | None, data: dict[str, Any]) -> dict[str, Any]:
         data["password_file"] = str(folder / data["password_file"])
     if isinstance(data["database"], str):
         address = parse_address(data["database"])
-        if isinstance(address, SqliteFile):
-            data["database"] = _sqlite_url(folder / address.path)
+        if not isinstance(address, PostgresServer):
+            data["database"] = _file_url(address, folder)
     return data
 
 
-def _sqlite_url(path: Path) -> str:
-    """Return the URL of a SQLite file."""
-    return f"sqlite:///{str(path).replace('%', '%25')}"
+def _file_url(address: SqliteFile | DuckdbFile, folder: Path) -> str:
+    """Return the URL of a database file in a folder."""
+    scheme = "sqlite" if isinstance(address, SqliteFile) else "duckdb"
+    return f"{scheme}:///{str(folder / address.path).replace('%', '%25')}"

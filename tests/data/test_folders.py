@@ -1,0 +1,138 @@
+"""A folder or a pattern is one table in parts, in the order of their paths."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from row_forms import in_parts, read_all, sample_rows
+
+from fedpower.data import fingerprint, open_source, split_by_group
+from fedpower.data.files import CsvTable
+from fedpower.data.opening import name_of_silo, rows_at
+from fedpower.errors import InputError
+
+ROWS = sample_rows()
+
+
+def refused(data: Any, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read_all(open_source(data, **options))
+    return str(caught.value)
+
+
+def hive(folder: Path) -> Path:
+    """Write a table whose folders tell the year and the ward, and return where it is."""
+    table = pa.table(
+        {
+            "year": [2020, 2020, 2019, 2019],
+            "ward": ["a b", "c/d", "c/d", "a b"],
+            "x": [1.0, 2, 3, 4],
+        }
+    )
+    pq.write_to_dataset(table, folder / "hive", partition_cols=["year", "ward"])
+    return folder / "hive"
+
+
+def test_what_folders_tell_are_columns_and_rows_come_in_the_order_of_paths(tmp_path: Path) -> None:
+    source = open_source(hive(tmp_path), columns=["year", "x"], extra="drop")
+    assert read_all(source).tolist() == [[2019, 4], [2019, 3], [2020, 1], [2020, 2]]
+    assert source.n_rows == 4
+    assert set(open_source(tmp_path / "hive").columns or ()) == {"x", "year", "ward"}
+    assert (
+        read_all(source.select(("year",), extra="drop")).ravel().tolist() == [2019] * 2 + [2020] * 2
+    )
+    assert "column 'ward' of" in refused(tmp_path / "hive")
+    chosen = open_source(
+        tmp_path / "hive" / "year=2019" / "*" / "*.parquet", columns=["x"], extra="drop"
+    )
+    assert read_all(chosen).ravel().tolist() == [4, 3]
+
+
+def test_arrow_reads_the_same_rows_from_the_same_folders(tmp_path: Path) -> None:
+    ours = open_source(hive(tmp_path), columns=["x", "year"], extra="drop")
+    theirs = ds.dataset(tmp_path / "hive", partitioning="hive")
+    assert fingerprint(ours) == fingerprint(
+        open_source(theirs, columns=["x", "year"], extra="drop")
+    )
+
+
+def test_silos_can_be_told_by_a_folder(tmp_path: Path) -> None:
+    silos = split_by_group(hive(tmp_path), "ward", columns=["x"])
+    assert {name: read_all(silo).ravel().tolist() for name, silo in silos.items()} == {
+        "a b": [4, 1], "c/d": [3, 2],
+    }  # fmt: skip
+
+
+def test_a_column_that_parts_have_themselves_is_theirs(tmp_path: Path) -> None:
+    (tmp_path / "t" / "x=7").mkdir(parents=True)
+    (tmp_path / "t" / "x=7" / "a.csv").write_text("x,y\n1,2\n")
+    assert open_source(tmp_path / "t").columns == ("x", "y")
+    assert read_all(open_source(tmp_path / "t")).tolist() == [[1, 2]]
+
+
+def test_parts_have_the_fingerprint_of_the_whole(tmp_path: Path) -> None:
+    parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
+    whole = open_source(ROWS, columns=open_source(parts).columns)
+    assert fingerprint(open_source(parts)) == fingerprint(whole)
+    assert open_source(parts).n_rows is None
+
+
+def test_plain_parts_are_read_the_fast_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
+    source = open_source(parts)
+    monkeypatch.delattr(CsvTable, "batches")
+    np.testing.assert_array_equal(read_all(source, 7), ROWS)
+
+
+def test_the_order_of_columns_may_differ_between_parts(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "1.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "p" / "2.csv").write_text('b,a\n4,"3"\n')
+    assert read_all(open_source(tmp_path / "p")).tolist() == [[1, 2], [3, 4]]
+
+
+def test_parts_that_are_no_parts_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    folder.mkdir()
+    assert "must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing" in refused(folder)
+    (folder / "1.csv").write_text("a,b\n1,2\n")
+    (folder / "2.csv").write_text("a,c\n1,2\n")
+    assert f"2.csv must have the columns of {folder / '1.csv'}" in refused(folder)
+    assert "got none named 'b'" in refused(folder)
+    (folder / "2.csv").write_text("a,b,c\n1,2,3\n")
+    assert "got also 'c'" in refused(folder)
+    (folder / "2.csv").write_text("a,b\n1,77z\n")
+    assert f"column 'b' of {folder / '2.csv'} must hold numbers, got text at row 1" in refused(
+        folder
+    )
+    (folder / "2.csv").unlink()
+    (folder / "notes.txt").write_text("")
+    message = refused(folder)
+    assert "got 1.csv and notes.txt; move the others out" in message
+    assert f"or give a pattern in quotes such as '{folder}/*.csv'" in message
+    assert read_all(open_source(folder / "*.csv")).tolist() == [[1, 2]]
+    (folder / "y=1").mkdir()
+    (folder / "y=1" / "3.csv").write_text("a,b\n1,2\n")
+    (folder / "notes.txt").unlink()
+    assert "must lie in folders of the same keys, got none for" in refused(folder)
+    assert "must hold CSV" in refused(folder / "*.parquet")
+
+
+def test_silos_are_called_by_their_folder_file_or_sheet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"a/north.csv.gz": "north", "north.d": "north", "a/*.csv": "a", "w.xlsx#Ost": "Ost"}
+    assert {path: name_of_silo(path) for path in names} == names
+    assert name_of_silo(".") == tmp_path.name.split(".")[0]
+
+
+def test_a_file_and_its_folder_hold_the_same_rows(tmp_path: Path) -> None:
+    parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
+    assert rows_at(parts / "a.csv") < rows_at(parts) == rows_at(f"{parts}/**/*.csv")
+    assert rows_at("w.xlsx#A").isdisjoint(rows_at("w.xlsx#B"))

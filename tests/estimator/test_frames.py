@@ -1,0 +1,155 @@
+"""Tables in memory: what is no number is refused in our words, and numbers are given by name."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedpower import FedPCA, read_result
+from fedpower.errors import InputError
+
+CELL = "Meier, 4711"
+ROWS = np.random.default_rng(3).normal(size=(60, 3)) * [3, 2, 1] + [5, 0, 1]
+FRAME = pd.DataFrame(ROWS, columns=["age", "bmi", "sbp"])
+DAY = dt.date(2024, 2, 29)
+EXACT = float("inf")
+
+
+def with_column(cells: Any) -> pd.DataFrame:
+    return FRAME.assign(extra=cells)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "text": (with_column(CELL), "column 'extra' of X must hold numbers, got text at row 1"),
+    "text late": (
+        with_column([1.0] * 59 + [CELL]),
+        "'extra' of X must hold numbers, got text at row 60",
+    ),
+    "text that looks like a number": (with_column("1"), "'extra' of X must hold numbers, got text"),
+    "nullable text": (with_column(pd.array([CELL] * 60, dtype="string")), "got text at row 1"),
+    "categories": (with_column(pd.Categorical([CELL] * 60)), "got text at row 1"),
+    "times": (with_column(pd.Timestamp(DAY)), "must hold numbers, got dates at row 1"),
+    "dates": (with_column(DAY), "must hold numbers, got a date at row 1"),
+    "durations": (with_column(pd.Timedelta(3, "h")), "must hold numbers, got durations at row 1"),
+    "Polars text": (
+        pl.DataFrame({"a": [1.0, 2.0], "b": [CELL] * 2}),
+        "column 'b' of X must hold numbers",
+    ),
+    "Polars dates": (pl.DataFrame({"a": [1.0, 2.0], "b": [DAY] * 2}), "got type date32[day]"),
+    "Arrow text": (pa.table({"a": [1.0, 2.0], "b": [CELL] * 2}), "got type string at row 1"),
+    "an array of text": (np.array([["1", CELL]] * 3), "column 1 of X must hold numbers, got text"),
+    "an array of objects": (
+        np.array([[1, CELL]] * 3, dtype=object),
+        "column 2 of X must hold numbers",
+    ),
+    "an array of days": (
+        np.array([[DAY, DAY]] * 3, dtype="M8[D]"),
+        "column 1 of X must hold numbers, got",
+    ),
+    "a list": ([[1.0, CELL], [2.0, CELL]], "column 2 of X must hold numbers, got text at row 1"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_text_and_dates_are_refused_in_our_own_sentence(kind: str) -> None:
+    data, sentence = REFUSED[kind]
+    with pytest.raises(InputError) as caught:
+        FedPCA(1, epsilon=EXACT).fit(data)
+    assert sentence in str(caught.value)
+    assert CELL not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_new_rows_are_refused_in_the_same_way() -> None:
+    model = FedPCA(1, epsilon=EXACT).fit(FRAME)
+    with pytest.raises(InputError, match="column 'age' of X must hold numbers, got text at row 1"):
+        model.transform(FRAME.assign(age=CELL))
+
+
+def test_numbers_in_whatever_table_are_fitted_alike() -> None:
+    expected = FedPCA(2, epsilon=EXACT).fit(FRAME).components_
+    tables = (
+        FRAME.astype(object),
+        pl.from_pandas(FRAME),
+        pa.Table.from_pandas(FRAME),
+        FRAME.assign(bmi=FRAME["bmi"].astype("Float64")),
+    )
+    for table in tables:
+        np.testing.assert_allclose(FedPCA(2, epsilon=EXACT).fit(table).components_, expected)
+
+
+def test_centres_scales_and_ranges_are_given_by_name(tmp_path: Path) -> None:
+    by_name = {
+        "offset": {"sbp": 1.0, "age": 5.0, "bmi": 0.0},
+        "scale": {"bmi": 2.0, "sbp": 1.0, "age": 3.0},
+        "ranges": {"age": (0, 9)},
+    }
+    by_place = {"offset": [5.0, 0.0, 1.0], "scale": [3.0, 2.0, 1.0], "ranges": [(0, 9), None, None]}
+    named, placed = (FedPCA(2, epsilon=EXACT, **given) for given in (by_name, by_place))
+    np.testing.assert_array_equal(
+        clone(named).fit(FRAME).components_, placed.fit(FRAME).components_
+    )
+    np.testing.assert_array_equal(
+        named.fit_silos([FRAME]).components_, placed.fit_silos([FRAME]).components_
+    )
+    np.testing.assert_array_equal(read_result(named.save(tmp_path / "r")).scale, [3.0, 2.0, 1.0])
+    centred = FedPCA(2, epsilon=EXACT, center=by_name["offset"]).fit(FRAME)
+    np.testing.assert_array_equal(
+        centred.components_,
+        FedPCA(2, epsilon=EXACT, center=by_place["offset"]).fit(FRAME).components_,
+    )
+
+
+def test_a_name_too_few_or_too_many_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"scale must have a value for every column .*'sbp' on one"
+    ):
+        FedPCA(1, epsilon=EXACT, scale={"age": 1, "bmi": 1}).fit(FRAME)
+    with pytest.raises(
+        InputError, match=r"offset must have a value for every column .*'shoe' on one"
+    ):
+        FedPCA(1, epsilon=EXACT, offset={"age": 1, "bmi": 1, "sbp": 1, "shoe": 1}).fit(FRAME)
+    with pytest.raises(InputError, match="scale must come without labels"):
+        FedPCA(1, epsilon=EXACT, scale={"age": 1, "bmi": 1, "sbp": 1}).fit(ROWS)
+
+
+def test_scores_are_called_as_in_the_files_of_a_result(tmp_path: Path) -> None:
+    model = FedPCA(2, epsilon=EXACT).fit(FRAME)
+    assert model.get_feature_names_out().tolist() == ["pc1", "pc2"]
+    heading = (model.save(tmp_path / "r") / "components.csv").read_text().splitlines()[0]
+    assert heading == "feature,pc1,pc2"
+    scores = model.set_output(transform="pandas").transform(FRAME)
+    assert list(scores.columns) == ["pc1", "pc2"]
+    pipeline = make_pipeline(StandardScaler(), FedPCA(3, epsilon=EXACT)).set_output(
+        transform="polars"
+    )
+    assert pipeline.fit_transform(FRAME).columns == ["pc1", "pc2", "pc3"]
+
+
+@pytest.mark.parametrize(("silos", "aggregation"), [(1, "plain"), (3, "plain"), (3, "secure")])
+@pytest.mark.filterwarnings("ignore:no component stands above", "ignore:rows longer than")
+def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(
+    silos: int, aggregation: Any, tmp_path: Path
+) -> None:
+    model = FedPCA(1, epsilon=1.0, row_norm=9.0, aggregation=aggregation)
+    model.fit_silos([FRAME + place for place in range(silos)])
+    said = model.privacy_.brief.splitlines()
+    assert len(said) == 4
+    for row in model.privacy_.protections:
+        assert f"{row.observer}: epsilon={row.epsilon:.4g}" in model.privacy_.brief
+    whole = (model.save(tmp_path / "r") / "privacy.txt").read_text()
+    assert whole == f"{model.privacy_}\n"
+    assert len(whole.splitlines()) > 4
+
+
+def test_no_promise_is_said_in_full() -> None:
+    promise = FedPCA(1, epsilon=EXACT).fit(FRAME).privacy_
+    assert promise.brief == str(promise)
