@@ -265,3 +265,38 @@ EXPORT void fedpower_lattice_rows(const void *rows, int32_t narrow, int64_t coun
     counts[1] = n_long;
     counts[2] = n_clipped;
 }
+
+/* ---- Noise: see privacy/noise.py ---------------------------------------------------------------- */
+
+#define PARTS 13 /* entries of the table of integer parts */
+
+/* Put round(scale * |X|) of those of n candidates that are accepted into out and return
+   how many these are; -1 where a candidate needs further words: then the caller decides all.
+
+   words: n for the integer parts, n for the fractions, n for the acceptance.
+   table: upper words of the cumulative probabilities of the integer parts. */
+EXPORT int64_t fedpower_candidates(const uint64_t *words, int64_t n, uint64_t scale,
+                                   const uint64_t table[PARTS], int64_t *out)
+{
+    const double unit = 0x1p-64, doubt = 0x1p-40;
+    const uint64_t top = (uint64_t)1 << 63;
+    int64_t taken = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t word = words[i], x = words[n + i];
+        int64_t k = 0;
+        while (k < PARTS && table[k] < word) /* it seldom goes on for long */
+            k++;
+        double fraction = (double)x * unit;
+        double distance = exp(-0.5 * fraction * ((double)(2 * k) + fraction)) -
+                          (double)words[2 * n + i] * unit;
+        unsigned __int128 product = (unsigned __int128)scale * x + top;
+        uint64_t rest = (uint64_t)product;
+        int open_ended = scale >> 32 ? rest > 0 - scale : rest >> 32 == 0xffffffffu;
+        int tie = table[k < PARTS ? k : PARTS - 1] == word;
+        if (tie || (distance < doubt && distance > -doubt) || open_ended)
+            return -1;
+        if (distance > 0)
+            out[taken++] = k * (int64_t)scale + (int64_t)(uint64_t)(product >> 64);
+    }
+    return taken;
+}
