@@ -50,7 +50,7 @@ def test_candidates_at_every_edge_are_accepted_and_rounded_alike() -> None:
     for scale in SCALES:
         for three in words:
             one, two = both_ways(
-                lambda three=three, scale=scale: noise._accepted(Given(three), 1, scale).tolist()
+                lambda three=three, scale=scale: noise._candidates(Given(three), 1, scale).tolist()
             )
             assert one == two, (three, scale)
 
@@ -71,7 +71,7 @@ def test_what_the_words_leave_open_is_left_to_further_words(three: Any, scale: i
 
     def drawn() -> Any:
         sources.append(Given(words.ravel()))
-        return noise._accepted(sources[-1], 1, scale).tolist()
+        return noise._candidates(sources[-1], 1, scale).tolist()
 
     one, two = both_ways(drawn)
     assert one == two

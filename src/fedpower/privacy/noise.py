@@ -181,21 +181,21 @@ def _fill(out: NDArray[np.int64], source: NoiseSource, scale: int) -> None:
     n, filled = out.size, 0
     while filled < n:
         wanted = n - filled
-        magnitudes = _accepted(source, min(_BATCH, wanted + wanted // 2 + 16), scale)[:wanted]
+        magnitudes = _candidates(source, min(_BATCH, wanted + wanted // 2 + 16), scale)[:wanted]
         out[filled : filled + magnitudes.size] = _with_signs(source, magnitudes)
         filled += magnitudes.size
 
 
-def _accepted(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
+def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
     """Return round(scale·|X|) of those of n candidates that are accepted."""
     words = np.ascontiguousarray(source.words(3 * n))
     found = _in_one_go(words, scale)
     # Where a candidate needs further words NumPy decides all of them, from the same words.
-    return _candidates(source, words, scale) if found is None else found
+    return _in_passes(source, words, scale) if found is None else found
 
 
 def _in_one_go(words: NDArray[np.uint64], scale: int) -> NDArray[np.int64] | None:
-    """Return what `_candidates` returns, by the compiled loop, or None where that does not decide."""
+    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide."""
     loops = native.loops()
     if loops is None:
         return None
@@ -210,7 +210,7 @@ def _in_one_go(words: NDArray[np.uint64], scale: int) -> NDArray[np.int64] | Non
     return None if taken < 0 else out[:taken]
 
 
-def _candidates(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> NDArray[np.int64]:
+def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> NDArray[np.int64]:
     """Return the same of candidates with these three words each; the source has more where needed."""
     k_words, x, u = words.reshape(3, -1)
     k = _integer_parts(source, k_words)
