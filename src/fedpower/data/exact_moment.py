@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
 from fedpower.data.kernel import block_rows as usual_rows
-from fedpower.data.lattice_rows import FOLD, LatticeRows, RowLattice
+from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.data.moment import require_center
 from fedpower.data.rows import RowTreatment
 from fedpower.data.scatter import mirror
@@ -398,15 +398,14 @@ class BlockSums:
     def _integers(self, block: Matrix) -> tuple[Matrix, int, Vector]:
         """Return the integers of a block, how many rows were clipped, and the sums of its columns."""
         if self._crew.size == 1 or not block.flags.c_contiguous:
-            rows, n_clipped = self._rows[0].of_dense(block)
-            return rows, n_clipped, _column_sums(rows)
+            return self._rows[0].summed(block)
         if self._room is None or len(self._room) < len(block):
             self._room = np.empty(block.shape)
         rows = self._room[: len(block)]
 
         def treat(number: int, part: slice) -> tuple[int, Vector]:
-            _, n_clipped = self._rows[number].of_dense(block[part], rows[part])
-            return n_clipped, _column_sums(rows[part])
+            _, n_clipped, total = self._rows[number].summed(block[part], rows[part])
+            return n_clipped, total
 
         found = self._crew.each(len(block), treat)
         return rows, sum(each[0] for each in found), sum(each[1] for each in found)
@@ -518,20 +517,6 @@ def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, work
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rows") as pool:
         for done in [pool.submit(run) for _ in range(workers)]:
             done.result()
-
-
-def _column_sums(rows: Matrix) -> Vector:
-    """Return Σ z of integers, at most `RowLattice.exact_rows` rows of them, so that order has no part.
-
-    Rows that lie behind one another are taken several at a time, as one longer row.
-    """
-    count, width = rows.shape
-    several = FOLD // width if rows.flags.c_contiguous else 1
-    if several < 2 or count < several:
-        return np.asarray(np.einsum("ij->j", rows))
-    even = count - count % several
-    found = np.einsum("ij->j", rows[:even].reshape(-1, several * width))
-    return np.asarray(found.reshape(several, width).sum(axis=0) + rows[even:].sum(axis=0))
 
 
 def _is_thin(block: SparseBlock) -> bool:

@@ -41,6 +41,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.lattice_loops import LatticeLoops
 from fedpower.data.rows import RowTreatment, entry_rows, with_data
 from fedpower.data.source import Matrix, SparseBlock, Vector
 from fedpower.errors import InputError
@@ -167,6 +168,21 @@ class LatticeRows:
         self._surely_short = max(0.0, self._target - 1 - math.sqrt(n_features) / 2) ** 2
         self._expect_long = treatment.normalize
         self._held: dict[tuple[str, bool], Matrix] = {}
+        self._loops = LatticeLoops.made(
+            treatment,
+            n_features,
+            self._gain,
+            self.numbers(),
+            surely_short=self._surely_short,
+            cells=(int(self._reach), int(OFFSET), int(_WITHIN)),
+        )
+
+    def summed(self, block: NDArray[Any], out: Matrix | None = None) -> tuple[Matrix, int, Vector]:
+        """Return what `of_dense` returns, and Σ z over the rows."""
+        if self._loops is not None and self._loops.take(block, out):
+            return self._in_one_go(self._loops, block, out)
+        rows, n_clipped = self._in_passes(block, out)
+        return rows, n_clipped, column_sums(rows)
 
     def of_dense(self, block: NDArray[Any], out: Matrix | None = None) -> tuple[Matrix, int]:
         """Return the integers of a block's rows, in float64, and how many rows were clipped.
@@ -176,6 +192,31 @@ class LatticeRows:
         block : rows in any real dtype that float64 holds exactly, contiguous by rows or by columns.
         out : where the integers are put; by default memory of this object, good until the next call.
         """
+        if self._loops is not None and self._loops.take(block, out):
+            return self._in_one_go(self._loops, block, out)[:2]
+        return self._in_passes(block, out)
+
+    def _in_one_go(
+        self, loops: LatticeLoops, block: NDArray[Any], out: Matrix | None
+    ) -> tuple[Matrix, int, Vector]:
+        """Do it by the compiled loops; rows that they hand back are treated as all are without them."""
+        if out is None:
+            out = self._memory("integers", block, by_column=False)
+        done = loops.run(block, out, expect_long=self._expect_long)
+        total, n_clipped = done.total, done.n_clipped
+        expect_long = self._rule.normalize or done.n_long * FEW > len(block)
+        if done.handed.size:
+            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+                rows = self._moved(block[done.handed])
+                integers = np.empty(rows.shape)
+                n_clipped += self._scale(rows, integers)
+            out[done.handed] = integers
+            total += column_sums(integers)
+        self._expect_long = expect_long
+        return out, n_clipped, total
+
+    def _in_passes(self, block: NDArray[Any], out: Matrix | None) -> tuple[Matrix, int]:
+        """Do it by NumPy, a pass for each operation."""
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             rows = self._moved(block)
             out = self._memory("integers", rows) if out is None else out
@@ -251,9 +292,10 @@ class LatticeRows:
             block = _by_column(np.multiply, block, self._gain, self._memory("rows", block))
         return block
 
-    def _memory(self, use: str, block: NDArray[Any]) -> Matrix:
-        """Return memory of this object in the shape and the order of a block."""
-        by_column = bool(block.flags.f_contiguous and not block.flags.c_contiguous)
+    def _memory(self, use: str, block: NDArray[Any], by_column: bool | None = None) -> Matrix:
+        """Return memory of this object in the shape and, by default, the order of a block."""
+        if by_column is None:
+            by_column = bool(block.flags.f_contiguous and not block.flags.c_contiguous)
         held = self._held.get((use, by_column))
         if held is None or held.size < block.size:
             held = self._held[use, by_column] = np.empty(block.size)
@@ -390,6 +432,20 @@ def _squares(rows: _Rows) -> Vector:
         found = np.bincount(rows.places, weights=squares, minlength=rows.n_rows)
         return np.asarray(found, dtype=np.float64)
     return np.asarray(np.einsum("ij,ij->i", rows, rows))
+
+
+def column_sums(rows: Matrix) -> Vector:
+    """Return Σ z of integers, at most `RowLattice.exact_rows` rows of them, so that order has no part.
+
+    Rows that lie behind one another are taken several at a time, as one longer row.
+    """
+    count, width = rows.shape
+    several = FOLD // width if rows.flags.c_contiguous else 1
+    if several < 2 or count < several:
+        return np.asarray(np.einsum("ij->j", rows))
+    even = count - count % several
+    found = np.einsum("ij->j", rows[:even].reshape(-1, several * width))
+    return np.asarray(found.reshape(several, width).sum(axis=0) + rows[even:].sum(axis=0))
 
 
 def _any(rows: _Rows) -> NDArray[np.bool_]:

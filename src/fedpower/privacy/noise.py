@@ -6,6 +6,7 @@ only code that turns a private array into a public one.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import threading
@@ -18,6 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpower import native
 from fedpower.errors import InputError
 
 _MAX_SCALE = 2**32 - 1
@@ -186,7 +188,31 @@ def _fill(out: NDArray[np.int64], source: NoiseSource, scale: int) -> None:
 
 def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
     """Return round(scale·|X|) of those of n candidates that are accepted."""
-    k_words, x, u = source.words(3 * n).reshape(3, n)
+    words = np.ascontiguousarray(source.words(3 * n))
+    found = _in_one_go(words, scale)
+    # Where a candidate needs further words NumPy decides all of them, from the same words.
+    return _in_passes(source, words, scale) if found is None else found
+
+
+def _in_one_go(words: NDArray[np.uint64], scale: int) -> NDArray[np.int64] | None:
+    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide."""
+    loops = native.loops()
+    if loops is None:
+        return None
+    n = words.size // 3
+    out = np.empty(n, dtype=np.int64)
+    words_at, table_at, out_at = (
+        ctypes.c_void_p(each.ctypes.data) for each in (words, _CUMULATIVE_HIGH, out)
+    )
+    run = loops.fedpower_candidates
+    run.restype = ctypes.c_int64
+    taken = run(words_at, ctypes.c_int64(n), ctypes.c_uint64(scale), table_at, out_at)
+    return None if taken < 0 else out[:taken]
+
+
+def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> NDArray[np.int64]:
+    """Return the same of candidates with these three words each; the source has more where needed."""
+    k_words, x, u = words.reshape(3, -1)
     k = _integer_parts(source, k_words)
     fraction = x * 2.0**-64
     probability = np.exp(-0.5 * fraction * (2 * k + fraction))

@@ -1,0 +1,137 @@
+"""Rows of a block put on the lattice by one compiled loop: see `lattice_rows` for what it does."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower import native
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Matrix, Vector
+
+_GROUP = 8
+"""Rows that the loop treats together: GROUP in loops.c."""
+
+
+class _Rule(ctypes.Structure):
+    """`struct rule` of loops.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("low", "high", "center", "gain")),
+        *((name, ctypes.c_double) for name in ("factor", "limit", "longer", "target")),
+        *((name, ctypes.c_double) for name in ("short_enough", "smallest", "largest", "most")),
+        *((name, ctypes.c_int64) for name in ("reach", "offset", "within")),
+        *((name, ctypes.c_int32) for name in ("normalize", "expect_long")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreatedRows:
+    """What the loop says of a block.
+
+    Parameters
+    ----------
+    total : Σ z of the rows that are done.
+    handed : numbers of the rows that are not, because they are in doubt, extreme or not finite.
+    n_long, n_clipped : of those that are done, how many were shortened, and clipped.
+    """
+
+    total: Vector
+    handed: NDArray[np.int64]
+    n_long: int
+    n_clipped: int
+
+
+class LatticeLoops:
+    """The compiled loop with one treatment of rows; one thread's.
+
+    Parameters
+    ----------
+    library : the compiled loops.
+    rule : the treatment, as they take it.
+    held : arrays that the rule points to.
+    n_features : d.
+    """
+
+    def __init__(
+        self, library: Any, rule: _Rule, held: tuple[Vector | None, ...], n_features: int
+    ) -> None:
+        self._run = library.fedpower_lattice_rows
+        self._rule, self._held = rule, held
+        self._moved = np.empty((_GROUP, n_features))
+
+    @classmethod
+    def made(
+        cls,
+        treatment: RowTreatment,
+        n_features: int,
+        gain: Vector | None,
+        numbers: Sequence[float],
+        *,
+        surely_short: float,
+        cells: tuple[int, int, int],
+    ) -> "LatticeLoops | None":
+        """Return the loop for a treatment, or None where there is none.
+
+        Parameters
+        ----------
+        treatment, n_features : of the rows.
+        gain : 1/scale.
+        numbers : see `LatticeRows.numbers`.
+        surely_short : squares of integers up to which a row was not too long.
+        cells : reach, offset and inner bits of rounded squares.
+        """
+        library = native.loops()
+        if library is None:
+            return None
+        _, _, limit, longer, target, factor, smallest, largest, most = numbers
+        columns = [
+            None if each is None else np.ascontiguousarray(each, dtype=np.float64)
+            for each in (treatment.low, treatment.high, treatment.center, gain)
+        ]
+        rule = _Rule(
+            *(None if each is None else each.ctypes.data for each in columns),
+            *(factor, limit, longer, target, surely_short, smallest, largest, most, *cells),
+            *(int(treatment.normalize), 0),
+        )
+        return cls(library, rule, tuple(columns), n_features)
+
+    def take(self, block: NDArray[Any], out: Matrix | None) -> bool:
+        """Return whether the loop takes such a block, and writes to such an array."""
+        return (
+            block.dtype in (np.float64, np.float32)
+            and block.flags.aligned
+            and all(step % block.itemsize == 0 for step in block.strides)
+            and (out is None or (out.flags.carray and out.dtype == np.float64))
+        )
+
+    def run(self, block: NDArray[Any], out: Matrix, *, expect_long: bool) -> TreatedRows:
+        """Put the integers of a block's rows into ``out``, zeros for those that are handed back.
+
+        Parameters
+        ----------
+        block : rows that `take` takes.
+        out : as many, in float64, row by row.
+        expect_long : whether many rows are too long; it has no part in the result.
+        """
+        count, width = block.shape
+        total, handed = np.zeros(width), np.empty(count, dtype=np.int64)
+        counts = (ctypes.c_int64 * 3)()
+        self._rule.expect_long = int(expect_long)
+        size = block.itemsize
+        self._run(
+            ctypes.c_void_p(block.ctypes.data),
+            ctypes.c_int32(block.dtype == np.float32),
+            *(ctypes.c_int64(each) for each in (count, width)),
+            *(ctypes.c_int64(step // size) for step in block.strides),
+            ctypes.byref(self._rule),
+            *(ctypes.c_void_p(each.ctypes.data) for each in (self._moved, out, total, handed)),
+            counts,
+        )
+        n_handed, n_long, n_clipped = counts
+        return TreatedRows(
+            total=total, handed=handed[:n_handed], n_long=n_long, n_clipped=n_clipped
+        )

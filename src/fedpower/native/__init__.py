@@ -1,0 +1,53 @@
+"""Loops in C for what NumPy would go over several times: the same bits, or not used at all.
+
+They are one file, `loops.c`, compiled when fedpower is installed (`hatch_build.py`) and called through
+`ctypes`, which lets other threads run meanwhile. Whoever calls them has the same in NumPy: it is used
+where there was no compiler, where ``FEDPOWER_NATIVE=0`` says so, and by the tests that hold one against
+the other.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("loops.c")
+BUILT = Path(__file__).with_name("_loops.so")
+
+_SWITCH = "FEDPOWER_NATIVE"
+
+
+def loops() -> Any:
+    """Return the compiled loops, or None where NumPy is to be used."""
+    return None if os.environ.get(_SWITCH) == "0" else _loaded()[0]
+
+
+def account() -> str:
+    """Return in words which of the two is used here, and why."""
+    if os.environ.get(_SWITCH) == "0":
+        return f"NumPy, because {_SWITCH} is 0"
+    found, reason = _loaded()
+    return "compiled loops" if found is not None else f"NumPy, because {reason}"
+
+
+def source_digest(source: bytes) -> str:
+    """Return what a library says that was built from this source."""
+    return hashlib.sha256(source).hexdigest()
+
+
+@functools.cache
+def _loaded() -> tuple[Any, str]:
+    """Return the library, and where there is none why."""
+    if not BUILT.exists():
+        return None, "the loops in C were not compiled when fedpower was installed"
+    try:
+        library = ctypes.CDLL(str(BUILT))
+        library.fedpower_source.restype = ctypes.c_char_p
+        built_from = library.fedpower_source().decode()
+    except (OSError, AttributeError):
+        return None, "the compiled loops cannot be loaded on this machine"
+    if built_from != source_digest(SOURCE.read_bytes()):
+        return None, "the compiled loops are those of another version"
+    return library, ""

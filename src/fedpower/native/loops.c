@@ -1,0 +1,302 @@
+/* The loops in which NumPy would go over a block of rows several times, once each.
+
+   Every function gives what the NumPy code beside it gives, to the bit (`tests/native`), and hands back
+   what is not plain: the NumPy code decides it. Nothing here is kept between calls, so that threads may
+   call at once. Floating point must be IEEE 754 with no more digits than a double has, which the flags
+   in hatch_build.py and the test below ask for. */
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __ARM_NEON
+#include <arm_neon.h>
+#endif
+
+#if FLT_EVAL_METHOD != 0
+#error "double must be computed as double: build with SSE2"
+#endif
+
+#define GROUP 8 /* rows that are treated together */
+#define EXPORT __attribute__((visibility("default")))
+
+#ifndef SOURCE_DIGEST
+#define SOURCE_DIGEST "unknown"
+#endif
+
+/* Which source this was built from. */
+EXPORT const char *fedpower_source(void) { return SOURCE_DIGEST; }
+
+/* ---- Rows on the lattice: see data/lattice_rows.py ---------------------------------------------- */
+
+struct rule {
+    const double *low, *high, *center, *gain; /* of each column; NULL for none */
+    double factor;        /* of rows that are not too long */
+    double limit, longer; /* of squares: too long above, clipped above */
+    double target;        /* what the others are brought to */
+    double short_enough;  /* squares of integers that tell that a row was not too long */
+    double smallest, largest; /* squares between them keep their digits */
+    double most;          /* of squares of integers */
+    int64_t reach, offset, within; /* cells of rounded squares */
+    int32_t normalize, expect_long;
+};
+
+/* 1.5 * 2^52: a double below 2^51 plus this is a whole number, the nearest, ties to even. */
+static const double WHOLE = 6755399441055744.0;
+
+/* Two values side by side, as SSE2 and Neon have them, wherever they lie. */
+typedef double pair __attribute__((vector_size(16)));
+typedef pair anywhere __attribute__((aligned(8), may_alias));
+
+static inline pair at(const double *place) { return *(const anywhere *)place; }
+static inline void put(double *place, pair values) { *(anywhere *)place = values; }
+
+/* Add x*x to a sum. Fused where the machine has that: sums of squares of integers are exact either way,
+   and others are looked at only as far as any way of rounding them leaves them. */
+#ifdef __ARM_NEON
+#define ADD_SQUARE(sum, x) ((sum) = (pair)vfmaq_f64((float64x2_t)(sum), (float64x2_t)(x), (float64x2_t)(x)))
+#define ROUND(x) ((pair)vrndnq_f64((float64x2_t)(x)))
+#else
+#define ADD_SQUARE(sum, x) ((sum) += (x) * (x))
+#define ROUND(x) (((x) + whole) - whole)
+#endif
+
+static double sum_of_squares(const double *row, ptrdiff_t width)
+{
+    pair a = {0}, b = {0}, c = {0}, e = {0}; /* four, so that additions need not wait for each other */
+    ptrdiff_t j = 0;
+    for (; j + 8 <= width; j += 8) {
+        pair p = at(row + j), q = at(row + j + 2), r = at(row + j + 4), s = at(row + j + 6);
+        ADD_SQUARE(a, p), ADD_SQUARE(b, q), ADD_SQUARE(c, r), ADD_SQUARE(e, s);
+    }
+    for (; j + 2 <= width; j += 2) {
+        pair p = at(row + j);
+        ADD_SQUARE(a, p);
+    }
+    a = (a + b) + (c + e);
+    double last = j < width ? row[j] : 0.0;
+    return (a[0] + a[1]) + last * last;
+}
+
+/* Put round(row * factor) into out and return its sum of squares. */
+static double rounded(const double *row, double factor, double *out, ptrdiff_t width)
+{
+    const pair whole = {WHOLE, WHOLE};
+    (void)whole;
+    const pair by = {factor, factor};
+    pair a = {0}, b = {0}, c = {0}, e = {0};
+    ptrdiff_t j = 0;
+    for (; j + 8 <= width; j += 8) {
+        pair p = ROUND(at(row + j) * by), q = ROUND(at(row + j + 2) * by);
+        pair r = ROUND(at(row + j + 4) * by), s = ROUND(at(row + j + 6) * by);
+        put(out + j, p), put(out + j + 2, q), put(out + j + 4, r), put(out + j + 6, s);
+        ADD_SQUARE(a, p), ADD_SQUARE(b, q), ADD_SQUARE(c, r), ADD_SQUARE(e, s);
+    }
+    for (; j + 2 <= width; j += 2) {
+        pair p = ROUND(at(row + j) * by);
+        put(out + j, p);
+        ADD_SQUARE(b, p);
+    }
+    a = (a + b) + (c + e);
+    double last = 0.0;
+    if (j < width)
+        out[j] = last = (row[j] * factor + WHOLE) - WHOLE;
+    return (a[0] + a[1]) + last * last;
+}
+
+/* Add GROUP rows, one after the other, to total. */
+static void add_group(const double *rows, ptrdiff_t width, double *total)
+{
+    ptrdiff_t j = 0;
+    for (; j + 2 <= width; j += 2) {
+        const double *row = rows + j;
+        pair found = at(total + j);
+        for (int i = 0; i < GROUP; i += 4, row += 4 * width)
+            found += (at(row) + at(row + width)) + (at(row + 2 * width) + at(row + 3 * width));
+        put(total + j, found);
+    }
+    if (j < width)
+        for (int i = 0; i < GROUP; i++)
+            total[j] += rows[i * width + j];
+}
+
+/* Return a squared norm rounded up to the end of its cell, or -1 where its own rounding leaves that open. */
+static double cell_end(double squares, const struct rule *rule)
+{
+    int64_t bits;
+    memcpy(&bits, &squares, sizeof bits);
+    if (((bits + (rule->offset - rule->reach)) & rule->within) > rule->within - 2 * rule->reach)
+        return -1.0;
+    bits = ((bits + rule->offset) | rule->within) + (1 - rule->offset);
+    memcpy(&squares, &bits, sizeof bits);
+    return squares;
+}
+
+/* Return the factor of a row with this sum of squares, and in `found` what it is: as it is (0), too long
+   (1), clipped (2), of nothing but zeros or handed back (-1). */
+static double factor_of(const double *row, ptrdiff_t width, double squares, const struct rule *rule, int *found)
+{
+    *found = -1;
+    if (!(squares <= rule->largest)) /* nor where it is NaN */
+        return 0.0;
+    if (squares < rule->smallest) {
+        for (ptrdiff_t j = 0; j < width; j++)
+            if (row[j] != 0)
+                return 0.0;
+        *found = 0;
+        return 0.0;
+    }
+    squares = cell_end(squares, rule);
+    if (squares < 0)
+        return 0.0;
+    *found = 0;
+    if (rule->normalize)
+        return rule->target / sqrt(squares);
+    if (!(squares > rule->limit))
+        return rule->factor;
+    *found = squares > rule->longer ? 2 : 1;
+    return rule->target / sqrt(squares);
+}
+
+/* Put the integers of moved rows, at most GROUP of them, `step` apart, into out; say what each is. */
+static void on_lattice(const double *rows, ptrdiff_t step, int count, ptrdiff_t width,
+                       const struct rule *rule, double *out, int *found)
+{
+    double squares[GROUP], factors[GROUP];
+    /* Rows side by side: a square root and a division of one need not be waited for by the next. */
+    if (rule->expect_long) {
+        for (int i = 0; i < count; i++)
+            squares[i] = sum_of_squares(rows + i * step, width);
+        for (int i = 0; i < count; i++)
+            factors[i] = factor_of(rows + i * step, width, squares[i], rule, found + i);
+    }
+    for (int i = 0; i < count; i++)
+        squares[i] = rounded(rows + i * step, rule->expect_long ? factors[i] : rule->factor,
+                             out + i * width, width);
+    for (int i = 0; i < count; i++) {
+        if (!rule->expect_long) {
+            found[i] = 0;
+            if (squares[i] <= rule->short_enough)
+                continue;
+            double factor = factor_of(rows + i * step, width, sum_of_squares(rows + i * step, width), rule,
+                                      found + i);
+            squares[i] = rounded(rows + i * step, factor, out + i * width, width);
+        }
+        if (!(squares[i] <= rule->most))
+            found[i] = -1;
+        if (found[i] < 0)
+            memset(out + i * width, 0, (size_t)width * sizeof *out);
+    }
+}
+
+/* Put a row as it lies, centred and scaled, into moved. */
+#define MOVE(NAME, TYPE)                                                                              \
+    static void NAME(const TYPE *row, ptrdiff_t step, double *restrict moved, ptrdiff_t width,        \
+                     const struct rule *rule)                                                         \
+    {                                                                                                 \
+        const double *low = rule->low, *high = rule->high, *center = rule->center, *gain = rule->gain; \
+        if (step == 1)                                                                                \
+            for (ptrdiff_t j = 0; j < width; j++)                                                     \
+                moved[j] = (double)row[j];                                                            \
+        else                                                                                          \
+            for (ptrdiff_t j = 0; j < width; j++)                                                     \
+                moved[j] = (double)row[j * step];                                                     \
+        if (low)                                                                                      \
+            for (ptrdiff_t j = 0; j < width; j++) {                                                   \
+                double v = moved[j] < low[j] ? low[j] : moved[j];                                     \
+                moved[j] = v > high[j] ? high[j] : v;                                                 \
+            }                                                                                         \
+        if (center && gain)                                                                           \
+            for (ptrdiff_t j = 0; j < width; j++)                                                     \
+                moved[j] = (moved[j] - center[j]) * gain[j];                                          \
+        else if (center)                                                                              \
+            for (ptrdiff_t j = 0; j < width; j++)                                                     \
+                moved[j] -= center[j];                                                                \
+        else if (gain)                                                                                \
+            for (ptrdiff_t j = 0; j < width; j++)                                                     \
+                moved[j] *= gain[j];                                                                  \
+    }
+MOVE(move_double, double)
+MOVE(move_float, float)
+
+/* Put the integers of rows into out, row by row, and add their columns up in total.
+
+   rows: count of them, float32 where `narrow`, `row_step` and `column_step` values apart.
+   moved: room for GROUP rows.  handed: room for count numbers: of the rows that are handed back, in order,
+   whose place in out is filled with zeros.
+   counts: how many are handed back, too long, clipped. */
+EXPORT void fedpower_lattice_rows(const void *rows, int32_t narrow, int64_t count, int64_t width,
+                                  int64_t row_step, int64_t column_step, const struct rule *rule,
+                                  double *moved, double *out, double *total, int64_t *handed,
+                                  int64_t counts[3])
+{
+    int as_it_is = !narrow && column_step == 1 && !rule->low && !rule->center && !rule->gain;
+    int64_t n_handed = 0, n_long = 0, n_clipped = 0;
+    for (int64_t start = 0; start < count; start += GROUP) {
+        int size = count - start < GROUP ? (int)(count - start) : GROUP, found[GROUP];
+        double *place = out + start * width;
+        if (as_it_is)
+            on_lattice((const double *)rows + start * row_step, row_step, size, width, rule, place, found);
+        else {
+            for (int i = 0; i < size; i++)
+                if (narrow)
+                    move_float((const float *)rows + (start + i) * row_step, column_step,
+                               moved + i * width, width, rule);
+                else
+                    move_double((const double *)rows + (start + i) * row_step, column_step,
+                                moved + i * width, width, rule);
+            on_lattice(moved, width, size, width, rule, place, found);
+        }
+        for (int i = 0; i < size; i++) {
+            if (found[i] < 0)
+                handed[n_handed++] = start + i;
+            n_long += found[i] > 0;
+            n_clipped += found[i] > 1;
+        }
+        if (size == GROUP) /* while they are in the nearest cache */
+            add_group(place, width, total);
+        else
+            for (int i = 0; i < size; i++)
+                for (int64_t j = 0; j < width; j++)
+                    total[j] += place[i * width + j];
+    }
+    counts[0] = n_handed;
+    counts[1] = n_long;
+    counts[2] = n_clipped;
+}
+
+/* ---- Noise: see privacy/noise.py ---------------------------------------------------------------- */
+
+#define PARTS 13 /* entries of the table of integer parts */
+
+/* Put round(scale * |X|) of those of n candidates that are accepted into out and return
+   how many these are; -1 where a candidate needs further words: then the caller decides all.
+
+   words: n for the integer parts, n for the fractions, n for the acceptance.
+   table: upper words of the cumulative probabilities of the integer parts. */
+EXPORT int64_t fedpower_candidates(const uint64_t *words, int64_t n, uint64_t scale,
+                                   const uint64_t table[PARTS], int64_t *out)
+{
+    const double unit = 0x1p-64, doubt = 0x1p-40;
+    const uint64_t top = (uint64_t)1 << 63;
+    int64_t taken = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t word = words[i], x = words[n + i];
+        int64_t k = 0;
+        while (k < PARTS && table[k] < word) /* it seldom goes on for long */
+            k++;
+        double fraction = (double)x * unit;
+        double distance = exp(-0.5 * fraction * ((double)(2 * k) + fraction)) -
+                          (double)words[2 * n + i] * unit;
+        unsigned __int128 product = (unsigned __int128)scale * x + top;
+        uint64_t rest = (uint64_t)product;
+        int open_ended = scale >> 32 ? rest > 0 - scale : rest >> 32 == 0xffffffffu;
+        int tie = table[k < PARTS ? k : PARTS - 1] == word;
+        if (tie || (distance < doubt && distance > -doubt) || open_ended)
+            return -1;
+        if (distance > 0)
+            out[taken++] = k * (int64_t)scale + (int64_t)(uint64_t)(product >> 64);
+    }
+    return taken;
+}
