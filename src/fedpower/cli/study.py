@@ -52,7 +52,10 @@ def study() -> None:
 )
 @click.option("--row-norm", type=float, help="Public bound on a row's norm.")
 @click.option(
-    "--codebook", type=PATH, metavar="FILE", help="Code book from `fedpower prepare` instead."
+    "--codebook",
+    type=PATH,
+    metavar="FILE",
+    help="Code book instead: rules of columns, and the numbers where it has them.",
 )
 @click.option(
     "--range",
@@ -120,7 +123,11 @@ def show(path: Path, *, as_json: bool) -> None:
 def _content(options: dict[str, Any]) -> dict[str, Any]:
     """Return a study file's content from the command's options."""
     columns = options["columns"]
-    if (columns is None) == (options["columns_of"] is None):
+    book = None if options["codebook"] is None else read_code_book(options["codebook"])
+    rules = None if book is None else book.table_rules
+    if columns is None and options["columns_of"] is None and rules is not None:
+        columns = rules.columns
+    elif (columns is None) == (options["columns_of"] is None):
         raise InputError(
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
@@ -130,25 +137,27 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"
             )
+    if rules is not None:
+        columns = tuple(name for name in columns if name not in rules.dropped)
+    features = tuple(columns) if rules is None else rules.completed(columns).features
     given = {
-        name: read_vector(path, tuple(columns)).tolist()
+        name: read_vector(path, features).tolist()
         for name, path in (("offset", options["center_file"]), ("scale", options["scale_file"]))
         if path is not None
     }
     rows = {"row_norm": options["row_norm"], "normalize": options["normalize"] or None}
-    if options["codebook"] is not None:
+    if book is not None and not book.is_draft:
         if given or options["ranges"] or any(rows.values()):
             raise InputError(
                 "--codebook must be given alone, for it says what files, ranges and bounds would, got "
                 "one of them beside it; leave them out"
             )
-        book = read_code_book(options["codebook"])
-        book.check_columns(tuple(columns), len(columns))
+        book.check_columns(features, len(features))
         given = {"offset": book.offset.tolist(), "scale": book.scale.tolist()}
         given["ranges"] = np.column_stack([book.low, book.high]).tolist()
         rows |= {"row_norm": book.bound, "standardize": True}
     elif options["ranges"]:
-        known = ranges_of(options["ranges"], tuple(columns), len(columns))
+        known = ranges_of(options["ranges"], features, len(features))
         given["ranges"] = [[] if each is None else list(each) for each in known]
     rounds = {name: options[name] for name in ("min_silos", "deadline", "grace")}
     privacy: dict[str, Any] = {"epsilon": options["epsilon"], "delta": options["delta"]}
@@ -161,6 +170,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": options["name"],
         "columns": {"names": list(columns), **given},
+        **({} if rules is None else {"rules": rules.as_content()}),
         "rows": {"center": True, **_given(rows)},
         "components": {"n_components": options["n_components"]},
         "privacy": privacy,
@@ -188,6 +198,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "silos": list(read.silos),
         "min_silos": read.min_silos,
         "columns": list(read.columns),
+        **({} if read.rules is None else {"columns_of_tables": list(read.table_columns)}),
         "row_norm": given.row_norm,
         "normalize": bool(given.normalize),
         "center": given.centers,
