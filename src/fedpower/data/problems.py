@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.rules import Problem, Rule, RuledTable, TableRules, read_cells
+from fedpower.data.rules import Problem, Rule, RuledTable, TableRules, read_cells, rules_of_source
 from fedpower.data.source import RowSource
 from fedpower.data.tables import TableReader, TableSource
 from fedpower.errors import CellError
@@ -48,9 +48,10 @@ def _by_table(sources: Iterable[RowSource]) -> Iterator[tuple[str, list[str]]]:
     for source in sources:
         if not isinstance(source, TableSource):
             continue
-        reader, rules = source.reader, TableRules(rules=()).completed(source.columns)
+        reader, rules = source.reader, rules_of_source(source)
         if isinstance(reader, RuledTable):
-            reader, rules = reader.table, reader.rules
+            reader = reader.table
+        rules = rules or TableRules(rules=()).completed(source.columns)
         if any(reader is each for each in seen):  # groups of one table
             continue
         seen.append(reader)

@@ -528,7 +528,8 @@ def _numbers(rule: Rule, cells: Any) -> _Parts:
         is_number = _mask(compute.match_substring_regex(text, _NUMBER))
         values = floats(_kept(text, is_number & ~missing))
         bad = ~missing & ~np.isfinite(values)
-        return values, missing, [_no_number(bad, "text")]
+        dated = bad & _mask(compute.match_substring_regex(text, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"))
+        return values, missing, [_no_number(bad & ~dated, "text"), _dated(dated)]
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
             or types.is_boolean(kind)):  # fmt: skip
         return _of_no_use(cells)
@@ -551,19 +552,21 @@ def _no_number(places: Mask, got: str) -> Problem:
     return Problem(must=_NUMBERS, got=got, advice=_NAMED, places=places)
 
 
+def _dated(places: Mask) -> Problem:
+    return Problem(
+        must=_NUMBERS,
+        got="dates or times",
+        advice='give it a rule with kind = "date" and a public origin and unit, or drop it',
+        places=places,
+    )
+
+
 def _of_no_use(cells: Any) -> _Parts:
     """Return that nothing in a column of this type is a number, and why."""
     missing = _mask(arrow("compute").is_null(cells))
-    types, kind = arrow().types, cells.type
-    dated = types.is_temporal(kind)
-    problem = Problem(
-        must=_NUMBERS,
-        got="dates or times" if dated else f"type {kind}",
-        advice='give it a rule with kind = "date" and a public origin and unit, or drop it'
-        if dated
-        else "drop it",
-        places=~missing,
-    )
+    problem = Problem(must=_NUMBERS, got=f"type {cells.type}", advice="drop it", places=~missing)
+    if arrow().types.is_temporal(cells.type):
+        problem = _dated(~missing)
     return np.zeros(len(cells)), missing, [problem]
 
 
@@ -838,9 +841,8 @@ def match_tables(
     if rules is None:
         columns, matched = match_columns(list(sources.values()), extra=extra)
         return columns, dict(zip(sources, matched, strict=True))
-    for source in sources.values():
-        ruled(source, rules)  # refuses what is no table
-    held = {column for source in sources.values() for column in source.columns or ()}
+    tables = [ruled(source, rules).reader for source in sources.values()]
+    held = {column for table in tables for column in table.columns}  # those left out, too
     unknown = [name for name in rules.columns if name not in held]
     if unknown:
         raise InputError(

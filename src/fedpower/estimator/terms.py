@@ -118,7 +118,7 @@ def given_book(parameters: Parameters) -> CodeBook | None:
 
 def rules_of(parameters: Parameters) -> TableRules | None:
     """Return the rules of the silos' tables, with what stands for missing cells; None without any."""
-    book = given_book(parameters)
+    book = code_book_of(parameters) or given_book(parameters)
     rules = None if book is None else book.table_rules
     return None if rules is None else rules.with_fills()
 
