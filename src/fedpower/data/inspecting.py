@@ -84,6 +84,8 @@ class ColumnLook:
     @property
     def draft(self) -> tuple[dict[str, Any], str]:
         """The rule that its name and type suggest, and what is to be filled in."""
+        if not self.name:
+            return {"kind": "drop"}, "it has no name"
         if is_named_like_an_id(self.name):
             return {"kind": "drop"}, "by its name an id; if it is a measurement, say its kind"
         if self.type == "text":

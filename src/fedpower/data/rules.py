@@ -276,10 +276,10 @@ def table_rules(content: Any, where: str) -> TableRules:
 def _rule(column: str, said: Any, where: str) -> Rule:
     """Return one rule, read and looked over."""
     called = f"the rule of '{column}' in {where}"
-    if not column or not is_showable(column):
+    if not is_showable(column) or not (column or said in ("drop", {"kind": "drop"})):
         raise InputError(
             f"the rules in {where} must be of columns whose names can be shown, got {column!a}; "
-            "rename it"
+            "rename it, or drop a column without a name"
         )
     if isinstance(said, str):
         said = {"kind": said}
