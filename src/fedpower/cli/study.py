@@ -139,6 +139,12 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             )
     if rules is not None:
         columns = tuple(name for name in columns if name not in rules.dropped)
+        without = [name for name in rules.columns if name not in columns]
+        if without:
+            raise InputError(
+                "the columns must be those that the code book has rules for, got none named "
+                f"{without[0]!r}; add it, or drop it in {options['codebook']}"
+            )
     features = tuple(columns) if rules is None else rules.completed(columns).features
     given = {
         name: read_vector(path, features).tolist()
