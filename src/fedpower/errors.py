@@ -155,6 +155,13 @@ class InputError(FedpowerError):
     """Data, a file or a parameter that cannot be used as it is."""
 
 
+class CellError(InputError):
+    """Cells that are no numbers and that no rule covers; their columns and rows are told, never a cell.
+
+    Where there are several problems its lines after the first list them all, file by file.
+    """
+
+
 class BudgetError(FedpowerError):
     """A release that would overspend a silo's own privacy cap; nothing was charged and nothing left."""
 

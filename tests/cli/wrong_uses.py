@@ -15,6 +15,8 @@ from hospitals import EXACT, PRIVATE, succeed, write_hospitals
 from workbooks import write_xlsx
 
 NORTH = ("fit", "north.csv", "-o", "new")
+CLINIC = ("fit", "clinic.csv", "-o", "new", "-k", 1, "--epsilon", "inf", "--codebook")
+STUDY = ("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "-k", 1, "--epsilon", 1)
 
 
 class Wrong(NamedTuple):
@@ -107,6 +109,50 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a scale that is missing": Wrong((*NORTH, *EXACT, "--scale-file", "missing.csv"), "scale must be finite in every column, got nan for column 'bmi'; give public numbers"),
         "too few scales": Wrong((*NORTH, *EXACT, "--scale-file", "three.npy"), "scale must have one value per column, got 3 for 5 columns; give it for the agreed columns"),
         "no such scales": Wrong((*NORTH, *EXACT, "--scale-file", "nowhere.csv"), "nowhere.csv must be a file that exists, got none there; check the path"),
+    },
+    "Rules of tables": {
+        "levels that were not filled in": Wrong((*CLINIC, "unfilled.toml"), "levels in the rule of 'sex' in unfilled.toml must be a word or more, got 0; fill in those that all silos agree on, and never read them from rows"),
+        "a level twice": Wrong((*CLINIC, "doubled.toml"), "levels in the rule of 'sex' in doubled.toml must be different words, got one twice; take one of them out"),
+        "other among the levels": Wrong((*CLINIC, "others.toml"), "levels in the rule of 'sex' in others.toml must not have 'other' among them, which is added for all words that are not listed; leave it out"),
+        "levels without a list": Wrong((*CLINIC, "unlisted.toml"), "the rule of 'sex' in unlisted.toml must list its levels, got none; write levels = ['low', 'high'] with the words that all silos agree on"),
+        "an unknown kind of column": Wrong((*CLINIC, "unkind.toml"), "the rule of 'age' in unkind.toml must have a kind, one of number, levels, ordered, yes/no, date, drop, or levels, got 'integer'; choose one"),
+        "a misspelt key of a rule": Wrong((*CLINIC, "slip.toml"), "the rule of 'age' in slip.toml must have only the keys kind, range, missing, indicator, missing_words for a column of kind 'number', got 'rnage'; leave it out"),
+        "a rule's range from above": Wrong((*CLINIC, "backwards.toml"), "range in the rule of 'age' in backwards.toml must be two finite numbers, the smaller first, got [120, 0]; write for instance range = [0, 120]"),
+        "a range of levels": Wrong((*CLINIC, "ranged.toml"), "the rule of 'sex' in ranged.toml must have only the keys kind, levels, missing, indicator, missing_words for a column of kind 'levels', got 'range'; leave it out"),
+        "an indicator without a value": Wrong((*CLINIC, "marked.toml"), "the rule of 'age' in marked.toml must say what stands for a missing cell beside its indicator, got no missing; write missing = 'offset' or a number"),
+        "an offset that nobody knows": Wrong((*CLINIC, "floating.toml"), "the rule of 'age' in floating.toml must have a range for missing = 'offset', whose middle stands for the offset until one is found, got none; give a range, or a public number"),
+        "a word for a missing number": Wrong((*CLINIC, "often.toml"), "missing in the rule of 'age' in often.toml must be 'offset' or a number, got 'often'; choose one"),
+        "a missing value outside the range": Wrong((*CLINIC, "beyond.toml"), "missing in the rule of 'age' in beyond.toml must lie in its range from 0 to 120, got 999; choose one within"),
+        "a missing level that is none": Wrong((*CLINIC, "stranger.toml"), "missing in the rule of 'sex' in stranger.toml must be one of F, M, other, and without an indicator, which is a level of its own, got 'X'; choose one of the two"),
+        "a missing level and an indicator": Wrong((*CLINIC, "both.toml"), "missing in the rule of 'sex' in both.toml must be one of F, M, other, and without an indicator, which is a level of its own, got 'F'; choose one of the two"),
+        "a date without an origin": Wrong((*CLINIC, "undated.toml"), "origin in the rule of 'seen' in undated.toml must be the day that counts as 0, as in 2000-01-31, got None; agree on one"),
+        "an origin written otherwise": Wrong((*CLINIC, "misdated.toml"), "origin in the rule of 'seen' in misdated.toml must be the day that counts as 0, as in 2000-01-31, got '31.1.2000'; agree on one"),
+        "an unknown unit of time": Wrong((*CLINIC, "fortnight.toml"), "unit in the rule of 'seen' in fortnight.toml must be one of seconds, minutes, hours, days, weeks, months, years, got 'fortnights'; choose one"),
+        "one ordered level": Wrong((*CLINIC, "single.toml"), "ordered in the rule of 'grade' in single.toml must be two words or more, got 1; fill in those that all silos agree on, and never read them from rows"),
+        "a rule that is a number": Wrong((*CLINIC, "number.toml"), "the rule of 'age' in number.toml must be a table, a kind or a list of levels, got int; write for instance { kind = 'number' }"),
+        "missing words that are no list": Wrong((*CLINIC, "wordless.toml"), "missing_words in the rule of 'age' in wordless.toml must be a list of words, got 'NA'; list them"),
+        "an indicator in words": Wrong((*CLINIC, "perhaps.toml"), "indicator in the rule of 'age' in perhaps.toml must be true or false, got 'yes'; change it"),
+        "rules that drop everything": Wrong((*CLINIC, "all-dropped.toml"), "the rules in all-dropped.toml must keep a column at least, got none; write one a line under [rules]"),
+        "a rule of no column": Wrong((*CLINIC, "height.toml"), "rules must be of columns that the tables have, got one for 'height', which none has; correct the name, or leave the rule out"),
+        "rules outside their table": Wrong((*CLINIC, "outside.toml"), "the code book outside.toml must have only the keys format, rules, bound, cost and column, got 'sex'; write rules under [rules]"),
+        "rules that are no table": Wrong((*CLINIC, "flat.toml"), "the rules in flat.toml must be a table from columns to rules, got int; write for instance sex = { levels = ['F', 'M'] }"),
+        "a code book of a later format": Wrong((*CLINIC, "later.toml"), "later.toml must be a code book of format 'fedpower-codebook/1' or 'fedpower-codebook/2', got 'fedpower-codebook/9'; make one with `fedpower prepare` or `fedpower inspect`"),
+        "a code book of nothing": Wrong((*CLINIC, "bare.toml"), "every column of the code book bare.toml must have the numbers offset, scale, low, high, got one that has not; correct it, or make it anew with `fedpower prepare`"),
+        "rules for rows without names": Wrong(("fit", "north.npy", "-o", "new", *EXACT, "--codebook", "draft.toml"), "north.npy must be a table with named columns to have rules, got rows without them; give a CSV, Parquet or Feather file, a data frame or a query, or a code book without rules"),
+        "a missing cell without a rule": Wrong(("fit", "gap.csv", "-o", "new", "-k", 1, "--epsilon", "inf", "--codebook", "gap.toml"), "column 'a' of gap.csv must have a rule for its missing cells, got nothing at row 2; give it missing = \"offset\" or a value in the code book, or drop it"),
+        "a word that is no ordered level": Wrong((*CLINIC, "grade.toml"), "column 'grade' of clinic.csv must hold its ordered levels and nothing else, got other words at row 3; agree on a place for it among the levels, or list it in missing_words"),
+        "a word that is neither yes nor no": Wrong((*CLINIC, "smoker.toml"), "column 'smoker' of clinic.csv must hold yes or no (true or false, 1 or 0) and nothing else, got other words at row 3; give it levels, or list the word in missing_words"),
+        "a cell that is no date": Wrong((*CLINIC, "seen.toml"), "column 'seen' of clinic.csv must hold dates written as 2000-01-31, or 2000-01-31 23:59, got something else at row 3; give its rule the format that they have, or list the word in missing_words"),
+        "a word that no rule calls missing": Wrong((*CLINIC, "text.toml"), "column 'smoker' of clinic.csv must hold numbers, got text at row 1; name what means missing with missing_words, give it a rule, or drop it"),
+        "a feature that is a column already": Wrong(("fit", "clash.csv", "-o", "new", "-k", 1, "--epsilon", "inf", "--codebook", "clash.toml"), "clash.csv must have distinct column names, got 'sex=F' more than once; rename the columns"),
+        "a draft without a bound": Wrong(("fit", "clinic.csv", "-o", "new", "-k", 1, "--epsilon", 1, "--codebook", "draft.toml", "--solver", "krylov"), "a fit with epsilon=1 that is given centres, scales or settings of its own must know a public bound on the norm of a row, got none; give --row-norm B, --normalize or --codebook, or leave all of them out to have them found privately"),
+        "preparation of what is prepared": Wrong(("prepare", "north.csv", "--epsilon", 1, "-o", "new", "--codebook", "full.toml"), "preparation must be given nothing but a finite --epsilon and ranges, got more; leave out --row-norm, --normalize, --codebook, public centres and scales, and settings of other solvers"),
+        "a study of columns without rules": Wrong((*STUDY, "--codebook", "draft.toml", "--columns", "bmi,sbp"), "the columns must be those that the code book has rules for, got none named 'sex'; add it, or drop it in draft.toml"),
+        "a study with a draft that is not filled in": Wrong((*STUDY, "--codebook", "unfilled.toml"), "levels in the rule of 'sex' in unfilled.toml must be a word or more, got 0; fill in those that all silos agree on, and never read them from rows"),
+        "inspecting nothing": Wrong(("inspect",), "Missing argument 'FILE...'; see `fedpower inspect --help`"),
+        "inspecting rows without names": Wrong(("inspect", "north.npy"), "north.npy must be a table with named columns to be inspected, got rows without them; give a CSV, Parquet or Feather file, or a query"),
+        "inspecting a file that is not there": Wrong(("inspect", "nowhere.csv"), "nowhere.csv must be a file that exists, got none there; check the path"),
+        "a draft over another file": Wrong(("inspect", "north.csv", "--draft", "notes.txt"), "notes.txt must not exist yet, got a file there; name another with --draft or pass --force"),
     },
     "Types": {
         "a missing value": Wrong(("fit", "holes.csv", *EXACT, "-o", "new"), "column 'bmi' of holes.csv must hold finite numbers, got a missing value (empty, null or NaN) at row 7; fill it in or leave that row out"),
@@ -257,6 +303,58 @@ TEXTS = {
     "uneven/2.csv": "a,c\n1,2\n",
     "scattered/1.csv": "a,b\n1,2\n",
     "scattered/year=2024/2.csv": "a,b\n1,2\n",
+}
+TEXTS |= {
+    "gap.csv": "a,b\n1,2\n,3\n4,5\n",
+    "clinic.csv": "age,sex,grade,smoker,seen\n50,F,low,yes,2001-02-03\n61,M,high,no,2001-02-04\n70,X,mid,never,someday\n",
+    "clash.csv": "sex,sex=F\nF,1\nM,0\n",
+}
+RULES = {
+    "unfilled": "sex = { levels = [] }",
+    "doubled": "sex = ['F', 'F']",
+    "others": "sex = ['F', 'other']",
+    "unlisted": "sex = { kind = 'levels' }",
+    "unkind": "age = { kind = 'integer' }",
+    "slip": "age = { kind = 'number', rnage = [0, 120] }",
+    "backwards": "age = { kind = 'number', range = [120, 0] }",
+    "ranged": "sex = { levels = ['F', 'M'], range = [0, 1] }",
+    "marked": "age = { kind = 'number', indicator = true }",
+    "floating": "age = { kind = 'number', missing = 'offset' }",
+    "often": "age = { kind = 'number', missing = 'often' }",
+    "beyond": "age = { kind = 'number', range = [0, 120], missing = 999 }",
+    "stranger": "sex = { levels = ['F', 'M'], missing = 'X' }",
+    "both": "sex = { levels = ['F', 'M'], missing = 'F', indicator = true }",
+    "undated": "seen = { kind = 'date' }",
+    "misdated": "seen = { kind = 'date', origin = '31.1.2000' }",
+    "fortnight": "seen = { kind = 'date', origin = 2000-01-31, unit = 'fortnights' }",
+    "single": "grade = { ordered = ['low'] }",
+    "number": "age = 3",
+    "wordless": "age = { kind = 'number', missing_words = 'NA' }",
+    "perhaps": "age = { kind = 'number', missing = 0, indicator = 'yes' }",
+    "all-dropped": "age = 'drop'",
+    "height": "height = 'number'",
+    "gap": "a = 'number'",
+    "grade": "sex = ['F']\ngrade = { ordered = ['low', 'high'] }\nsmoker = 'drop'\nseen = 'drop'",
+    "smoker": "sex = ['F']\ngrade = 'drop'\nsmoker = 'yes/no'\nseen = 'drop'",
+    "seen": "sex = ['F']\ngrade = 'drop'\nsmoker = 'drop'\nseen = { kind = 'date', origin = 2000-01-31 }",
+    "text": "sex = ['F']\ngrade = 'drop'\nsmoker = { kind = 'number', missing = 0, missing_words = ['never', 'no'] }\nseen = 'drop'",
+    "clash": "sex = ['F', 'M']",
+    "draft": "sex = ['F']\nage = { kind = 'number', range = [0, 120] }",
+}
+TEXTS |= {
+    f"{name}.toml": f'format = "fedpower-codebook/2"\n[rules]\n{text}\n'
+    for name, text in RULES.items()
+}
+TEXTS |= {
+    "outside.toml": 'format = "fedpower-codebook/2"\nsex = ["F", "M"]\n',
+    "flat.toml": 'format = "fedpower-codebook/2"\nrules = 3\n',
+    "later.toml": 'format = "fedpower-codebook/9"\n',
+    "bare.toml": 'format = "fedpower-codebook/1"\nbound = 2.0\n',
+    "full.toml": 'format = "fedpower-codebook/1"\nbound = 2.0\n'
+    + "".join(
+        f'[[column]]\nname = "{name}"\noffset = 0.0\nscale = 1.0\nlow = -9.0\nhigh = 9.0\n'
+        for name in ("age", "bmi", "sbp", "dbp", "hdl")
+    ),
 }
 ARRAYS = {
     "three.npy": np.ones(3),

@@ -19,6 +19,7 @@ import fedpower
 from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 
 COMMANDS = {
+    "inspect": ("fedpower.cli.inspect:inspect", "What tables hold, and a draft of rules for them."),
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
     "prepare": (
         "fedpower.cli.prepare:prepare",

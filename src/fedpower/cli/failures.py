@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fedpower.cli.words import in_options
-from fedpower.errors import FedpowerError
+from fedpower.errors import CellError, FedpowerError
 
 REFUSED = 2
 _OUR_FAULT = 1
@@ -53,7 +53,10 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -
         if traceback:
             click.echo("".join(tracebacks.format_exception(error)), err=True, nl=False)
         sentence, status = reported(error, command)
+        sentence, *listed = sentence.splitlines() if isinstance(error, CellError) else (sentence,)
         click.echo(f"Error: {' '.join(sentence.split())}", err=True)
+        for line in listed:
+            click.echo(line, err=True)
     return status if isinstance(status, int) else 0
 
 

@@ -27,15 +27,24 @@ from fedpower.cli.options import (
 )
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
-from fedpower.cli.silos import Silos, agreed_columns, find_ledgers, open_silos, read_vector
+from fedpower.cli.silos import (
+    Silos,
+    agreed_columns,
+    find_ledgers,
+    open_silos,
+    read_vector,
+    tell_doubts,
+)
 from fedpower.cli.words import in_options
 from fedpower.data import RowSource
+from fedpower.data.rules import TableRules
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import PRIVATE_STEPS, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
+from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import KNOWN, write_files
 from fedpower.report.page.markup import human_bytes
 from fedpower.report.record import plain
@@ -64,6 +73,8 @@ _BOTH = (
     reading_options,
     option("--range", "ranges", group="main", callback=values.ranges, multiple=True,
            metavar="COLUMN=LOW:HIGH", help="What a column's cells lie between; repeatable."),
+    option("--codebook", group="main", type=PATH, metavar="FILE",
+           help="Code book: rules of columns; offsets, scales, ranges and bound where it has them."),
     quiet_option,
 )  # fmt: skip
 
@@ -71,8 +82,6 @@ _HERE = (
     parameter("n_components"),
     parameter("epsilon"),
     parameter("row_norm"),
-    option("--codebook", group="main", type=PATH, metavar="FILE",
-           help="Code book from `fedpower prepare`: offsets, scales, ranges and bound."),
     option("--center-file", group="main", type=PATH, metavar="FILE",
            help="Public numbers to take off the columns first: name,value lines, or .npy."),
     option("--scale-file", group="main", type=PATH, metavar="FILE",
@@ -147,6 +156,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
         model = FedPCA(options["n_components"], **_parameters(options, silos))
+        tell_doubts(silos, _rules(options))
         origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
             with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
@@ -204,7 +214,7 @@ def _steps(model: FedPCA) -> int | None:
 def _check_promise(options: dict[str, Any]) -> None:
     """Refuse options that contradict each other about privacy, before anything is read."""
     private = math.isfinite(options["epsilon"])
-    bounded = options["row_norm"] is not None or options["normalize"] or options["codebook"]
+    bounded = options["row_norm"] is not None or options["normalize"] or _has_numbers(options)
     if private and not bounded and not _prepares(options):
         raise InputError(
             f"a fit with epsilon={options['epsilon']:g} that is given centres, scales or settings of its "
@@ -216,6 +226,18 @@ def _check_promise(options: dict[str, Any]) -> None:
             "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
             "numbers; give a finite one, or leave the ledgers out"
         )
+
+
+def _rules(options: dict[str, Any]) -> TableRules | None:
+    """Return the rules of the code book; None without any."""
+    path = options["codebook"]
+    return None if path is None or not Path(path).is_file() else read_code_book(path).table_rules
+
+
+def _has_numbers(options: dict[str, Any]) -> bool:
+    """Return whether a code book is given that is no draft."""
+    path = options["codebook"]
+    return path is not None and not (Path(path).is_file() and read_code_book(path).is_draft)
 
 
 def _prepares(options: dict[str, Any]) -> bool:
@@ -235,7 +257,7 @@ def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     parameters["center"] = options["center"]
     files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
-        columns = agreed_columns(silos, options["extra_columns"] or "refuse")
+        columns = agreed_columns(silos, options["extra_columns"] or "refuse", _rules(options))
         for name, path in files.items():
             if path is not None:
                 parameters[name] = read_vector(path, columns)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_facts
+from fedpower.data.inspecting import doubtful
 from fedpower.data.survey import Survey
 from fedpower.federation import needs_flare
 from fedpower.federation.silo_file import read_silo
@@ -65,6 +66,11 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
         _say(f"{node.moment.n_rows} rows of {node.study.n_features} columns are readable")
         if advice := _advice(node):
             _say(advice)
+        for column, why in doubtful(own.source(study)):
+            _say(
+                f"column {column!r} {why} (for your eyes only): unless it is a measurement, propose a "
+                "study that drops it"
+            )
         checked = node.fingerprint
     command, variables = silo_command(kit, silo_file, checked=checked)
     _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")

@@ -15,7 +15,9 @@ from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
-from fedpower.data import match_columns, open_source
+from fedpower.data import open_source
+from fedpower.data.problems import every_problem
+from fedpower.data.rules import match_tables
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap
@@ -143,19 +145,20 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
             **reading_of(options),
         )
         opened = {name: open_source(silo) for name, silo in silos.items()}
-        _, matched = match_columns(
-            list(opened.values()), extra=options["extra_columns"] or "refuse"
-        )
-        with bar_of("rows") as advance:
+        book = options["codebook"] and read_code_book(options["codebook"])
+        rules = book.table_rules if book else None
+        _, matched = match_tables(opened, rules, extra=options["extra_columns"] or "refuse")
+        with bar_of("rows") as advance, every_problem(matched.values()):
             sizes = {
                 name: source.n_rows
                 or sum(int(block.shape[0]) for block in counted(source.blocks(65536), advance))
-                for name, source in zip(opened, matched, strict=True)
+                for name, source in matched.items()
             }
-        return sizes, matched[0].n_features
+        return sizes, next(iter(matched.values())).n_features
     n_features, sizes = options["n_features"], {}
     if n_features is None and options["codebook"] is not None:
-        n_features = read_code_book(options["codebook"]).offset.size
+        book = read_code_book(options["codebook"])
+        n_features = len(book.rules.features) if book.is_draft and book.rules else book.offset.size
     if earlier is not None:
         n_features, sizes = n_features or earlier.n_features, earlier.silo_sizes
     if options["silos"]:
@@ -193,8 +196,9 @@ def _spectrum(
     if words is not None and gap is not None:
         raise InputError("--gap and --spectrum must not be given together, got both; choose one")
     bound, trace = options["row_norm"], TRACE
-    if options["codebook"] is not None:
-        bound = read_code_book(options["codebook"]).bound
+    book = options["codebook"] and read_code_book(options["codebook"])
+    if book and not book.is_draft:
+        bound = book.bound
         trace = min(TRACE, n_features / bound**2)  # columns of variance 1
     if earlier is not None:
         if earlier.n_features != n_features:

@@ -9,11 +9,11 @@ from fedpower.cli.console import console, print_json, table
 from fedpower.cli.fit import prepare_options
 from fedpower.cli.options import Command, reading_of
 from fedpower.cli.progress import progress_of_fit
-from fedpower.cli.silos import find_ledgers, open_silos
+from fedpower.cli.silos import find_ledgers, open_silos, tell_doubts
 from fedpower.data.codebook import CodeBook
 from fedpower.estimator import FedPCA
 from fedpower.report.atomic import new_file
-from fedpower.report.codebook_file import rendered
+from fedpower.report.codebook_file import read_code_book, rendered
 from fedpower.report.page.markup import number
 from fedpower.report.record import plain
 
@@ -32,7 +32,10 @@ def prepare(**options: Any) -> None:
         options["files"], columns=options["columns"], drop=options["drop"], **reading_of(options)
     )
     ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
-    given = {name: options[name] for name in ("delta", "ranges", "extra_columns") if options[name]}
+    names = ("delta", "ranges", "extra_columns", "codebook")
+    given = {name: options[name] for name in names if options[name]}
+    book = options["codebook"] and read_code_book(options["codebook"])
+    tell_doubts(silos, book.table_rules if book else None)
     model = FedPCA(1, epsilon=options["epsilon"], **given)
     with new_file(options["output"], force=options["force"]) as place:
         with progress_of_fit(silos, None) as show:

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 
 from fedpower.cli.console import note
 from fedpower.cli.options import reading_of
-from fedpower.data import RowSource, match_columns, open_source, split_by_group
+from fedpower.data import RowSource, open_source, split_by_group
+from fedpower.data.inspecting import doubtful
 from fedpower.data.opening import Reading, is_text, name_of_silo, rows_at
+from fedpower.data.rules import TableRules, match_tables, ruled
 from fedpower.data.source import Extra
+from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 
 Silos = dict[str, Path | RowSource]
@@ -121,6 +125,19 @@ def own_tables(
     return found
 
 
+def tell_doubts(silos: Mapping[str, Path | RowSource], rules: TableRules | None) -> None:
+    """Tell whoever runs this of columns that may be no measurements: before anything is spent."""
+    for silo in silos.values():
+        source = open_source(silo)
+        if rules is not None and isinstance(source, TableSource):
+            source = ruled(source, rules)
+        for column, why in doubtful(source):
+            note(
+                f"column {column!r} of {source.name} {why}; unless it is a measurement, leave it out "
+                f"with --drop {shlex.quote(column)} or by a rule (for your eyes)"
+            )
+
+
 def find_ledgers(
     silos: Sequence[str], *, folder: Path | None, named: Mapping[str, Path]
 ) -> dict[str, Path] | None:
@@ -146,9 +163,12 @@ def find_ledgers(
     return ledgers
 
 
-def agreed_columns(silos: Mapping[str, Path | RowSource], extra: Extra) -> tuple[str, ...] | None:
+def agreed_columns(
+    silos: Mapping[str, Path | RowSource], extra: Extra, rules: TableRules | None = None
+) -> tuple[str, ...] | None:
     """Return the columns a fit of these silos has, in order; None where they have no names."""
-    return match_columns([open_source(silo) for silo in silos.values()], extra=extra)[0]
+    opened = {name: open_source(silo) for name, silo in silos.items()}
+    return match_tables(opened, rules, extra=extra)[0]
 
 
 def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float64]:

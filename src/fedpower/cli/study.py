@@ -55,7 +55,7 @@ _INIT = (
            help="Take the columns of this file instead."),
     *(parameter(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
     option("--codebook", group="main", type=PATH, metavar="FILE",
-           help="Code book from `fedpower prepare`, for offsets, scales, ranges and bound."),
+           help="Code book: rules of columns, and offsets, scales, ranges and bound where it has them."),
     option("--range", "ranges", group="main", callback=values.ranges, multiple=True,
            metavar="COLUMN=LOW:HIGH", help="What a column's cells lie between; repeatable."),
     option("--center-file", group="rows", type=PATH, metavar="FILE",
@@ -123,7 +123,11 @@ def show(path: Path, *, as_json: bool) -> None:
 def _content(options: dict[str, Any]) -> dict[str, Any]:
     """Return a study file's content from the command's options."""
     columns = options["columns"]
-    if (columns is None) == (options["columns_of"] is None):
+    book = None if options["codebook"] is None else read_code_book(options["codebook"])
+    rules = None if book is None else book.table_rules
+    if columns is None and options["columns_of"] is None and rules is not None:
+        columns = rules.columns
+    elif (columns is None) == (options["columns_of"] is None):
         raise InputError(
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
@@ -133,26 +137,34 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"
             )
+    if rules is not None:
+        columns = tuple(name for name in columns if name not in rules.dropped)
+        without = [name for name in rules.columns if name not in columns]
+        if without:
+            raise InputError(
+                "the columns must be those that the code book has rules for, got none named "
+                f"{without[0]!r}; add it, or drop it in {options['codebook']}"
+            )
+    features = tuple(columns) if rules is None else rules.completed(columns).features
     given = {
-        name: read_vector(path, tuple(columns)).tolist()
+        name: read_vector(path, features).tolist()
         for name, path in (("offset", options["center_file"]), ("scale", options["scale_file"]))
         if path is not None
     }
     tables = _agreed(options)
     rows = tables.setdefault("rows", {})
-    if options["codebook"] is not None:
+    if book is not None and not book.is_draft:
         if given or options["ranges"] or {"row_norm", "normalize"} & rows.keys():
             raise InputError(
                 "--codebook must be given alone, for it says what files, ranges and bounds would, got "
                 "one of them beside it; leave them out"
             )
-        book = read_code_book(options["codebook"])
-        book.check_columns(tuple(columns), len(columns))
+        book.check_columns(features, len(features))
         given = {"offset": book.offset.tolist(), "scale": book.scale.tolist()}
         given["ranges"] = np.column_stack([book.low, book.high]).tolist()
         tables["rows"] = {"row_norm": book.bound, "standardize": True, **rows}
     elif options["ranges"]:
-        known = ranges_of(options["ranges"], tuple(columns), len(columns))
+        known = ranges_of(options["ranges"], features, len(features))
         given["ranges"] = [[] if each is None else list(each) for each in known]
     if options["epsilon"] == float("inf"):
         del tables["privacy"]["delta"]
@@ -165,6 +177,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         **tables,
         "name": options["name"],
         "columns": {"names": list(columns), **given},
+        **({} if rules is None else {"rules": rules.as_content()}),
         "rows": {"center": True, **tables["rows"]},
         "silos": {"names": list(options["silos"])},
         "coordinator": {"host": options["host"], "port": options["port"]},
@@ -195,6 +208,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "silos": list(read.silos),
         "min_silos": read.min_silos,
         "columns": list(read.columns),
+        **({} if read.rules is None else {"columns_of_tables": list(read.table_columns)}),
         "row_norm": given.row_norm,
         "normalize": bool(given.normalize),
         "center": given.centers,

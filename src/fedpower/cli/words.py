@@ -23,6 +23,7 @@ _OF_COMMANDS = {
         "without_column": " by listing the others with --columns",
         "elsewhere": "give another PATH",
     },
+    "inspect": {"elsewhere": "name another with --draft"},
     "report": {"elsewhere": "ask its owner for leave to write there"},
 }
 """What is done otherwise, by command: columns are left out, results are written elsewhere."""

@@ -1,14 +1,15 @@
-"""The code book: what preparation found, or people know, about the columns. It is public."""
+"""The code book: rules of columns, and what preparation found or people know about them. It is public."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedpower.data.columns import public_vector, shown
 from fedpower.data.rows import RowTreatment
+from fedpower.data.rules import TableRules
 from fedpower.data.source import Vector
 from fedpower.errors import InputError
 
@@ -19,14 +20,20 @@ MEAN_WEIGHT = 0.25
 """c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
 
 
+def _none() -> Vector:
+    return np.zeros(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CodeBook:
     """How each column is centred, scaled and bounded, and where these numbers come from.
 
+    One that holds rules alone is a draft: fits that are given it find the numbers.
+
     Attributes
     ----------
     columns
-        Names, in order; None where columns have none.
+        Names, in order; None where columns have none. Where there are rules, those of their features.
     offset, scale
         What is subtracted from a column, and what it is divided by.
     low, high
@@ -39,31 +46,54 @@ class CodeBook:
         What finding them cost each silo, all of it; zeros where people gave them.
     n_rows
         How many rows it was found from; 0 where it was from none.
+    rules
+        What the cells of tables become before all that; None where they are numbers already.
     """
 
-    columns: tuple[str, ...] | None
-    offset: Vector
-    scale: Vector
-    low: Vector
-    high: Vector
-    bound: float
-    found: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    offset: Vector = field(default_factory=_none)
+    scale: Vector = field(default_factory=_none)
+    low: Vector = field(default_factory=_none)
+    high: Vector = field(default_factory=_none)
+    bound: float = 1.0
+    found: tuple[str, ...] = ()
     epsilon: float = 0.0
     delta: float = 0.0
     mu: float = 0.0
     n_rows: int = 0
+    rules: TableRules | None = None
 
     def __post_init__(self) -> None:
         for name in ("offset", "scale", "low", "high"):
             values = np.array(getattr(self, name), dtype=np.float64)
             values.setflags(write=False)
             object.__setattr__(self, name, values)
+        if self.is_draft:
+            if self.rules is None:
+                raise InputError(
+                    "a code book must hold rules, or numbers for its columns, got neither; make it anew "
+                    "with `fedpower prepare` or `fedpower inspect`"
+                )
+            return
         treatment = self.treatment
         if self.columns is not None and len(self.columns) != treatment.low.size:  # type: ignore[union-attr]
             raise InputError(
                 f"a code book must have numbers for each of its {len(self.columns)} columns, got "
                 f"{self.offset.size}; make it anew with `fedpower prepare`"
             )
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether it holds rules alone."""
+        return self.columns is None and self.offset.size == 0
+
+    @property
+    def table_rules(self) -> TableRules | None:
+        """The rules, with the numbers that missing cells count for as far as they are known."""
+        if self.rules is None or self.is_draft:
+            return self.rules
+        features = self.columns or ()
+        return self.rules.with_offsets(features, np.clip(self.offset, self.low, self.high))
 
     @property
     def treatment(self) -> RowTreatment:

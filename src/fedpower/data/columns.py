@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.source import Block, Extra, RowSource, Vector, is_sparse
-from fedpower.errors import InputError, is_showable
+from fedpower.errors import CellError, InputError, is_showable
 
 _MAX_NAMES = 5
 
@@ -96,7 +96,7 @@ def require_distinct(name: str, columns: Sequence[str]) -> None:
 
 def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
     """Return the error for a cell or column that is not numeric; `row` counts from 0."""
-    return InputError(
+    return CellError(
         "column '{column}' of {source} must hold numbers, got {dtype} at row {row}; drop the "
         "column{without_column:{column}} or turn it into numbers",
         column=column,
@@ -127,7 +127,7 @@ def require_finite(
     row, column, value = _first(block, ~finite)
     number = rows + row if isinstance(rows, int) else int(rows[row])
     what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
-    raise InputError(
+    raise CellError(
         f"{_column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
         f"{number + 1}; fill it in or leave that row out"
     )
@@ -159,7 +159,7 @@ def require_exact(
         return
     row, column, _ = _first(block, large)
     number = rows + row if isinstance(rows, int) else int(rows[row])
-    raise InputError(
+    raise CellError(
         f"{_column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
         f"2^53 in size, got a larger one at row {number + 1}; subtract a public number first, or "
         "leave the column out"

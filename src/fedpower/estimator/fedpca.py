@@ -15,12 +15,13 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpower.data import (
     RowSource,
-    match_columns,
     open_source,
 )
 from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
 from fedpower.data.local import LocalMoment
+from fedpower.data.problems import every_problem
+from fedpower.data.rules import TableRules, match_tables, ruled, rules_of_source
 from fedpower.data.survey import Survey
 from fedpower.engines.embedded import (
     LedgerPaths,
@@ -39,9 +40,11 @@ from fedpower.estimator.terms import (
     IdentityPaths,
     build_study,
     code_book_of,
+    given_book,
     identities_of,
     prepares,
     public_rng,
+    rules_of,
     treatment_of,
     warn_of_clipping,
     warn_of_copies,
@@ -92,6 +95,12 @@ FITTED = (
 """What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
 
+def _rows_of(source: RowSource) -> Array:
+    """Return all rows of a table that is in memory anyway."""
+    with every_problem([source]):
+        return np.vstack([np.asarray(block) for block in source.blocks(2**16)])
+
+
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal components of rows that silos hold and do not pool.
 
@@ -140,7 +149,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Public divisors of the columns.
     codebook : CodeBook or path, default=None
         What an earlier preparation found (``codebook_``, ``fedpower prepare``): offsets, scales, ranges
-        and bound. Using it costs nothing.
+        and bound. Using it costs nothing. Its rules, where it has any, turn tables with categories, dates
+        and missing cells into columns of numbers (``fedpower inspect --draft``); one that holds rules
+        alone leaves the numbers to be found.
     ranges : mapping from names, pair, or list of pairs, default=None
         What people know that cells of columns lie between, e.g. ``{"age": (0, 120)}``. Cells are clipped
         to it; preparation then spends nothing on finding it.
@@ -335,14 +346,19 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
-        require_numbers(X)
+        rules = rules_of(parameters)
+        table = None if rules is None else ruled(open_source(X), rules)
+        if table is None:
+            require_numbers(X)
         rows = validate_data(
             self,
-            X,
+            X if table is None else _rows_of(table),
             accept_sparse="csr",
             dtype=np.float64,
             ensure_min_samples=1 + parameters.centers,
         )
+        if table is not None:
+            self.feature_names_in_ = np.asarray(table.columns, dtype=object)
         names = self._columns()
         if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
             require_exact(rows, name="X", columns=names, rows=0)
@@ -357,7 +373,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 )
             parts = {str(label): rows[labels == label] for label in np.unique(labels)}
         sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
-        return self._fit(parameters, sources, names)
+        own = None if table is None else rules_of_source(table)
+        return self._fit(parameters, sources, names, rules=own)
 
     def fit_silos(
         self,
@@ -412,8 +429,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         del y
         parameters = Parameters.of(self)
         sources = named_sources(silos)
-        columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
-        sources = dict(zip(sources, matched, strict=True))
+        columns, sources = match_tables(sources, rules_of(parameters), extra=self.extra_columns)
         self.n_features_in_ = next(iter(sources.values())).n_features
         if columns is not None:
             self.feature_names_in_ = np.asarray(columns, dtype=object)
@@ -423,6 +439,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             parameters,
             sources,
             columns,
+            rules=rules_of_source(next(iter(sources.values()))),
             ledgers=ledgers,
             data_version=data_version,
             data_set=data_set,
@@ -474,8 +491,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 )
             )
         sources = named_sources(silos)
-        columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
-        sources = dict(zip(sources, matched, strict=True))
+        columns, sources = match_tables(sources, rules_of(parameters), extra=self.extra_columns)
         preflight(
             parameters,
             sources,
@@ -485,14 +501,15 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             data_version=data_version,
             data_set=data_set,
         )
-        surveys = survey_silos(
-            sources,
-            n_jobs=self.n_jobs,
-            device=self.device,
-            on_rows=on_rows,
-            fingerprinted=bool(ledgers),
-        )
-        sizes = {name: each.n_rows for name, each in surveys.items()}
+        with every_problem(sources.values()):
+            surveys = survey_silos(
+                sources,
+                n_jobs=self.n_jobs,
+                device=self.device,
+                on_rows=on_rows,
+                fingerprinted=bool(ledgers),
+            )
+            sizes = {name: each.n_rows for name, each in surveys.items()}
         study, _, _ = build_study(
             parameters,
             n_rows=sum(sizes.values()),
@@ -502,7 +519,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             roster=sizes,
         )
         warn_of_delta(study, sizes.values())
-        return prepare_silos(
+        found = prepare_silos(
             surveys,
             study=study,
             ledgers=ledgers,
@@ -511,6 +528,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             on_round=on_round,
         )
+        draft = given_book(parameters)
+        return found if draft is None else replace(found, rules=draft.rules)
 
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
@@ -527,7 +546,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             The scores.
         """
         check_is_fitted(self)
-        if isinstance(X, str | PathLike):
+        if isinstance(X, str | PathLike) or (self.result_.rules and hasattr(X, "columns")):
             return self.result_.transform(X)
         require_numbers(X)
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
@@ -617,6 +636,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         sources: dict[str, RowSource],
         columns: tuple[str, ...] | None,
         *,
+        rules: TableRules | None = None,
         ledgers: LedgerPaths | None = None,
         data_version: Versions | None = None,
         data_set: str | None = None,
@@ -635,31 +655,39 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             data_version=data_version,
             data_set=data_set,
         )
-        treatment, leak = treatment_of(parameters, columns, sources.values())
-        moments: dict[str, LocalMoment] | dict[str, Survey]
-        if treatment is None:
-            moments = survey_silos(
-                sources,
-                n_jobs=self.n_jobs,
-                device=self.device,
-                on_rows=on_rows,
-                fingerprinted=bool(ledgers),
-            )
-        else:
-            moments = read_for(
-                expected,
-                sources,
-                treatment,
-                steps=self.n_steps,
-                n_jobs=self.n_jobs,
-                device=self.device,
-                on_rows=on_rows,
-                fingerprinted=bool(ledgers),
-            )
-            # A code book's bound is where clipping and noise balance: no cause for a warning.
-            if treatment.row_norm is not None and (self.codebook is None or on_clipped is not None):
-                tell = warn_of_clipping if on_clipped is None else on_clipped
-                tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
+        with every_problem(sources.values()):
+            treatment, leak = treatment_of(parameters, columns, sources.values())
+            moments: dict[str, LocalMoment] | dict[str, Survey]
+            if treatment is None:
+                moments = survey_silos(
+                    sources,
+                    n_jobs=self.n_jobs,
+                    device=self.device,
+                    on_rows=on_rows,
+                    fingerprinted=bool(ledgers),
+                )
+            else:
+                moments = read_for(
+                    expected,
+                    sources,
+                    treatment,
+                    steps=self.n_steps,
+                    n_jobs=self.n_jobs,
+                    device=self.device,
+                    on_rows=on_rows,
+                    fingerprinted=bool(ledgers),
+                )
+                # A code book's bound is where clipping and noise balance: no cause for a warning.
+                if treatment.row_norm is not None and (
+                    self.codebook is None or on_clipped is not None
+                ):
+                    tell = warn_of_clipping if on_clipped is None else on_clipped
+                    tell(
+                        {
+                            name: (moment.n_clipped, moment.n_rows)
+                            for name, moment in moments.items()
+                        }
+                    )
         study, settings, choice = build_study(
             parameters,
             n_rows=sum(moment.n_rows for moment in moments.values()),
@@ -698,6 +726,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 stacklevel=3,
             )
         book = outcome.solution.code_book or code_book_of(parameters)
+        if book is not None and book.rules is None and rules is not None:
+            book = replace(book, rules=rules)
         if treatment is None:
             assert book is not None, "a run without a treatment finds one"
             treatment = book.treatment
@@ -708,6 +738,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             treatment=treatment,
             feature_names=columns,
             solver=choice,
+            rules=rules,
         )
         for name in FITTED:
             setattr(self, f"{name}_", getattr(self.result_, name))

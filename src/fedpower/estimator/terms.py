@@ -13,9 +13,10 @@ from sklearn.utils import check_random_state
 
 from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, public_vector
 from fedpower.data.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
-from fedpower.data.codebook import CodeBook, ranges_of
+from fedpower.data.codebook import CodeBook, Ranges, ranges_of
 from fedpower.data.columns import LARGEST
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
+from fedpower.data.rules import TableRules
 from fedpower.data.survey import Survey
 from fedpower.errors import InputError, Sentence
 from fedpower.parameters import Parameters
@@ -102,25 +103,10 @@ def public_treatment(
     )
 
 
-def code_book_of(parameters: Parameters) -> CodeBook | None:
-    """Return the code book that was given, read from its file where it is a path; None without one."""
+def given_book(parameters: Parameters) -> CodeBook | None:
+    """Return the code book that was given, a draft or not, read from its file where it is a path."""
     given = parameters.codebook
-    if given is None:
-        return None
-    contradicting = [
-        name
-        for name in ("row_norm", "scale", "offset", "ranges")
-        if getattr(parameters, name) is not None
-    ] + (["normalize"] if parameters.normalize else [])
-    if not isinstance(parameters.center, bool | np.bool_):
-        contradicting.append("center")
-    if contradicting:
-        raise InputError(
-            "{option} must be left alone with {codebook}, which says it already, got both; leave one of "
-            "them out",
-            option=Sentence("{" + contradicting[0] + "}"),
-        )
-    if isinstance(given, CodeBook):
+    if given is None or isinstance(given, CodeBook):
         return given
     if not isinstance(given, str | PathLike):
         raise InputError(
@@ -130,12 +116,62 @@ def code_book_of(parameters: Parameters) -> CodeBook | None:
     return read_code_book(given)
 
 
+def rules_of(parameters: Parameters) -> TableRules | None:
+    """Return the rules of the silos' tables, with what stands for missing cells; None without any."""
+    book = code_book_of(parameters) or given_book(parameters)
+    rules = None if book is None else book.table_rules
+    return None if rules is None else rules.with_fills()
+
+
+def known_ranges(
+    parameters: Parameters, columns: tuple[str, ...] | None, n_features: int
+) -> Ranges:
+    """Return what columns are known to lie between: by what was said of them, else by their rules."""
+    said = ranges_of(parameters.ranges, columns, n_features)
+    rules = rules_of(parameters)
+    if rules is None or columns is None:
+        return said
+    return tuple(each or ruled for each, ruled in zip(said, rules.ranges(columns), strict=True))
+
+
+def code_book_of(parameters: Parameters) -> CodeBook | None:
+    """Return the code book that was given, if it has the numbers; None without one, or for a draft."""
+    given = parameters.codebook
+    if given is None:
+        return None
+    if isinstance(given, CodeBook) and given.is_draft:
+        return None
+    contradicting = [
+        name
+        for name in ("row_norm", "scale", "offset", "ranges")
+        if getattr(parameters, name) is not None
+    ] + (["normalize"] if parameters.normalize else [])
+    if not isinstance(parameters.center, bool | np.bool_):
+        contradicting.append("center")
+    if contradicting and not _is_readable_draft(given):
+        raise InputError(
+            "{option} must be left alone with {codebook}, which says it already, got both; leave one of "
+            "them out",
+            option=Sentence("{" + contradicting[0] + "}"),
+        )
+    book = given_book(parameters)
+    return None if book is None or book.is_draft else book
+
+
+def _is_readable_draft(given: Any) -> bool:
+    """Return whether a path is that of a draft, which says nothing of numbers."""
+    try:
+        return isinstance(given, str | PathLike) and read_code_book(given).is_draft
+    except InputError:
+        return False
+
+
 def prepares(parameters: Parameters) -> bool:
     """Return whether a fit finds offset, scale and bound privately: where it was told none of them.
 
     Only a noised moment does; fits whose steps are noised, or whose solver iterates, take a code book.
     """
-    given = (parameters.row_norm, parameters.scale, parameters.public_offset, parameters.codebook)
+    given = (parameters.row_norm, parameters.scale, parameters.public_offset)
     return (
         parameters.is_private
         and not parameters.normalize
@@ -143,6 +179,7 @@ def prepares(parameters: Parameters) -> bool:
         and parameters.noise in ("auto", "moment")
         and parameters.solver in ("auto", "moment")
         and not parameters.paper_settings
+        and code_book_of(parameters) is None
     )
 
 
@@ -150,7 +187,7 @@ def _standardizes(parameters: Parameters, study: Study) -> bool:
     """Return whether columns are brought to variance 1: as asked for, or where they were prepared."""
     if parameters.standardize is not None:
         return bool(parameters.standardize)
-    return bool(study.preparation) or parameters.codebook is not None
+    return bool(study.preparation) or code_book_of(parameters) is not None
 
 
 _BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
@@ -363,7 +400,7 @@ def build_study(
     delta = _delta(parameters, n_rows) if noise != "none" else 0.0
     prepared: dict[str, Any] = {}
     if treatment is None:
-        known = ranges_of(parameters.ranges, columns, n_features)
+        known = known_ranges(parameters, columns, n_features)
         prepared = {
             "ranges": known,
             "preparation": shares_of(
@@ -381,6 +418,10 @@ def build_study(
                 n_open=sum(each is None for each in known),
                 center=center,
             )
+    rules = rules_of(parameters)
+    if rules is not None and columns is not None:
+        prepared["rules"] = rules.digest
+        prepared["groups"] = rules.groups(columns)
     if center and noise == "moment" and (treatment is None or treatment.low is not None):
         prepared["mean_weight"] = PREPARED_MEAN_WEIGHT
     study = Study(
@@ -510,6 +551,7 @@ def settings_of(
             preparation=study if study.preparation else None,
             mean_weight=study.mean_weight,
             standardize=_standardizes(parameters, study),
+            groups=study.groups,
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":

@@ -145,6 +145,7 @@ class CoordinatorNode:
             treatment=treatment,
             feature_names=self.file.columns,
             solver=self.choice,
+            rules=self.file.rules,
         ).with_origin(started=self.started)
         federation = {
             "name": self.file.name,

@@ -1,6 +1,7 @@
 """A whole federation on one machine: every party a process of its own, mutual TLS on the loopback."""
 
 import contextlib
+import csv
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.data.rules import made_up
 from fedpower.errors import InputError
 from fedpower.federation.certificates import COORDINATOR, RUNNER
 from fedpower.federation.kits import SILO_FILE, make_kits
@@ -180,13 +182,22 @@ def _free_port() -> int:
 
 def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     """Write rows with a decaying spectrum within the study's bound; nobody's data."""
-    width = len(study.columns)
+    width = len(study.table_columns)
     rows = np.random.default_rng(place).normal(size=(MADE_UP_ROWS, width))
     rows *= 0.8 ** np.arange(width)
     rule = study.treatment
     bound = None if rule is None else rule.row_norm
     rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
     path = folder / f"{name}.csv"
+    if study.rules is not None:
+        cells = [
+            made_up(rule, values) for rule, values in zip(study.rules.rules, rows.T, strict=True)
+        ]
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(study.table_columns)
+            writer.writerows(zip(*cells, strict=True))
+        return path
     quoted = [column.replace('"', '""') for column in study.columns]
     header = ",".join(f'"{column}"' for column in quoted)
     np.savetxt(path, rows, delimiter=",", header=header, comments="", encoding="utf-8")

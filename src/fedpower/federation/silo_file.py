@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from fedpower.data import RowSource, open_query, open_source
 from fedpower.data.opening import Reading
+from fedpower.data.rules import ruled
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
 from fedpower.privacy.data_version import (
@@ -148,13 +149,14 @@ class SiloFile:
             form = {key: self.data[key] for key in _TEXT if key in self.data}
             place = self.path.parent / self.data["path"]
             found = open_source(place, name=name, **cast("Reading", {**form, **self.columns}))
-        return open_source(
-            found,
-            name=name,
-            columns=study.columns,
-            drop=tuple(self.data.get("drop", ())),
+        source = open_source(found, name=name, drop=tuple(self.data.get("drop", ())))
+        source = open_source(
+            source,
+            columns=study.table_columns,
+            drop=tuple(name for name in study.dropped if name in (source.columns or ())),
             extra=self.data.get("extra_columns", "refuse"),
         )
+        return source if study.rules is None else ruled(source, study.rules)
 
     def data_version(self, study: StudyFile, fingerprint: str) -> DataVersion:
         """Return which rows these are, as this organisation declares them.

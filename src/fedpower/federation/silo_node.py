@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedpower.data import LocalMoment, fingerprint
+from fedpower.data.problems import every_problem
 from fedpower.data.survey import Survey
 from fedpower.engines.embedded import read_for, survey_silos
 from fedpower.errors import BudgetError, InputError
@@ -82,10 +83,11 @@ def open_silo(
     sources = {name: silo_file.source(study_file)}
     treatment = study_file.treatment
     moment: LocalMoment | Survey
-    if treatment is None:
-        moment = survey_silos(sources, fingerprinted=private)[name]
-    else:
-        moment = read_for(study, sources, treatment, fingerprinted=private)[name]
+    with every_problem(sources.values()):
+        if treatment is None:
+            moment = survey_silos(sources, fingerprinted=private)[name]
+        else:
+            moment = read_for(study, sources, treatment, fingerprinted=private)[name]
     found = fingerprint(moment.source) if private else ""
     if checked not in ("", found):
         raise InputError(

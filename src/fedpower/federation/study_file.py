@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowTreatment
+from fedpower.data.codebook import CodeBook
+from fedpower.data.rules import TableRules, table_rules
 from fedpower.errors import InputError, is_showable
 from fedpower.estimator.terms import ATTEMPTS, build_study, prepares, public_treatment
 from fedpower.parameters import DEFAULTS, SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
+from fedpower.report.codebook_file import as_toml, toml_key
 
 NUMBER = (int, float)
 _SPOKEN: dict[object, str] = {
@@ -67,19 +69,6 @@ def check_keys(where: str, table: Mapping[str, Any], keys: Keys, needed: tuple[s
             raise InputError(f"{where} must have {name!r}, got none; add it")
 
 
-def _as_toml(value: Any) -> str:
-    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, infinity and tables."""
-    if isinstance(value, list):
-        return f"[{', '.join(_as_toml(each) for each in value)}]"
-    if isinstance(value, Mapping):
-        return (
-            f"{{{', '.join(f'{_as_toml(key)} = {_as_toml(each)}' for key, each in value.items())}}}"
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _is(value: object, kind: Any) -> bool:
     if isinstance(value, bool):
         return kind is bool
@@ -96,6 +85,7 @@ _HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 
 _NOT_PARAMETERS: dict[str, Keys] = {
     "columns": {"names": list, "center": list},
+    "rules": {},
     "privacy": {"attempts": int},
     "rounds": {"grace": NUMBER},
     "silos": {"names": list},
@@ -119,6 +109,7 @@ KINDS: Keys = {
 
 _SECTIONS = (
     "columns",
+    "rules",
     "rows",
     "components",
     "privacy",
@@ -174,7 +165,9 @@ class StudyFile:
     name
         What the consortium calls it.
     columns, silos
-        Names, in the agreed order.
+        Names, in the agreed order; where there are rules, those of the features that come of them.
+    rules
+        What the cells of the silos' tables become, a rule for each column; None where they are numbers.
     parameters
         Those of the fit, as the file gives them; the others at their defaults.
     grace
@@ -196,6 +189,7 @@ class StudyFile:
     host: str
     port: int
     content: dict[str, Any] = field(hash=False, repr=False)
+    rules: TableRules | None = None
 
     @functools.cached_property
     def digest(self) -> str:
@@ -218,6 +212,8 @@ class StudyFile:
                 if _is_hashed(name, value)
             },
         }
+        if self.rules is not None:
+            terms["rules"] = self.rules.digest
         if self.attempts != ATTEMPTS:  # studies from before it could be chosen keep their hash
             terms["attempts"] = self.attempts
         return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
@@ -227,6 +223,17 @@ class StudyFile:
         """The silos' public keys for the roll call of a secure sum, in the order of the silos."""
         identities = self.content.get("identities", {})
         return {name: identities[name] for name in self.silos if name in identities}
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """The columns that the silos' tables must have."""
+        return self.columns if self.rules is None else self.rules.columns
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Columns that are left out of the silos' tables where they have them."""
+        said = self.content.get("rules", {})
+        return () if self.rules is None else table_rules(said, "the study").dropped
 
     @property
     def treatment(self) -> RowTreatment | None:
@@ -270,10 +277,10 @@ def rendered(content: Mapping[str, Any]) -> str:
     """Return the text of a TOML file with this content: numbers, texts, lists of them, tables."""
     in_order = dict.fromkeys((*TABLES, *content))  # a study's in the order of the reference
     tables = [key for key in in_order if isinstance(content.get(key), Mapping)]
-    lines = [f"{key} = {_as_toml(value)}" for key, value in content.items() if key not in tables]
+    lines = [f"{key} = {as_toml(value)}" for key, value in content.items() if key not in tables]
     for table in tables:
         lines += ["", f"[{table}]"]
-        lines += [f"{key} = {_as_toml(value)}" for key, value in content[table].items()]
+        lines += [f"{toml_key(key)} = {as_toml(value)}" for key, value in content[table].items()]
     return "\n".join(lines) + "\n"
 
 
@@ -312,9 +319,15 @@ def read_study(path: Path) -> StudyFile:
     for table, keys in TABLES.items():
         where = f"[{table}] of {path}"
         known = dict.fromkeys(content["silos"]["names"], str) if table == "identities" else keys
+        if table == "rules":  # each is looked over by itself
+            known = dict.fromkeys(content.get(table, {}), (str, list, dict))
         check_keys(where, content.get(table, {}), known, _NEEDED.get(table, ()))
     columns = _names("columns", content["columns"]["names"])
     silos = _names("silos", content["silos"]["names"])
+    rules = None
+    if "rules" in content:
+        rules = _rules(path, content["rules"], columns)
+        columns = rules.features
     for name in (content["name"], *silos):
         if not NAME.fullmatch(name):
             raise InputError(
@@ -342,6 +355,8 @@ def read_study(path: Path) -> StudyFile:
                 "center out"
             )
         meant |= {"offset": meant["center"], "center": False}
+    if rules is not None:
+        meant["codebook"] = CodeBook(rules=rules)
     study = StudyFile(
         name=content["name"],
         columns=columns,
@@ -352,9 +367,26 @@ def read_study(path: Path) -> StudyFile:
         host=content["coordinator"]["host"],
         port=content["coordinator"].get("port", _PORT),
         content=content,
+        rules=rules,
     )
     _check(study)
     return study
+
+
+def _rules(path: Path, said: Any, columns: tuple[str, ...]) -> TableRules:
+    """Return a rule for each of the study's columns, with what stands for missing cells."""
+    given = table_rules(said, str(path))
+    odd = [name for name in given.columns if name not in columns] or [
+        name for name in given.dropped if name in columns
+    ]
+    if odd:
+        raise InputError(
+            f"[rules] of {path} must be of the columns in [columns], or drop others, got {odd[0]!r}; "
+            "correct one of the two"
+        )
+    own = given.completed(columns)
+    _names("columns", list(own.features))
+    return own.with_fills()
 
 
 def _meant(key: str, value: Any) -> Any:

@@ -68,7 +68,10 @@ class Answered:
 
 
 def find_code_book(
-    budget: Budget, columns: tuple[str, ...] | None, ranges: Ranges
+    budget: Budget,
+    columns: tuple[str, ...] | None,
+    ranges: Ranges,
+    groups: tuple[tuple[int, ...], ...] = (),
 ) -> Generator[Stage, Answered, CodeBook]:
     """Return the code book; yields each question, and is sent what was answered to it.
 
@@ -80,6 +83,8 @@ def find_code_book(
         Names of the columns, where they have any.
     ranges
         What people know of them.
+    groups
+        Columns that are the levels of one: they have one scale, by which they have variance 1 together.
     """
     d = budget.n_features
     low, high = (np.zeros(d) for _ in range(2))
@@ -103,6 +108,8 @@ def find_code_book(
             low[place], high[place] = low[place] + first * width, low[place] + (last + 1) * width
     answered = yield replace(ask, kind="means", low=low, high=high)
     offset, scale, settled = _center_and_scale(answered, low, high)
+    for group in map(list, groups):
+        scale[group] = np.sqrt(np.sum(scale[group] ** 2))
     answered = yield replace(ask, kind="norms", low=low, high=high, offset=offset, scale=scale)
     bound = choose_bound(answered, d, std=_moment_std(budget, answered))
     found_how = tuple(

@@ -124,6 +124,10 @@ class Study:
         light of others' answers belongs to those silos.
     mean_weight
         c of the joint release of moment, mean and trace.
+    rules
+        SHA-256 of the rules that turn the silos' tables into these columns; empty where there are none.
+    groups
+        Places of columns that are the levels of one: they are scaled alike, and weigh as one column.
     """
 
     columns: tuple[str, ...] | None
@@ -147,6 +151,8 @@ class Study:
     ranges: tuple[tuple[float, float] | None, ...] = ()
     roster: str = ""
     mean_weight: float = MEAN_WEIGHT
+    rules: str = ""
+    groups: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.weights != "rows" and self.aggregation == "secure":
@@ -178,6 +184,14 @@ class Study:
                     "names of columns and silos must hold no control characters, got "
                     f"{name!a}; rename it"
                 )
+        places = [place for group in self.groups for place in group]
+        if len(set(places)) < len(places) or not all(
+            0 <= each < self.n_features for each in places
+        ):
+            raise InputError(
+                f"groups must be of different columns among the {self.n_features}, got others; leave "
+                "them to the rules"
+            )
         self._check_preparation()
         self._check_aggregation()
 
@@ -307,7 +321,14 @@ class Study:
     def moment_terms(self) -> str:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
         names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
-        newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
+        newer: tuple[str, ...] = (
+            "preparation",
+            "ranges",
+            "roster",
+            "mean_weight",
+            "rules",
+            "groups",
+        )
         if self.preparation:
             newer += ("agreement",)
         return _digest(
@@ -318,6 +339,7 @@ class Study:
     def _not_prepared(self) -> set[str]:
         """Newer terms that this study leaves alone: it keeps the hash that it had without them."""
         left = set() if self.preparation else {"preparation", "ranges", "roster"}
+        left |= {name for name in ("rules", "groups") if not getattr(self, name)}
         return left | ({"mean_weight"} if self.mean_weight == MEAN_WEIGHT else set())
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from os import PathLike
@@ -11,11 +12,15 @@ from typing import Any
 import numpy as np
 
 from fedpower.data.codebook import CodeBook
+from fedpower.data.rules import TableRules, table_rules
 from fedpower.errors import InputError
 from fedpower.report.atomic import new_file
 
 FORMAT = "fedpower-codebook/1"
+RULED_FORMAT = "fedpower-codebook/2"
+"""Of code books with rules, which a reader that does not know them must refuse."""
 
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PER_COLUMN = ("offset", "scale", "low", "high")
 
 
@@ -28,11 +33,18 @@ def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = 
 
 def rendered(book: CodeBook) -> str:
     """Return the text of a code book's file."""
+    if book.is_draft:
+        assert book.rules is not None, "a code book has rules or numbers"
+        lines = [
+            "# A code book: what the cells of tables become. It is public, and has no number yet.",
+            f"format = {json.dumps(RULED_FORMAT)}",
+        ]
+        return "\n".join([*lines, *_rule_lines(book.rules)]) + "\n"
     lines = [
         "# A code book: how columns are centred, scaled and bounded before their moment is taken.",
         "# It is public. Cells are clipped to low and high; then (cell - offset) / scale; then rows",
         "# longer than bound are shortened to it.",
-        f"format = {json.dumps(FORMAT)}",
+        f"format = {json.dumps(FORMAT if book.rules is None else RULED_FORMAT)}",
         f"bound = {book.bound!r}",
         "",
         "[cost]",
@@ -41,17 +53,41 @@ def rendered(book: CodeBook) -> str:
         f"delta = {book.delta!r}",
         f"mu = {book.mu!r}",
         f"rows = {book.n_rows}",
+        *([] if book.rules is None else _rule_lines(book.rules)),
     ]
     names = book.columns or tuple(f"x{place}" for place in range(book.offset.size))
     lines += [] if book.columns else ["", "# columns have no names: they go by their order"]
     for place, name in enumerate(names):
         lines += ["", "[[column]]"]
         if book.columns:
-            text = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
-            lines.append(f"name = {text}")
+            lines.append(f"name = {as_toml(name)}")
         lines += [f"{key} = {float(getattr(book, key)[place])!r}" for key in _PER_COLUMN]
         lines.append(f"found = {json.dumps(book.found[place])}")
     return "\n".join(lines) + "\n"
+
+
+def _rule_lines(rules: TableRules) -> list[str]:
+    lines = ["", "[rules]", "# what cells become first, column by column of the tables"]
+    return lines + [
+        f"{toml_key(column)} = {as_toml(said)}" for column, said in rules.as_content().items()
+    ]
+
+
+def as_toml(value: Any) -> str:
+    """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
+    if isinstance(value, list):
+        return f"[{', '.join(as_toml(each) for each in value)}]"
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{toml_key(key)} = {as_toml(each)}" for key, each in value.items())
+        return f"{{ {pairs} }}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_key(name: str) -> str:
+    """Return a name as TOML has it before the sign of equality."""
+    return name if _BARE_KEY.fullmatch(name) else as_toml(name)
 
 
 def read_code_book(path: str | PathLike[str]) -> CodeBook:
@@ -68,12 +104,28 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
         raise InputError(
             f"the code book {place} must be readable TOML, got something else ({reason}); correct it"
         ) from None
-    if content.get("format") != FORMAT:
+    if content.get("format") not in (FORMAT, RULED_FORMAT):
         raise InputError(
-            f"{place} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one "
-            "with `fedpower prepare`"
+            f"{place} must be a code book of format {FORMAT!r} or {RULED_FORMAT!r}, got "
+            f"{content.get('format')!r}; make one with `fedpower prepare` or `fedpower inspect`"
         )
+    odd = [key for key in content if key not in ("format", "bound", "cost", "column", "rules")]
+    if odd:
+        raise InputError(
+            f"the code book {place} must have only the keys format, rules, bound, cost and column, got "
+            f"{odd[0]!r}; write rules under [rules]"
+        )
+    rules = None
+    if "rules" in content:
+        rules = table_rules(content["rules"], str(place))
+        if not rules.features:
+            raise InputError(
+                f"the rules in {place} must keep a column at least, got none; write one a line under "
+                "[rules]"
+            )
     columns = content.get("column")
+    if rules is not None and columns is None:
+        return CodeBook(rules=rules)
     if not isinstance(columns, list) or not columns or not all(map(_is_column, columns)):
         raise InputError(
             f"every column of the code book {place} must have the numbers {', '.join(_PER_COLUMN)}, got "
@@ -99,6 +151,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
         delta=float(cost.get("delta", 0.0)),
         mu=float(cost.get("mu", 0.0)),
         n_rows=cost.get("rows", 0),
+        rules=rules,
     )
 
 
@@ -110,11 +163,18 @@ def code_book_of_record(record: Mapping[str, Any]) -> CodeBook | None:
     return CodeBook(
         **{
             **book,
+            "rules": rules_of_record(record),
             "columns": None if book["columns"] is None else tuple(book["columns"]),
             "found": tuple(book["found"]),
             **{key: np.array(book[key], dtype=np.float64) for key in _PER_COLUMN},
         }
     )
+
+
+def rules_of_record(record: Mapping[str, Any]) -> TableRules | None:
+    """Return the rules of a fit's tables, from its record; None where it had none."""
+    said = record.get("rules")
+    return None if said is None else table_rules(said, "the record of the fit")
 
 
 def _is_column(value: Any) -> bool:

@@ -16,12 +16,13 @@ from fedpower.data import (
     open_source,
 )
 from fedpower.data.codebook import CodeBook
+from fedpower.data.rules import TableRules, ruled
 from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.study import Study
-from fedpower.report.codebook_file import code_book_of_record
+from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.record import privacy_of, rounds_of, study_of
 
 Array = NDArray[np.float64]
@@ -254,8 +255,23 @@ class Findings:
             rows = rows * self.scale
         return np.asarray(rows + self.mean)
 
+    @property
+    def rules(self) -> TableRules | None:
+        """What turned tables into the columns of the fit; None where nothing did."""
+        return rules_of_record(self.run)
+
     def select(self, source: RowSource) -> RowSource:
-        """Return the source with the columns of the fit: by name where both have names."""
+        """Return the source with the columns of the fit: by name where both have names.
+
+        The cells of a table become numbers by the rules of the fit, if it had any; one whose columns are
+        the features already is taken as it is.
+        """
+        rules, names = self.rules, source.columns or ()
+        if rules is not None and not (
+            set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
+        ):
+            # columns without a name are features already, in their order
+            source = source if source.columns is None else _by_rules(source, rules)
         return columns_of_fit(source, self.feature_names, self.n_features)
 
     def scores(self, rows: Block) -> Array:
@@ -310,6 +326,10 @@ class Findings:
             return np.asarray(rows @ axes - offset)
 
         return project
+
+
+def _by_rules(source: RowSource, rules: TableRules) -> RowSource:
+    return ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules)
 
 
 def _rows_at_once(source: RowSource) -> int:

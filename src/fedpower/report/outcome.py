@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data import RowTreatment
+from fedpower.data.codebook import CodeBook
+from fedpower.data.rules import TableRules
 from fedpower.linalg import fix_signs
 from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
@@ -29,6 +31,7 @@ def result_of(
     treatment: RowTreatment,
     feature_names: tuple[str, ...] | None,
     solver: SolverChoice,
+    rules: TableRules | None = None,
 ) -> Result:
     """Return the result of a federation.
 
@@ -47,6 +50,8 @@ def result_of(
         Names of the columns in order; None where they have none.
     solver
         The solver taken and the reason for it.
+    rules
+        What turned the silos' tables into these columns; None where nothing did.
     """
     solution, width = outcome.solution, outcome.study.n_features
     n_samples = sum(solution.sizes.values())
@@ -81,7 +86,7 @@ def result_of(
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
-        run=_record(outcome, parameters, solver, edge=edge),
+        run=_record(outcome, parameters, solver, edge=edge, rules=rules),
         denoised_variance=None if denoised is None else denoised * to_variance,
         denoised_variance_ratio=shares,
         basis=solution.basis,
@@ -105,7 +110,12 @@ def _without_noise(
 
 
 def _record(
-    outcome: Outcome, parameters: Parameters, solver: SolverChoice, *, edge: float
+    outcome: Outcome,
+    parameters: Parameters,
+    solver: SolverChoice,
+    *,
+    edge: float,
+    rules: TableRules | None,
 ) -> dict[str, Any]:
     """Return everything about a fit but its arrays, ready for JSON."""
     solution, study = outcome.solution, outcome.study
@@ -118,7 +128,7 @@ def _record(
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
         "study": {"hash": study.digest, "terms": plain(_terms(study))},
-        "parameters": {name: plain(getattr(parameters, name)) for name in sorted(SPECS)},
+        "parameters": {name: _spoken(getattr(parameters, name)) for name in sorted(SPECS)},
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
         "n_features": study.n_features,
@@ -136,10 +146,23 @@ def _record(
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "rounds": rounds,
         "privacy": plain(outcome.privacy.as_dict()),
-        **({} if solution.code_book is None else {"code_book": plain(asdict(solution.code_book))}),
+        **({} if solution.code_book is None else {"code_book": _book(solution.code_book)}),
+        **({} if rules is None else {"rules": plain(rules.as_content())}),
     }
 
 
 def _terms(study: Study) -> dict[str, Any]:
-    """Return the terms of a study by name; its sums are named only where there are several."""
-    return {name: value for name, value in asdict(study).items() if name != "sums" or value}
+    """Return the terms of a study by name; newer ones are named only where it has them."""
+    newer = ("sums", "rules", "groups")
+    return {name: value for name, value in asdict(study).items() if name not in newer or value}
+
+
+def _spoken(value: Any) -> Any:
+    """Return a parameter for the record; rules and code books that are objects stand elsewhere in it."""
+    is_draft = isinstance(value, CodeBook) and value.is_draft
+    return "rules" if is_draft else plain(value)
+
+
+def _book(book: CodeBook) -> dict[str, Any]:
+    """Return what was found; the rules are the record's own."""
+    return {name: plain(value) for name, value in asdict(book).items() if name != "rules"}

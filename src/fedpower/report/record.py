@@ -89,6 +89,7 @@ def study_of(record: Mapping[str, Any]) -> Study:
         terms["columns"] = None if terms["columns"] is None else tuple(terms["columns"])
         terms["identities"] = tuple(tuple(each) for each in terms.get("identities", ()))
         terms["sums"] = tuple(SumTerms(*each) for each in terms.get("sums", ()))
+        terms["groups"] = tuple(tuple(each) for each in terms.get("groups", ()))
         terms["preparation"] = tuple(terms.get("preparation", ()))
         terms["ranges"] = tuple(
             None if each is None else tuple(each) for each in terms.get("ranges", ())

@@ -38,6 +38,8 @@ from fedpower.protocol.study import Study
 from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
+Groups = tuple[tuple[int, ...], ...]
+"""Places of columns that are the levels of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class UploadSettings:
         c of the joint release of moment, mean and trace.
     standardize
         Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
+    groups
+        Places of columns that are then divided by the deviation that they have together.
     """
 
     n_features: int
@@ -74,6 +78,7 @@ class UploadSettings:
     preparation: Study | None = None
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
+    groups: Groups = ()
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -120,6 +125,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         remarks=tuple(remarks),
         mean_weight=settings.mean_weight,
         standardize=settings.standardize,
+        groups=settings.groups,
         code_book=book,
     )
 
@@ -162,7 +168,7 @@ def _searched(
     """Return the code book that pooled answers give; ``answer`` asks silos for one stage."""
     budget = budget_of(study)
     assert budget is not None, "only a private study prepares"
-    search = find_code_book(budget, study.columns, study.ranges)
+    search = find_code_book(budget, study.columns, study.ranges, study.groups)
     stage = next(search)
     while True:
         answered = yield from answer(stage)
@@ -260,6 +266,7 @@ def _decompose(
     remarks: tuple[str, ...] = (),
     mean_weight: float = MEAN_WEIGHT,
     standardize: bool = False,
+    groups: Groups = (),
     code_book: CodeBook | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
@@ -270,7 +277,7 @@ def _decompose(
     dim = moment.shape[0]
     deviations = None
     if standardize:
-        deviations = _spread_of(moment, noise_std)
+        deviations = _spread_of(moment, noise_std, groups)
         moment = moment / np.outer(deviations, deviations)
         total_variance = float(np.trace(moment))
         noise_std *= spread_noise(deviations)
@@ -321,12 +328,16 @@ _CLEAR_STDS = 10.0
 """One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
 
 
-def _spread_of(moment: Array, noise_std: float) -> Array:
+def _spread_of(moment: Array, noise_std: float, groups: Groups = ()) -> Array:
     """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
 
-    A column without variance, where nothing is noised, is divided by 1, as scikit-learn does.
+    A column without variance, where nothing is noised, is divided by 1, as scikit-learn does. Columns of
+    a group are divided by the deviation that they have together: a category has variance 1 in all, as a
+    number has, and a level that few rows have is not blown up to as much as the others.
     """
-    variances = np.diagonal(moment)
+    variances = np.diagonal(moment).copy()
+    for group in map(list, groups):
+        variances[group] = np.sum(variances[group])
     if noise_std > 0:
         usual = float(np.median(variances)) / 4.0
         least = max(_FLOOR_STDS * noise_std, min(_CLEAR_STDS * noise_std, usual))
@@ -504,5 +515,6 @@ def _solution(
         kept=False,
         mean_weight=study.mean_weight,
         standardize=settings.standardize,
+        groups=study.groups,
         code_book=book,
     )

@@ -1,0 +1,113 @@
+"""`fedpower inspect`: what tables hold, for their owner's eyes, and a draft of rules for everybody's."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import console, print_json, table
+from fedpower.cli.paths import PATH, any_file
+from fedpower.data import open_source
+from fedpower.data.inspecting import ColumnLook, draft_of, look_at
+from fedpower.report.atomic import new_file
+from fedpower.report.codebook_file import RULED_FORMAT, as_toml, toml_key
+from fedpower.report.page.markup import number
+from fedpower.report.record import plain
+
+_SHOWN = 5
+"""Levels that are shown of a column."""
+
+_LONGEST = 24
+"""Letters that are shown of a level."""
+
+_HEAD = """\
+# A draft of a code book: what the cells of tables become, one rule a column.
+# It was written from names and types alone: no number and no level in it was read from rows. Fill in
+# what all organisations agree on, from the form or the code list of the study, and never from rows:
+#   levels = ["F", "M"]            one column each, and one for all other words
+#   ordered = ["low", "high"]      numbers 0, 1, ... in this order
+#   kind = "yes/no"                1 and 0; true and false, y and n, t and f too
+#   kind = "number"                with range = [0, 120] nothing is spent on finding it
+#   kind = "date"                  with origin = "2000-01-01" and unit = "days"
+#   kind = "drop"                  no feature
+# Missing cells need a rule as well: missing = "offset" (counts for nothing; needs a range) or
+# missing = 0.0 (a value), with indicator = true for a column that says where they are, and
+# missing_words = ["NA", "."] for what else than an empty cell is one. Of levels: missing = "other",
+# or indicator = true.
+"""
+
+
+@click.command(epilog="Example: fedpower inspect north.csv --draft codebook.toml")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file)
+@click.option(
+    "--draft",
+    type=PATH,
+    metavar="FILE",
+    help="Write rules from names and types to this file, to be discussed.",
+)
+@click.option("--force", is_flag=True, help="Replace that file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def inspect(files: tuple[str, ...], *, draft: Path | None, force: bool, as_json: bool) -> None:
+    """Look at the columns of FILES: types, missing cells, levels, and what is to be doubted.
+
+    It is for your eyes: what it prints is read from rows, and nothing of it leaves this screen. A draft
+    has names and types only.
+    """
+    found = {name: look_at(open_source(Path(name))) for name in files}
+    if draft is not None:
+        with new_file(draft, force=force) as place:
+            place.write_text(_drafted(found), encoding="utf-8")
+    if as_json:
+        record: dict[str, Any] = {"draft": None if draft is None else str(draft)}
+        record["files"] = {name: [_facts(look) for look in looks] for name, looks in found.items()}
+        print_json(record)
+        return
+    for name, looks in found.items():
+        _print(name, looks)
+    click.echo("This was read from rows: it is for your eyes, and is kept nowhere.")
+    if draft is not None:
+        click.echo(
+            f"wrote {draft}: names and types only; fill it in with the others, then give it to "
+            "`fedpower fit`, `prepare` or `study init` with --codebook"
+        )
+
+
+def _drafted(found: dict[str, list[ColumnLook]]) -> str:
+    lines = [_HEAD + f"format = {as_toml(RULED_FORMAT)}", "", "[rules]"]
+    for column, (rule, hint) in draft_of(found.values()).items():
+        lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def _facts(look: ColumnLook) -> dict[str, Any]:
+    names = ("name", "type", "n_rows", "n_missing", "n_odd", "low", "high", "levels", "doubts")
+    return {name: plain(getattr(look, name)) for name in names}
+
+
+def _print(name: str, looks: list[ColumnLook]) -> None:
+    out = console()
+    rows = looks[0].n_rows if looks else 0
+    shown = table(
+        f"{name}: {rows} rows of {len(looks)} columns",
+        "column", "type", "missing", "values", "to think of", numbers=("missing",),
+    )  # fmt: skip
+    for look in looks:
+        missing = f"{look.n_missing}" if look.n_missing else ""
+        shown.add_row(look.name, look.type, missing, _values(look), "; ".join(look.doubts))
+    out.print(shown)
+
+
+def _values(look: ColumnLook) -> str:
+    """Return what a column's cells are, in short."""
+    if look.type == "number" and look.low is not None and look.high is not None:
+        return f"{number(look.low)} to {number(look.high)}"
+    if look.type == "nothing":
+        return ""
+    if look.levels is None:
+        return "many levels"
+    if look.type == "date":
+        return f"{len(look.levels)} different"
+    words = [word if len(word) <= _LONGEST else f"{word[:_LONGEST]}…" for word in look.levels]
+    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    many = "1 level" if len(words) == 1 else f"{len(words)} levels"
+    return f"{many}: {', '.join(words[:_SHOWN])}{more}"

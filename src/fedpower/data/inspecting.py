@@ -1,0 +1,262 @@
+"""What a table holds, for the eyes of whoever has it: types, missing cells, levels, columns to doubt.
+
+All of it is read from rows, so none of it may travel; names and types alone make a draft of rules.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpower.data.dask_source import DaskSource
+from fedpower.data.rules import Rule, read_cells, rules_of_source
+from fedpower.data.source import RowSource, Vector
+from fedpower.data.sql import QuerySource
+from fedpower.data.tables import TableReader, TableSource, arrow, plain
+from fedpower.errors import CellError, InputError
+
+Type = Literal["number", "yes/no", "date", "text", "nothing"]
+
+_ROWS = 2**16
+"""Rows looked at together; of a fit's tables the first so many are looked at before it begins."""
+
+_MOST_LEVELS = 1000
+"""More different cells than this are not told apart."""
+
+_MOST_REMEMBERED = 2**20
+"""So many cells of a column are held against each other at most."""
+
+_FEWEST = 20
+"""Rows below which different numbers, or the same ones, mean nothing."""
+
+_FEW = 10
+"""So many different whole numbers at most may be names of levels."""
+
+_IDS = frozenset(
+    ("id", "ids", "uid", "uuid", "guid", "pid", "pidnum", "ssn", "mrn", "nhs", "iban", "zip", "zipcode",
+     "postcode", "plz", "phone", "email", "patient", "patno", "subject", "identifier", "rowid")
+)  # fmt: skip
+_WHOSE = "patient|person|subject|client|user|customer|visit|record|row|case|sample|account|member"
+_OWN_ID = re.compile(rf"({_WHOSE})(id|no|nr|num|number)")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+_DATE = Rule(column="", kind="date", origin="1970-01-01")
+_YES_OR_NO = Rule(column="", kind="yes/no")
+_NUMBER = Rule(column="")
+
+
+def is_named_like_an_id(name: str) -> bool:
+    """Return whether a column's name says that it tells rows apart."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    return any(word in _IDS or _OWN_ID.fullmatch(word) for word in words)
+
+
+@dataclass(slots=True, kw_only=True)
+class ColumnLook:
+    """What one column holds.
+
+    Attributes
+    ----------
+    name, type
+        Its name, and what most of its cells are.
+    n_rows, n_missing, n_odd
+        How many cells, how many are missing, and how many are not of the type.
+    levels
+        How often each different cell occurs, most frequent first; None where there are too many.
+    low, high
+        The smallest and largest number; None without numbers.
+    doubts
+        What is to be thought of before it is a feature.
+    """
+
+    name: str
+    type: Type = "nothing"
+    n_rows: int = 0
+    n_missing: int = 0
+    n_odd: int = 0
+    levels: dict[str, int] | None = field(default_factory=dict)
+    low: float | None = None
+    high: float | None = None
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    def draft(self) -> tuple[dict[str, Any], str]:
+        """The rule that its name and type suggest, and what is to be filled in."""
+        if not self.name:
+            return {"kind": "drop"}, "it has no name"
+        if is_named_like_an_id(self.name):
+            return {"kind": "drop"}, "by its name an id; if it is a measurement, say its kind"
+        if self.type == "text":
+            return {"levels": []}, "fill in the words of the form"
+        if self.type == "date":
+            return {"kind": "date", "origin": "", "unit": "days"}, "fill in the day that is 0"
+        if self.type == "yes/no":
+            return {"kind": "yes/no"}, ""
+        return {"kind": "number"}, ""
+
+
+class _Looked:
+    """One column while it is read."""
+
+    def __init__(self, name: str) -> None:
+        self._look = ColumnLook(name=name)
+        self._counts = dict.fromkeys(("number", "yes/no", "date"), 0)
+        self._typed: Type | None = None
+        self._numbers: list[Vector] = []
+        self._remembered = 0
+
+    def add(self, cells: Any) -> None:
+        """Take note of some cells."""
+        cells, look = plain(cells), self._look
+        types = arrow().types
+        if types.is_boolean(cells.type):
+            self._typed = "yes/no"
+        elif types.is_temporal(cells.type):
+            self._typed = "date"
+        look.n_rows += len(cells)
+        for kind, rule in (("number", _NUMBER), ("yes/no", _YES_OR_NO), ("date", _DATE)):
+            values, problems = read_cells(rule, cells)
+            nothing = sum(int(each.places.sum()) for each in problems if each.got == "nothing")
+            wrong = sum(int(each.places.sum()) for each in problems if each.got != "nothing")
+            self._counts[kind] += len(cells) - nothing - wrong
+            if kind == "number":
+                look.n_missing += nothing
+                self._note(
+                    values[0][np.isfinite(values[0])] if self._typed is None else values[0][:0]
+                )
+        self._count_levels(cells)
+
+    def _note(self, numbers: Vector) -> None:
+        look = self._look
+        if numbers.size:
+            look.low = float(min(numbers.min(), look.low if look.low is not None else np.inf))
+            look.high = float(max(numbers.max(), look.high if look.high is not None else -np.inf))
+        if self._remembered < _MOST_REMEMBERED:
+            self._numbers.append(numbers)
+            self._remembered += numbers.size
+
+    def _count_levels(self, cells: Any) -> None:
+        levels = self._look.levels
+        if levels is None:
+            return
+        for entry in arrow("compute").value_counts(cells.drop_null()):
+            word = str(entry["values"].as_py()).strip()
+            if word:
+                levels[word] = levels.get(word, 0) + entry["counts"].as_py()
+            if len(levels) > _MOST_LEVELS:
+                self._look.levels = None
+                return
+
+    def look(self) -> ColumnLook:
+        """Return what was found."""
+        look, counts = self._look, self._counts
+        present = look.n_rows - look.n_missing
+        if present:
+            likely: Type = "number"
+            if 2 * counts["number"] < present:
+                likely = "date" if 2 * counts["date"] >= present else "text"
+                likely = "yes/no" if counts["yes/no"] == present else likely
+            look.type = self._typed or likely
+            right = present if look.type == "text" else counts.get(look.type, present)
+            look.n_odd = 0 if self._typed else present - right
+        if look.levels is not None:
+            look.levels = dict(sorted(look.levels.items(), key=lambda each: (-each[1], each[0])))
+        if look.type != "number":
+            look.low = look.high = None
+        numbers = np.concatenate(self._numbers) if self._numbers else np.zeros(0)
+        look.doubts = list(_doubts(look, numbers if look.type == "number" else numbers[:0]))
+        return look
+
+
+def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
+    """Yield what makes a column doubtful."""
+    if is_named_like_an_id(look.name):
+        yield "named like an id"
+    if look.type == "nothing":
+        yield "every cell is missing"
+        return
+    if look.type == "date":
+        yield "a date needs a rule: a public origin and unit"
+    if look.n_odd:
+        yield f"{look.n_odd} cells are no {'dates' if look.type == 'date' else 'numbers'}"
+    if look.levels is not None and len(look.levels) == 1 and look.n_rows > 1:
+        yield "constant"
+    if _all_different(numbers):
+        yield "all different whole numbers, as an id has"
+    elif look.type == "number" and _is_whole(numbers) and look.levels and (
+        1 < len(look.levels) <= _FEW
+    ):  # fmt: skip
+        yield "few different whole numbers: perhaps levels"
+
+
+def _is_whole(numbers: Vector) -> bool:
+    return bool(numbers.size >= _FEWEST and np.all(numbers == np.floor(numbers)))
+
+
+def _all_different(numbers: Vector) -> bool:
+    return _is_whole(numbers) and np.unique(numbers).size == numbers.size
+
+
+def look_at(source: RowSource) -> list[ColumnLook]:
+    """Return what every column of a table holds, from all of its rows."""
+    if not isinstance(source, TableSource):
+        raise InputError(
+            f"{source.name} must be a table with named columns to be inspected, got rows without them; "
+            "give a CSV, Parquet or Feather file, or a query"
+        )
+    reader: TableReader = source.reader
+    looked = [_Looked(name) for name in source.columns]
+    for batch in reader.batches((), _ROWS, labels=source.columns):
+        for place, each in enumerate(looked):
+            each.add(batch.column(place))
+    return [each.look() for each in looked]
+
+
+def doubtful(source: RowSource) -> list[tuple[str, str]]:
+    """Return columns of a fit that may be no measurements, and why; from the first rows, for its owner.
+
+    Columns of which people said a range are taken to be what they said.
+    """
+    if source.sparse or isinstance(source, DaskSource | QuerySource):
+        return []
+    rules = rules_of_source(source)
+    known = None
+    if rules is not None:
+        known = {rule.column for rule in rules.rules if rule.kind == "number" and not rule.range}
+    try:
+        rows = np.asarray(next(iter(source.blocks(_ROWS))))
+    except CellError:  # the fit will tell
+        return []
+    names: Sequence[str] = source.columns or [f"{place + 1}" for place in range(rows.shape[1])]
+    found = []
+    for name, cells in zip(names, rows.T, strict=True):
+        if known is not None and name not in known:
+            continue
+        why = []
+        if source.columns is not None and is_named_like_an_id(name):
+            why.append("is named like an id")
+        if cells.size >= _FEWEST and cells.min() == cells.max():
+            why.append("is constant")
+        if _all_different(cells):
+            why.append("has whole numbers that are all different, as an id has")
+        if why:
+            found.append((name, " and ".join(why)))
+    return found
+
+
+def draft_of(tables: Iterable[Sequence[ColumnLook]]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Return the rules that names and types suggest, by column; of two types the text is taken."""
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for looks in tables:
+        for look in looks:
+            rule, hint = look.draft
+            if look.name in found and found[look.name][0] != rule:
+                if look.type == "nothing":
+                    continue
+                worded = "levels" in rule or "levels" in found[look.name][0]
+                rule = {"levels": []} if worded else rule
+                hint = "fill in the words of the form: tables differ in its type"
+            found[look.name] = (rule, hint)
+    return found

@@ -1,0 +1,352 @@
+"""Rules turn cells into numbers: alike in every kind of table, no row dropped, no cell told."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
+from fedpower.data import open_source
+from fedpower.data.problems import every_problem
+from fedpower.data.rules import LEVEL, Rule, match_tables, read_cells, ruled, table_rules
+from fedpower.errors import CellError, InputError
+from problems import Array
+
+RULES: dict[str, Any] = {
+    "pid": "drop",
+    "age": {"kind": "number", "range": [0, 120], "missing": "offset", "indicator": True},
+    "sex": ["F", "M"],
+    "stage": {"ordered": ["low", "mid", "high"], "missing": "mid", "missing_words": ["?"]},
+    "smoker": {"kind": "yes/no", "missing": 0.5},
+    "seen": {"kind": "date", "origin": "2000-01-01", "unit": "days"},
+    "cd4": {"kind": "number", "missing": 350, "missing_words": ["."]},
+}
+FEATURES = (
+    *("age", "age missing", "sex=F", "sex=M", "sex=other"),
+    *("stage", "smoker", "seen", "cd4"),
+)
+WORDS: dict[str, list[str]] = {
+    "pid": ["7", "8", "9", "10"],
+    "age": ["50", "", "130", "20.5"],
+    "sex": ["F", "M", "X", " F "],
+    "stage": ["low", "?", "high", ""],
+    "smoker": ["yes", "FALSE", "", "1"],
+    "seen": ["2000-01-02", "1999-12-31", "2000-01-01T12:00", "2000-02-01 00:00:00"],
+    "cd4": ["400", ".", "1e2", "NA"],
+}
+WANTED = np.array(
+    [
+        [50.0, 0, LEVEL, 0, 0, 0, 1, 1, 400],
+        [60.0, 1, 0, LEVEL, 0, 1, 0, -1, 350],
+        [120.0, 0, 0, 0, LEVEL, 2, 0.5, 0.5, 100],
+        [20.5, 0, LEVEL, 0, 0, 1, 1, 31, 350],
+    ]
+)
+
+
+def rules(content: dict[str, Any] = RULES) -> Any:
+    return table_rules(content, "the test")
+
+
+def rows_of(data: Any, content: dict[str, Any] = RULES, block: int = 3) -> Array:
+    source = ruled(open_source(data), rules(content))
+    return np.vstack([np.asarray(each) for each in source.blocks(block)])
+
+
+def text_file(folder: Path, cells: dict[str, list[str]] = WORDS) -> Path:
+    path = folder / "table.csv"
+    pa.csv.write_csv(pa.table(cells), path)
+    return path
+
+
+def typed_table() -> pa.Table:
+    """The same table as a database would hold it."""
+    day = dt.date(2000, 1, 1)
+    return pa.table(
+        {
+            "pid": [7, 8, 9, 10],
+            "age": pa.array([50, None, 130, 20.5], pa.float32()),
+            "sex": pa.array(["F", "M", "X", "F"]).dictionary_encode(),
+            "stage": pa.array(["low", None, "high", None], pa.large_string()),
+            "smoker": pa.array([True, False, None, True]),
+            "seen": pa.array(
+                [dt.datetime.combine(day, dt.time(h)) + dt.timedelta(days=d)
+                 for d, h in ((1, 0), (-1, 0), (0, 12), (31, 0))],
+                pa.timestamp("ms", "UTC"),
+            ),
+            "cd4": pa.array([400.0, float("nan"), 100, None]),
+        }
+    )  # fmt: skip
+
+
+def test_cells_of_text_become_what_the_rules_say(tmp_path: Path):
+    source = ruled(open_source(text_file(tmp_path)), rules())
+    assert source.columns == FEATURES
+    np.testing.assert_array_equal(rows_of(text_file(tmp_path)), WANTED)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather", "arrow table", "data frame"])
+def test_every_kind_of_table_gives_the_same_numbers(tmp_path: Path, kind: str):
+    table: Any = typed_table()
+    if kind == "parquet":
+        pa.parquet.write_table(table, tmp_path / "t.parquet")
+        table = tmp_path / "t.parquet"
+    elif kind == "feather":
+        pa.feather.write_feather(table, tmp_path / "t.feather")
+        table = tmp_path / "t.feather"
+    elif kind == "data frame":
+        table = table.to_pandas()
+    np.testing.assert_array_equal(rows_of(table), WANTED)
+
+
+def test_the_size_of_blocks_changes_nothing(tmp_path: Path):
+    path = text_file(tmp_path)
+    for size in (1, 2, 100):
+        np.testing.assert_array_equal(rows_of(path, block=size), WANTED)
+
+
+def test_features_are_selected_and_labelled_like_any_columns(tmp_path: Path):
+    source = ruled(open_source(text_file(tmp_path)), rules())
+    some = source.select(("seen", "sex=M"), extra="drop")
+    np.testing.assert_array_equal(
+        np.vstack([np.asarray(each) for each in some.blocks(3)]), WANTED[:, [7, 3]]
+    )
+    labels = [cell for cells, _ in source.labelled("pid", 3) for cell in cells.to_pylist()]
+    assert labels == WORDS["pid"]
+
+
+def test_numbers_that_name_levels_are_the_same_however_they_are_written():
+    rule = Rule(column="arm", kind="levels", levels=("0", "1"))
+    for cells in (["0", "1", "2"], ["0.0", "1.", "2.0"], [0, 1, 2], [0.0, 1.0, 2.0]):
+        values, problems = read_cells(rule, pa.array(cells))
+        np.testing.assert_array_equal(np.array(values), LEVEL * np.eye(3))
+        assert not problems
+    assert table_rules({"arm": [0, 1.0]}, "").rules[0].levels == ("0", "1")
+
+
+def test_a_missing_level_is_other_or_a_level_of_its_own():
+    cells = pa.array(["F", None, ""])
+    other = table_rules({"sex": {"levels": ["F"], "missing": "other"}}, "").rules[0]
+    np.testing.assert_array_equal(np.array(read_cells(other, cells)[0])[1], [0, LEVEL, LEVEL])
+    own = table_rules({"sex": {"levels": ["F"], "indicator": True}}, "").rules[0]
+    assert own.features == ("sex=F", "sex=other", "sex missing")
+    np.testing.assert_array_equal(np.array(read_cells(own, cells)[0])[2], [0, LEVEL, LEVEL])
+
+
+def test_a_day_that_is_none_is_refused_and_a_format_is_kept_to():
+    rule = Rule(column="d", kind="date", origin="2000-01-01")
+    (problem,) = read_cells(rule, pa.array(["2001-02-30", "2000-01-01", "soon"]))[1]
+    assert problem.places.tolist() == [True, False, True]
+    german = Rule(column="d", kind="date", origin="2000-01-01", format="%d.%m.%Y")
+    values, (problem,) = read_cells(german, pa.array(["2.1.2000", "03.01.2000", "30.2.2000"]))
+    assert values[0][:2].tolist() == [1, 2]
+    assert problem.places.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("unit", "count"),
+    [("seconds", 365.25 * 86400), ("hours", 365.25 * 24), ("weeks", 365.25 / 7), ("years", 1.0)],
+)
+def test_dates_are_counted_in_the_unit_of_their_rule(unit: str, count: float):
+    rule = Rule(column="d", kind="date", origin="2000-01-01", unit=unit)
+    values, _ = read_cells(rule, pa.array(["2000-12-31 06:00"]))
+    assert values[0][0] == pytest.approx(count)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_numbers_written_as_text_read_back_as_they_are(numbers: list[float]):
+    values, problems = read_cells(Rule(column="x"), pa.array([repr(each) for each in numbers]))
+    assert not problems
+    np.testing.assert_array_equal(values[0], numbers)
+
+
+def clinic(n_rows: int, seed: int = 0) -> pd.DataFrame:
+    """Rows with a category of unequal shares and cells missing, and the same with numbers alone."""
+    rng = np.random.default_rng(seed)
+    female = rng.random(n_rows) < 0.3
+    age = 50 + 10 * rng.standard_normal(n_rows) + 8 * female
+    weight = 75 + 9 * rng.standard_normal(n_rows) - 12 * female + (age - 50) / 2
+    frame = pd.DataFrame({"sex": np.where(female, "F", "M"), "age": age, "weight": weight})
+    frame.loc[rng.random(n_rows) < 0.1, "age"] = np.nan
+    return frame
+
+
+CLINIC = {"sex": ["F", "M"], "age": {"kind": "number", "range": [0, 120], "missing": 50.0}}
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_category_of_two_levels_weighs_as_a_column_of_zero_and_one(standardize: bool):
+    frame = clinic(500)
+    book = CodeBook(rules=rules(CLINIC))
+    known = {"epsilon": float("inf"), "standardize": standardize}
+    ruled_fit = FedPCA(3, codebook=book, **known).fit(frame)
+    coded = frame.assign(sex=frame["sex"].eq("F") * 1.0).fillna({"age": 50.0})
+    plain_fit = FedPCA(3, **known).fit(coded)
+    np.testing.assert_allclose(
+        ruled_fit.explained_variance_, plain_fit.explained_variance_, rtol=1e-10
+    )
+    np.testing.assert_allclose(
+        np.abs(ruled_fit.transform(frame)), np.abs(plain_fit.transform(coded)), atol=1e-8
+    )
+
+
+def test_a_standardised_category_has_the_variance_of_one_number_whatever_its_levels():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.choice(list("abcde"), 400, p=[0.5, 0.3, 0.15, 0.04, 0.01])})
+    frame["x"] = rng.standard_normal(400)
+    book = CodeBook(rules=rules({"a": list("abcdefg")}))
+    fit = FedPCA(epsilon=float("inf"), standardize=True, codebook=book, center=True).fit(frame)
+    assert fit.explained_variance_.sum() == pytest.approx(2 * 400 / 399)
+
+
+def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tmp_path: Path):
+    silos = [clinic(1500, seed) for seed in (1, 2)]
+    told = {
+        "sex": ["F", "M"],
+        "age": CLINIC["age"],
+        "weight": {"kind": "number", "range": [0, 200]},
+    }
+    model = FedPCA(2, epsilon=4.0, codebook=CodeBook(rules=rules(told))).fit_silos(silos)
+    assert model.study_.n_open == 0
+    assert model.study_.groups == ((0, 1, 2),)
+    book = model.codebook_
+    assert book is not None
+    assert len(set(book.scale[:3])) == 1
+    model.save(tmp_path / "result")
+    again = read_result(tmp_path / "result")
+    assert again.study == model.study_
+    np.testing.assert_array_equal(again.transform(silos[0]), model.transform(silos[0]))
+    kept = read_code_book(tmp_path / "result" / "codebook.toml")
+    assert kept.rules is not None
+    assert kept.rules.features == book.columns
+    reused = FedPCA(2, epsilon=4.0, codebook=kept).fit_silos(silos)
+    np.testing.assert_array_equal(reused.result_.center, book.offset)
+
+
+def test_rules_change_the_study_and_no_rules_leave_its_hash_alone():
+    frame = clinic(60)[["age", "weight"]].fillna(50.0)
+    plain = FedPCA(1, epsilon=1.0, row_norm=9.0).fit_silos([frame])
+    some = {
+        name: FedPCA(1, epsilon=1.0, row_norm=9.0, codebook=CodeBook(rules=rules(said)))
+        .fit_silos([frame])
+        .study_
+        for name, said in {
+            "rule": {"age": "number"},
+            "fill": {"age": {"kind": "number", "missing": 1}},
+            "other fill": {"age": {"kind": "number", "missing": 2}},
+        }.items()
+    }
+    hashes = {plain.study_.digest, *(each.digest for each in some.values())}
+    assert len(hashes) == 4
+    assert len({plain.study_.ledger_name, *(each.ledger_name for each in some.values())}) == 4
+    assert plain.study_.rules == ""
+
+
+def test_missing_cells_count_for_the_offset_once_there_is_one():
+    book = CodeBook(
+        rules=rules({"age": {"kind": "number", "range": [0, 100], "missing": "offset"}})
+    )
+    assert book.table_rules is not None
+    assert book.table_rules.with_fills().rules[0].fill == 50.0
+    full = CodeBook(
+        columns=("age",), offset=np.array([37.0]), scale=np.ones(1), low=np.zeros(1),
+        high=np.array([100.0]), found=("given",), rules=book.rules,
+    )  # fmt: skip
+    assert full.table_rules is not None
+    assert full.table_rules.rules[0].fill == 37.0
+
+
+def test_a_code_book_with_rules_reads_back_as_it_was_written(tmp_path: Path):
+    odd = {'a "b" = c': {"kind": "number", "range": [-1.5, 2]}, "": "drop", **RULES}
+    draft = CodeBook(rules=rules(odd))
+    write_code_book(draft, tmp_path / "draft.toml")
+    again = read_code_book(tmp_path / "draft.toml")
+    assert again.is_draft
+    assert again.rules == draft.rules
+
+
+def test_columns_are_dropped_where_they_are_and_matched_by_their_own_names(tmp_path: Path):
+    one, other = clinic(9).assign(pid=1), clinic(9, 1)[["weight", "age", "sex"]]
+    opened = {"one": open_source(one), "other": open_source(other)}
+    columns, sources = match_tables(opened, rules({"pid": "drop", **CLINIC}))
+    assert columns == ("sex=F", "sex=M", "sex=other", "age", "weight")
+    assert sources["other"].columns == columns
+    with pytest.raises(InputError, match="got a source without 'weight', 'sex'"):
+        match_tables({"a": opened["other"], "b": open_source(other[["age"]])}, rules(CLINIC))
+    with pytest.raises(InputError, match="got one for 'height', which none has"):
+        match_tables(opened, rules({"height": "number"}))
+
+
+NOBODY = "Zaphod"
+
+
+def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
+    bad = clinic(40).assign(when="2020-01-01", stage=NOBODY)
+    worse = clinic(40, 1).assign(when="2020-01-01", stage="low")
+    worse.loc[5, "stage"] = NOBODY
+    said = {"sex": ["F", "M"], "stage": {"ordered": ["low", "high"]}}
+    model = FedPCA(1, epsilon=1.0, codebook=CodeBook(rules=rules(said)))
+    with pytest.raises(CellError) as caught:
+        model.fit_silos({"bad": bad, "worse": worse})
+    first, *lines = str(caught.value).splitlines()
+    assert "got 6 problems in 2 tables" in first
+    assert [line for line in lines if not line.startswith("  ")] == ["silo 'bad':", "silo 'worse':"]
+    told = "\n".join(lines)
+    assert "column 'age' must have a rule for its missing cells" in told
+    assert (
+        "column 'stage' must hold its ordered levels and nothing else, got other words at row 6"
+        in (told)
+    )
+    assert 'kind = "date" and a public origin and unit' in told
+    assert NOBODY not in str(caught.value)
+
+
+def test_a_single_problem_keeps_its_sentence_and_a_clean_table_is_read_once():
+
+    frame = clinic(30)
+    source = ruled(open_source(frame), rules({"sex": ["F", "M"]}))
+    with (
+        pytest.raises(CellError, match=r"^column 'age' of the data frame must have a rule"),
+        every_problem([source]),
+    ):
+        list(source.blocks(10))
+
+
+def test_nothing_is_charged_for_tables_that_are_refused(tmp_path: Path):
+    from fedpower.privacy import Ledger
+
+    Ledger.create(tmp_path / "a.ledger", epsilon=2.0, delta=1e-6).close()
+    model = FedPCA(1, epsilon=1.0, delta=1e-6, codebook=CodeBook(rules=rules({"sex": ["F"]})))
+    with pytest.raises(CellError):
+        model.fit_silos({"a": clinic(50)}, ledgers={"a": tmp_path / "a.ledger"})
+    with Ledger.open(tmp_path / "a.ledger") as ledger:
+        assert ledger.statement()["spent"]["epsilon"] == 0
+
+
+def test_a_table_of_features_and_a_raw_one_have_the_same_scores(tmp_path: Path):
+    frame = clinic(80)
+    model = FedPCA(2, epsilon=float("inf"), codebook=CodeBook(rules=rules(CLINIC))).fit(frame)
+    made = np.vstack(list(ruled(open_source(frame), rules(CLINIC)).blocks(100)))
+    features = pd.DataFrame(made, columns=model.feature_names_in_)
+    np.testing.assert_allclose(model.transform(features), model.transform(frame), atol=1e-12)
+    with pytest.raises(InputError, match="none named 'sex'"):
+        model.transform(frame[["age", "weight"]])
+
+
+def test_secure_and_plain_fits_and_other_solvers_see_features_alone():
+    silos = [clinic(400, seed) for seed in (1, 2, 3)]
+    book = CodeBook(rules=rules(CLINIC))
+    secure = FedPCA(1, epsilon=8.0, aggregation="secure", codebook=book).fit_silos(silos)
+    assert secure.study_.groups == ((0, 1, 2),)
+    krylov = FedPCA(2, epsilon=float("inf"), solver="krylov", codebook=book).fit_silos(silos)
+    moment = FedPCA(2, epsilon=float("inf"), solver="moment", codebook=book).fit_silos(silos)
+    np.testing.assert_allclose(krylov.explained_variance_, moment.explained_variance_, rtol=1e-8)
