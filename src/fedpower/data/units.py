@@ -47,9 +47,6 @@ PARTS = 2**16
 TALLY_PARTS = 2**12
 """T: weights are whole numbers of 1/T where rows are counted."""
 
-MOST_ROWS = 64
-"""On average a person may have so many rows where products are summed in float64 and noised."""
-
 _ID_ROWS = 2**16
 """Ids that are looked at together."""
 

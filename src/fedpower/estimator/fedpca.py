@@ -22,6 +22,7 @@ from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
 from fedpower.data.local import LocalMoment
 from fedpower.data.survey import Survey
+from fedpower.data.units import with_ids
 from fedpower.engines.embedded import (
     LedgerPaths,
     OnRows,
@@ -91,6 +92,18 @@ FITTED = (
 """What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
 
+def _with_units(X: Any, units: Any, column: str | None) -> tuple[Any, Any]:
+    """Return rows without the column that says whose each is, and what it says; None without one."""
+    if column is None or units is not None:
+        return X, units
+    if column in getattr(X, "columns", ()) and hasattr(X, "iloc"):
+        return X.drop(columns=[column]), X[column]
+    raise InputError(
+        f"X must be a data frame with the column '{column}' that says whose each row is, got none; give "
+        "one, or the ids as units=…, or the table to fit_silos"
+    )
+
+
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal components of rows that silos hold and do not pool.
 
@@ -146,6 +159,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     standardize : bool, default=None
         Whether columns are brought to variance 1, from the released moment: correlations instead of
         covariances. None does so where columns were prepared, or a code book is given.
+    unit : str, default=None
+        Column of the silos' tables that says whose each row is. A person is then what is protected, with
+        all her rows of a silo: together they weigh as much as one, so that privacy costs no more than
+        where everybody has one row. The column is no feature and never leaves a silo; persons are
+        counted in place of rows (``n_samples_``). See docs/how-to/persons.md.
+    rows_per_unit : int, default=1
+        C: up to so many rows of a person count in full, at C times the noise; how many rows count is then
+        public.
     one_shot_start : bool, default=None
         Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
         the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
@@ -261,6 +282,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
         standardize: bool | None = None,
+        unit: str | None = None,
+        rows_per_unit: int = 1,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
@@ -296,6 +319,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.codebook = codebook
         self.ranges = ranges
         self.standardize = standardize
+        self.unit = unit
+        self.rows_per_unit = rows_per_unit
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule
@@ -315,7 +340,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.device = device
 
-    def fit(self, X: ArrayLike, y: object = None, *, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: object = None,
+        *,
+        groups: ArrayLike | None = None,
+        units: ArrayLike | None = None,
+    ) -> Self:
         """Fit to rows in memory; ``groups`` says which silo each row belongs to (one silo without).
 
         Parameters
@@ -326,6 +358,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Here for scikit-learn's sake.
         groups : array-like of shape (n_samples,), default=None
             Silo labels.
+        units : array-like of shape (n_samples,), default=None
+            Whose each row is, where a person is the unit of privacy; the column ``unit`` of a data frame
+            unless given.
 
         Returns
         -------
@@ -334,6 +369,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
+        X, units = _with_units(X, units, self.unit)
         rows = validate_data(
             self,
             X,
@@ -344,10 +380,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         names = self._columns()
         if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
             require_exact(rows, name="X", columns=names, rows=0)
+        labels = np.full(rows.shape[0], "silo-1") if groups is None else np.asarray(groups)
         if groups is None:
             parts = {"silo-1": rows}
         else:
-            labels = np.asarray(groups)
             if labels.shape != (rows.shape[0],):
                 raise InputError(
                     f"groups must have one label per row, got shape {labels.shape} for "
@@ -355,6 +391,18 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 )
             parts = {str(label): rows[labels == label] for label in np.unique(labels)}
         sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
+        if units is not None:
+            if np.shape(units) != labels.shape:
+                raise InputError(
+                    f"units must have one id per row, got shape {np.shape(units)} for {rows.shape[0]} "
+                    "rows; give the person of each row"
+                )
+            ids, most = np.asarray(units), parameters.rows_per_unit
+            sources = {
+                name: with_ids(source, ids[labels.astype(str) == name], most)
+                for name, source in sources.items()
+            }
+            parameters = replace(parameters, unit=parameters.unit or "units")
         return self._fit(parameters, sources, names)
 
     def fit_silos(
@@ -409,7 +457,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
-        sources = named_sources(silos)
+        sources = named_sources(silos, parameters.unit, parameters.rows_per_unit)
         columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
         sources = dict(zip(sources, matched, strict=True))
         self.n_features_in_ = next(iter(sources.values())).n_features
@@ -471,7 +519,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                     "settings of other solvers"
                 )
             )
-        sources = named_sources(silos)
+        sources = named_sources(silos, parameters.unit, parameters.rows_per_unit)
         columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
         sources = dict(zip(sources, matched, strict=True))
         preflight(
@@ -640,7 +688,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             # A code book's bound is where clipping and noise balance: no cause for a warning.
             if treatment.row_norm is not None and (self.codebook is None or on_clipped is not None):
                 tell = warn_of_clipping if on_clipped is None else on_clipped
-                tell({name: (moment.n_clipped, moment.n_rows) for name, moment in moments.items()})
+                tell({name: (moment.n_clipped, moment.n_read) for name, moment in moments.items()})
         study, settings, choice = build_study(
             parameters,
             n_rows=sum(moment.n_rows for moment in moments.values()),

@@ -185,7 +185,7 @@ def integers_of(
         Whether Σ z is wanted.
     """
     sums = moment.sums()
-    if sums.lattice.side != noise.side or sums.n_rows != n_rows:
+    if (sums.lattice.side, sums.parts, sums.n_rows) != (noise.side, noise.parts, n_rows):
         raise InputError(
             f"noise must be made for the rows that were summed, got {n_rows} rows of side {noise.side} "
             f"for {sums.n_rows} of side {sums.lattice.side}; start the silo again"
