@@ -27,6 +27,7 @@ from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import PRIVATE_STEPS, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
+from fedpower.privacy.statement import counted_as
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import KNOWN, write_files
 from fedpower.report.page.markup import human_bytes
@@ -62,6 +63,7 @@ _HERE = (
     parameter("n_components"),
     parameter("epsilon"),
     parameter("row_norm"),
+    parameter("unit"),
     option("--codebook", group="main", type=PATH, metavar="FILE",
            help="Code book from `fedpower prepare`: offsets, scales, ranges and bound."),
     option("--center-file", group="main", type=PATH, metavar="FILE",
@@ -86,7 +88,7 @@ _fit_options = declared(
         _BOTH[0],
         *_HERE,
         *_BOTH[1:],
-        *(parameter(name) for name in _PASSED_ON if name not in ("epsilon", "row_norm")),
+        *(parameter(name) for name in _PASSED_ON if name not in ("epsilon", "row_norm", "unit")),
     )
 )
 """Declares all of them on a command."""
@@ -99,6 +101,8 @@ prepare_options = declared(
                show_default=True, help="The code book."),
         option("--force", group="main", is_flag=True, help="Replace that file."),
         *_BOTH[1:],
+        parameter("unit"),
+        parameter("rows_per_unit"),
         parameter("delta"),
         parameter("extra_columns"),
     )
@@ -223,7 +227,7 @@ def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     parameters["center"] = options["center"]
     files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
-        columns = agreed_columns(silos, options["extra_columns"] or "refuse")
+        columns = agreed_columns(silos, options["extra_columns"] or "refuse", options["unit"])
         for name, path in files.items():
             if path is not None:
                 parameters[name] = read_vector(path, columns)
@@ -291,9 +295,12 @@ def _print(result: Result, output: Path) -> None:
     print_findings(result, explained=0.0 if shares is None else float(np.nansum(shares)))
     out = console()
     record, solver, promise = result.run, result.solver, result.privacy
-    sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
+    things = f"{counted_as(record['parameters'])}s"
+    sizes = ", ".join(
+        f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"]
+    )
     lines = (
-        f"Silos: {sizes}; {result.n_samples} rows of {_columns(result)} in all.",
+        f"Silos: {sizes}; {result.n_samples} {things} of {_columns(result)} in all.",
         f"Solver: {solver.solver}, because {in_options(solver.reason)}.",
         f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
         f"{human_bytes(record['bytes_down'])} down.",

@@ -15,12 +15,15 @@ from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
-from fedpower.data import match_columns, open_source
+from fedpower.data import match_columns
+from fedpower.data.units import UnitRows
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap
+from fedpower.estimator.silos import named_sources
 from fedpower.estimator.spectrum import spectrum_of_result
 from fedpower.privacy.ledger import Ledger, rounded_down
+from fedpower.privacy.statement import counted_as
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.folder import read_result
 from fedpower.report.page.markup import human_bytes
@@ -42,6 +45,8 @@ _PLANNED = (
     "row_norm",
     "normalize",
     "codebook",
+    "unit",
+    "rows_per_unit",
 )
 """Parameters of a fit that change what a plan says."""
 
@@ -66,6 +71,8 @@ _PLANNED = (
 @option("--drop", group="rows", multiple=True, metavar="NAME",
         help="Leave out a column; repeatable.")  # fmt: skip
 @parameter("extra_columns")
+@parameter("unit")
+@parameter("rows_per_unit")
 @option("--center/--no-center", group="rows", default=True, help="Centre on the pooled mean.")
 @parameter("aggregation")
 @parameter("colluders")
@@ -118,7 +125,7 @@ def plan_command(**options: Any) -> None:
         record["epsilon"] = made.epsilon if math.isfinite(made.epsilon) else "inf"
         print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
     else:
-        _print(made, sizes, n_features, left, options["n_components"])
+        _print(made, sizes, n_features, left, options["n_components"], thing=counted_as(options))
 
 
 def _earlier(words: str | None) -> Result | None:
@@ -140,13 +147,15 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
             columns=options["columns"],
             drop=options["drop"],
         )
-        opened = {name: open_source(silo) for name, silo in silos.items()}
+        opened = named_sources(silos, options["unit"], options["rows_per_unit"] or 1)
         _, matched = match_columns(
             list(opened.values()), extra=options["extra_columns"] or "refuse"
         )
         with bar_of("rows") as advance:
             sizes = {
-                name: source.n_rows
+                name: source.n_units
+                if isinstance(source, UnitRows)
+                else source.n_rows
                 or sum(int(block.shape[0]) for block in counted(source.blocks(65536), advance))
                 for name, source in zip(opened, matched, strict=True)
             }
@@ -236,6 +245,8 @@ def _print(
     n_features: int,
     left: dict[str, dict[str, Any]],
     asked: int | float | str,
+    *,
+    thing: str,
 ) -> None:
     out = console()
     promise = (
@@ -244,7 +255,7 @@ def _print(
         else "NOT PRIVATE (epsilon = inf)"
     )
     silos = f"{len(sizes)} silo{'s' if len(sizes) > 1 else ''}"
-    rows = f"{sum(sizes.values()):,} rows of {n_features} columns"
+    rows = f"{sum(sizes.values()):,} {thing}s of {n_features} columns"
     out.print(f"{silos}, {rows}; {promise}.", soft_wrap=True)
     numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
     shown = table(None, "", "solver", "noise mode", "sum", *numbers, numbers=numbers)

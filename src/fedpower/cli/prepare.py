@@ -30,7 +30,8 @@ def prepare(**options: Any) -> None:
     """
     silos = open_silos(options["files"], columns=options["columns"], drop=options["drop"])
     ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
-    given = {name: options[name] for name in ("delta", "ranges", "extra_columns") if options[name]}
+    names = ("delta", "ranges", "extra_columns", "unit", "rows_per_unit")
+    given = {name: options[name] for name in names if options[name]}
     model = FedPCA(1, epsilon=options["epsilon"], **given)
     with new_file(options["output"], force=options["force"]) as place:
         with progress_of_fit(silos, None) as show:

@@ -12,6 +12,7 @@ from fedpower.cli.console import note
 from fedpower.data import RowSource, match_columns, open_source, split_by_group
 from fedpower.data.source import Extra
 from fedpower.errors import InputError
+from fedpower.estimator.silos import named_sources
 
 Silos = dict[str, Path | RowSource]
 
@@ -94,9 +95,11 @@ def find_ledgers(
     return ledgers
 
 
-def agreed_columns(silos: Mapping[str, Path | RowSource], extra: Extra) -> tuple[str, ...] | None:
+def agreed_columns(
+    silos: Mapping[str, Path | RowSource], extra: Extra, unit: str | None = None
+) -> tuple[str, ...] | None:
     """Return the columns a fit of these silos has, in order; None where they have no names."""
-    return match_columns([open_source(silo) for silo in silos.values()], extra=extra)[0]
+    return match_columns(list(named_sources(dict(silos), unit).values()), extra=extra)[0]
 
 
 def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from fedpower.cli.silos import read_vector
 from fedpower.cli.values import named_keys, names, ranges, rank
 from fedpower.data import match_columns, open_source
 from fedpower.data.codebook import ranges_of
+from fedpower.data.units import by_unit
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 from fedpower.protocol.private_study import worst_epsilon
@@ -51,6 +52,16 @@ def study() -> None:
     "--scale-file", type=PATH, metavar="FILE", help="Public divisors: lines of name,value."
 )
 @click.option("--row-norm", type=float, help="Public bound on a row's norm.")
+@click.option(
+    "--unit",
+    metavar="COLUMN",
+    help="Column that says whose each row is: a person is protected with all rows of a silo.",
+)
+@click.option(
+    "--rows-per-unit",
+    type=int,
+    help="Count so many rows of a person in full, at as many times the noise.",
+)
 @click.option(
     "--codebook", type=PATH, metavar="FILE", help="Code book from `fedpower prepare` instead."
 )
@@ -125,7 +136,10 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
             "the columns must be given once, got --columns and --columns-of both or neither; give one"
         )
     if columns is None:
-        columns, _ = match_columns([open_source(options["columns_of"])])
+        found = open_source(options["columns_of"])
+        if options["unit"] is not None:
+            found = by_unit(found, options["unit"])
+        columns, _ = match_columns([found])
         if columns is None:
             raise InputError(
                 f"{options['columns_of']} must have column names, got none; list them with --columns"
@@ -135,7 +149,10 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         for name, path in (("offset", options["center_file"]), ("scale", options["scale_file"]))
         if path is not None
     }
-    rows = {"row_norm": options["row_norm"], "normalize": options["normalize"] or None}
+    rows: dict[str, Any] = {
+        "row_norm": options["row_norm"],
+        "normalize": options["normalize"] or None,
+    }
     if options["codebook"] is not None:
         if given or options["ranges"] or any(rows.values()):
             raise InputError(
@@ -150,6 +167,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
     elif options["ranges"]:
         known = ranges_of(options["ranges"], tuple(columns), len(columns))
         given["ranges"] = [[] if each is None else list(each) for each in known]
+    rows |= {name: options[name] for name in ("unit", "rows_per_unit")}
     rounds = {name: options[name] for name in ("min_silos", "deadline", "grace")}
     privacy: dict[str, Any] = {"epsilon": options["epsilon"], "delta": options["delta"]}
     if options["epsilon"] == float("inf"):
@@ -191,6 +209,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "row_norm": given.row_norm,
         "normalize": bool(given.normalize),
         "center": given.centers,
+        **({"unit": terms.unit, "rows_per_unit": terms.rows_per_unit} if terms.unit else {}),
         "offset": plain(given.public_offset),
         "ranges": plain(given.ranges),
         "prepared_privately": bool(terms.preparation),

@@ -371,6 +371,7 @@ class BlockSums:
         recheck: Callable[[], None],
         into: ExactSum,
         crew: _Crew | None = None,
+        *,
         unit: UnitRows | None = None,
     ) -> None:
         self._unit = unit
@@ -519,7 +520,7 @@ def exact_moment(
             workers = min(workers, -(-source.n_rows // size))
         _share_out(
             blocks,
-            lambda: BlockSums(treatment, source.n_features, recheck, total, crew, unit),
+            lambda: BlockSums(treatment, source.n_features, recheck, total, crew, unit=unit),
             workers=workers,
         )
     if unit is not None:

@@ -172,7 +172,11 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     bound = None if rule is None else rule.row_norm
     rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
     path = folder / f"{name}.csv"
-    quoted = [column.replace('"', '""') for column in study.columns]
+    names = list(study.columns)
+    if study.parameters.unit is not None:  # two rows a person
+        names.append(study.parameters.unit)
+        rows = np.column_stack([rows, np.arange(MADE_UP_ROWS) // 2])
+    quoted = [column.replace('"', '""') for column in names]
     header = ",".join(f'"{column}"' for column in quoted)
     np.savetxt(path, rows, delimiter=",", header=header, comments="", encoding="utf-8")
     return path

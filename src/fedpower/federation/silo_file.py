@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowSource, open_query, open_source
+from fedpower.data.units import by_unit
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
 from fedpower.privacy.data_version import (
@@ -132,12 +133,15 @@ class SiloFile:
             found: Any = open_query(asked, name=name, folder=self.path.parent)
         else:
             found = self.path.parent / self.data["path"]
-        return open_source(
-            found,
-            name=name,
-            columns=study.columns,
-            drop=tuple(self.data.get("drop", ())),
-            extra=self.data.get("extra_columns", "refuse"),
+        drop = tuple(self.data.get("drop", ()))
+        extra = self.data.get("extra_columns", "refuse")
+        unit, most = study.parameters.unit, study.parameters.rows_per_unit
+        if unit is None:
+            return open_source(found, name=name, columns=study.columns, drop=drop, extra=extra)
+        # The column of ids is read beside the study's, and is none of them.
+        drop = tuple(column for column in drop if column != unit)
+        return by_unit(open_source(found, name=name, drop=drop), unit, most).select(
+            study.columns, extra=extra
         )
 
     def data_version(self, study: StudyFile, fingerprint: str) -> DataVersion:

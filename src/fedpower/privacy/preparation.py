@@ -24,10 +24,10 @@ Corollary. A release whose counts have noise of scale M ≥ √(2f)/μ, or M ≥
 M ≥ 2√d·Q²/μ and whose Σq has M′ ≥ M/Q, all whole numbers, is μ-GDP. For (3): divided by their scales,
 the change has squared norm Σ_j (Δq_j)²/M′² + (Δq_j²)²/M² ≤ [Σ_j Q²(Δq_j)² + (Δq_j²)²]/M² ≤ 4dQ⁴/M². ∎
 
-**Persons.** Where a person is the unit, each of her m rows has a whole weight ω, m·ω ≤ C·T, and what a row
-adds is multiplied by it. Her part is C·T times a point of the convex hull of what single rows add, 0 among
-them, so that it moves by C·T times as much at most (`sensitivity.unit_sensitivity`): (1) to (3) hold with
-C²T²-fold bounds, in whole numbers.
+**Persons.** Where a person is the unit, each of her m rows has a whole weight ω, m·ω ≤ C·T, and what a
+row adds is multiplied by it. Her part is C·T times a point of the convex hull of what single rows add, 0
+among them, so that it moves by C·T times as much at most (`sensitivity.unit_sensitivity`): (1) to (3)
+hold with C²T²-fold bounds, in whole numbers.
 
 **Composition.** The four and the moment are adaptive Gaussian releases: Σμ² is exactly what they cost
 together [DRS22 Cor. 3.3]. A stage has a share of μ²; the moment has the rest.

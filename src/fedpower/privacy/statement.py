@@ -1,6 +1,7 @@
 """The privacy statement that goes with every result, in words a data officer reads."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -136,6 +137,12 @@ class PrivacyStatement:
         lines += [f"Note that {note}." for note in self.notes]
         lines.append("Assumes that " + "; that ".join(self.assumptions) + ".")
         return "\n".join(lines)
+
+
+def counted_as(parameters: Mapping[str, Any]) -> str:
+    """Return what the public numbers of a fit with these parameters are numbers of: person, or row."""
+    by_person = parameters.get("unit") and (parameters.get("rows_per_unit") or 1) == 1
+    return "person" if by_person else "row"
 
 
 def _finite(value: Any) -> Any:

@@ -194,6 +194,11 @@ def integers_of(
     return below, sums.total if with_mean else None, sums.square_total
 
 
+def purpose_of(study: Study, text: str) -> str:
+    """Return what a ledger says that a release was, and whom it protects where that is a person."""
+    return f"{text}, by person" if study.unit else text
+
+
 class _ChargedReleases:
     """A silo's rows, its ledger and the names under which it books releases.
 
@@ -336,7 +341,9 @@ class MomentReleases(_ChargedReleases):
 
         raw = self._ledger.release(
             key=self._key("moment", *self._terms),
-            purpose="moment, mean and trace" if with_mean else "moment and trace",
+            purpose=purpose_of(
+                self._study, "moment, mean and trace" if with_mean else "moment and trace"
+            ),
             study=self._booked_as,
             data=self._data,
             mu=budget.mu,
@@ -409,7 +416,7 @@ class PreparedReleases(MomentReleases):
             key=self._key(
                 "tally", self._study.moment_terms.encode(), stage.kind.encode(), *question
             ),
-            purpose=f"preparation: {stage.kind}",
+            purpose=purpose_of(self._study, f"preparation: {stage.kind}"),
             study=self._booked_as,
             data=self._data,
             mu=budget.stage_mu(stage.kind),
@@ -547,7 +554,7 @@ class StepReleases(_ChargedReleases):
         mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
         return self._ledger.release(
             key=self._key(purpose, *question),
-            purpose=f"{count} noised {purpose} ({budget.mode})",
+            purpose=purpose_of(self._study, f"{count} noised {purpose} ({budget.mode})"),
             study=self._booked_as,
             data=self._data,
             mu=mu * math.sqrt(count),

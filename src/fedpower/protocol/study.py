@@ -125,7 +125,8 @@ class Study:
     mean_weight
         c of the joint release of moment, mean and trace.
     unit
-        The column that says whose each row is, where a person is the unit of privacy; empty where a row is.
+        The column that says whose each row is, where a person is the unit of privacy; empty where a row
+        is.
     rows_per_unit
         C, for how many rows a person counts at most.
     """

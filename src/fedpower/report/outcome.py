@@ -118,7 +118,11 @@ def _record(
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
         "study": {"hash": study.digest, "terms": plain(_terms(study))},
-        "parameters": {name: plain(getattr(parameters, name)) for name in sorted(SPECS)},
+        "parameters": {
+            name: plain(getattr(parameters, name))
+            for name in sorted(SPECS)
+            if not (name in _OF_PERSONS and parameters.unit is None)
+        },
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
         "n_features": study.n_features,
@@ -140,6 +144,12 @@ def _record(
     }
 
 
+_OF_PERSONS = {"unit", "rows_per_unit"}
+"""Recorded only where a person is the unit."""
+
+
 def _terms(study: Study) -> dict[str, Any]:
-    """Return the terms of a study by name; its sums are named only where there are several."""
-    return {name: value for name, value in asdict(study).items() if name != "sums" or value}
+    """Return the terms of a study by name; sums where there are several, persons where these count."""
+    left = {"sums"} if not study.sums else set()
+    left |= set() if study.unit else _OF_PERSONS
+    return {name: value for name, value in asdict(study).items() if name not in left}
