@@ -72,9 +72,10 @@ def audit(
 ) -> int:
     """Try to tell two neighbouring data sets apart by what a silo releases.
 
-    They differ in the one row, or the one person, that is hardest to hide. How well the attempt succeeds bounds ε from
-    below: a bound above what was promised is a VIOLATION, and the exit status is 1. Controls with half
-    of the noise that is needed show that the audit would notice. A small ε needs many runs.
+    They differ in the one row, or the one person, that is hardest to hide. How well the attempt
+    succeeds bounds ε from below: a bound above what was promised is a VIOLATION, and the exit status is
+    1. Controls with half of the noise that is needed show that the audit would notice. A small ε needs
+    many runs.
     """
     from fedpower.experiments.audit_game import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 

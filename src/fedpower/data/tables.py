@@ -330,7 +330,9 @@ class _PandasFrame:
                     raise not_a_number(self.name, column, f"type {kind}", first_row + offset)
             return pa.array([None if value is None else float(value) for value in values])
         try:
-            return pa.array(values, from_pandas=True)
+            cells = pa.array(values, from_pandas=True)
+            # Text that pandas holds in Arrow's own form may lie in several pieces.
+            return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
         except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
             raise not_a_number(self.name, column, f"dtype {values.dtype}", first_row) from None
 
