@@ -165,7 +165,11 @@ def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
     with Ledger.open(paths["north"]) as ledger:
         account = ledger.statement()
     assert account["spent"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
-    assert "by person" in str(account)
+    assert account["unit"] == "one person of this silo with all rows, replace-one neighbours"
+    rows = {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
+    FedPCA(1, epsilon=1.0, **TOLD).fit_silos(rows, ledgers=paths, data_version="2")
+    with Ledger.open(paths["north"]) as ledger:
+        assert ledger.statement()["unit"].startswith("one row of this silo")
 
 
 def test_a_result_by_persons_is_written_and_read_again(silos, tmp_path):

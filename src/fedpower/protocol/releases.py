@@ -22,7 +22,7 @@ from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import BY_PERSON, Ledger
 from fedpower.privacy.noise import Noised, NoiseSource, perturb
 from fedpower.privacy.preparation import perturb_stage
 from fedpower.privacy.sensitivity import unpack
@@ -196,7 +196,7 @@ def integers_of(
 
 def purpose_of(study: Study, text: str) -> str:
     """Return what a ledger says that a release was, and whom it protects where that is a person."""
-    return f"{text}, by person" if study.unit else text
+    return f"{text}{BY_PERSON}" if study.unit else text
 
 
 class _ChargedReleases:
