@@ -146,6 +146,12 @@ _JOBS = Rule(
     holds=lambda value: value is None or (_is_whole(value) and value != 0),
     kinds=(int,),
 )
+_UNIT = Rule(
+    must="be the name of the column that says whose each row is",
+    advice="give e.g. 'patient_id'",
+    holds=lambda value: value is None or (isinstance(value, str) and value != ""),
+    kinds=(str,),
+)
 _DEVICE = Rule(
     must="be the name of a PyTorch device",
     advice="give e.g. 'cuda', or None for the CPU",
@@ -282,6 +288,24 @@ class Parameters:
         help="Correlations instead of covariances: every column has variance 1.",
         rule=_FLAG,
         option="--standardize/--no-standardize",
+        group="rows",
+        section="rows",
+        newer=True,
+    )
+    unit: str | None = _parameter(
+        None,
+        help="Column that says whose each row is: a person is protected with all rows of a silo.",
+        rule=_UNIT,
+        option="--unit",
+        group="main",
+        section="rows",
+        newer=True,
+    )
+    rows_per_unit: int = _parameter(
+        1,
+        help="Count so many rows of a person in full, at as many times the noise.",
+        rule=_WHOLE,
+        option="--rows-per-unit",
         group="rows",
         section="rows",
         newer=True,

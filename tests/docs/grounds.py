@@ -61,6 +61,21 @@ def partitioned(folder: Path) -> None:
     shutil.copy(folder / "north.parquet", folder / "north" / "part-0.parquet")
 
 
+def visits(folder: Path) -> None:
+    """Write hospitals whose patients come several times, in no order, and each one's own file."""
+    for place, name in enumerate(("north", "south")):
+        rng = np.random.default_rng(place)
+        counts = np.minimum(rng.geometric(0.4, 500), 20)
+        ids = rng.permutation(np.repeat(np.arange(500), counts))
+        spread = [3.0, 2.0, 1.0, 0.7, 0.5]
+        rows = (rng.standard_normal((500, 5))[ids] + rng.standard_normal((ids.size, 5))) * spread
+        table = pa.table({column: rows[:, at] for at, column in enumerate(HEART)})
+        table = table.append_column(
+            "patient_id", pa.array([f"{name[0].upper()}{each:04d}" for each in ids])
+        )
+        pa.csv.write_csv(table, folder / f"{name}.csv")
+
+
 GROUNDS: dict[str, Callable[[Path], None]] = {
     "README.md": three_hospitals,
     "docs/data.md": ward,
@@ -68,6 +83,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/federation.md": three_hospitals,
     "docs/how-to/centre-and-scale.md": three_hospitals,
     "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
+    "docs/how-to/persons.md": visits,
     "docs/how-to/run-a-federation.md": three_hospitals,
     "docs/report.md": three_hospitals,
     "docs/secure-aggregation.md": signed_hospitals,

@@ -49,6 +49,13 @@ Show = Callable[[str], Callable[[int, int], None]]
 @click.option(
     "--halved", is_flag=True, help="Audit only the controls, whose noise is too small on purpose."
 )
+@click.option(
+    "--unit",
+    type=click.Choice(["row", "person"]),
+    default="row",
+    show_default=True,
+    help="What neighbours differ in: one row, or all rows of one person, as with `fit --unit`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @quiet_option
 def audit(
@@ -60,13 +67,15 @@ def audit(
     confidence: float,
     control: float,
     halved: bool,
+    unit: Literal["row", "person"],
     as_json: bool,
 ) -> int:
     """Try to tell two neighbouring data sets apart by what a silo releases.
 
-    They differ in the one row that is hardest to hide. How well the attempt succeeds bounds ε from
-    below: a bound above what was promised is a VIOLATION, and the exit status is 1. Controls with half
-    of the noise that is needed show that the audit would notice. A small ε needs many runs.
+    They differ in the one row, or the one person, that is hardest to hide. How well the attempt
+    succeeds bounds ε from below: a bound above what was promised is a VIOLATION, and the exit status is
+    1. Controls with half of the noise that is needed show that the audit would notice. A small ε needs
+    many runs.
     """
     from fedpower.experiments.audit_game import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 
@@ -95,7 +104,8 @@ def audit(
                     center=center,
                     noise_factor=factor,
                     confidence=confidence,
-                    on_progress=show(_label(name, center, factor)),
+                    on_progress=show(_label(name, center, factor, unit)),
+                    unit=unit,
                 )
             )
     audited = reports if halved else [report for report in reports if report.noise_factor == 1]
@@ -143,8 +153,9 @@ def _centrings(mode: Mode) -> tuple[bool, ...]:
     return (False, True) if mode in ("moment", "secure") else (False,)
 
 
-def _label(mode: str, center: bool, factor: float) -> str:
+def _label(mode: str, center: bool, factor: float, unit: str) -> str:
     name = f"{mode}, centred" if center else mode
+    name += ", persons" if unit == "person" else ""
     if factor == 1:
         return name
     share = "halved noise" if factor == 0.5 else f"1/{1 / factor:.3g} of its noise"
@@ -164,7 +175,7 @@ def _print(reports: list[Any], sentence: str) -> None:
         if control:
             finding = "caught" if report.violation else "not caught"
         made.add_row(
-            _label(report.mode, report.center, report.noise_factor),
+            _label(report.mode, report.center, report.noise_factor, report.unit),
             f"{report.claimed_epsilon:g}",
             f"{report.reachable_epsilon if control else report.exact_epsilon:.3g}",
             f"{report.epsilon_lower:.3g}",

@@ -43,6 +43,7 @@ from fedpower.estimator import FedPCA
 from fedpower.estimator.terms import PRIVATE_STEPS, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
+from fedpower.privacy.statement import counted_as
 from fedpower.report.atomic import new_folder
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import KNOWN, write_files
@@ -82,6 +83,7 @@ _HERE = (
     parameter("n_components"),
     parameter("epsilon"),
     parameter("row_norm"),
+    parameter("unit"),
     option("--center-file", group="main", type=PATH, metavar="FILE",
            help="Public numbers to take off the columns first: name,value lines, or .npy."),
     option("--scale-file", group="main", type=PATH, metavar="FILE",
@@ -105,7 +107,7 @@ _fit_options = declared(
         _BOTH[0],
         *_HERE,
         *_BOTH[1:],
-        *(parameter(name) for name in _PASSED_ON if name not in ("epsilon", "row_norm")),
+        *(parameter(name) for name in _PASSED_ON if name not in ("epsilon", "row_norm", "unit")),
     )
 )
 """Declares all of them on a command."""
@@ -118,6 +120,8 @@ prepare_options = declared(
                show_default=True, help="The code book."),
         option("--force", group="main", is_flag=True, help="Replace that file."),
         *_BOTH[1:],
+        parameter("unit"),
+        parameter("rows_per_unit"),
         parameter("delta"),
         parameter("extra_columns"),
     )
@@ -156,7 +160,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
         model = FedPCA(options["n_components"], **_parameters(options, silos))
-        tell_doubts(silos, _rules(options))
+        tell_doubts(silos, _rules(options), options["unit"])
         origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
             with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
@@ -257,7 +261,9 @@ def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     parameters["center"] = options["center"]
     files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
-        columns = agreed_columns(silos, options["extra_columns"] or "refuse", _rules(options))
+        columns = agreed_columns(
+            silos, options["extra_columns"] or "refuse", _rules(options), options["unit"]
+        )
         for name, path in files.items():
             if path is not None:
                 parameters[name] = read_vector(path, columns)
@@ -325,9 +331,12 @@ def _print(result: Result, output: Path, *, verbose: bool) -> None:
     print_findings(result, explained=0.0 if shares is None else float(np.nansum(shares)))
     out = console()
     record, solver, promise = result.run, result.solver, result.privacy
-    sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} rows)" for silo in record["silos"])
+    things = f"{counted_as(record['parameters'])}s"
+    sizes = ", ".join(
+        f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"]
+    )
     lines = (
-        f"Silos: {sizes}; {result.n_samples} rows of {_columns(result)} in all.",
+        f"Silos: {sizes}; {result.n_samples} {things} of {_columns(result)} in all.",
         f"Solver: {solver.solver}, because {in_options(solver.reason)}.",
         f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
         f"{human_bytes(record['bytes_down'])} down.",

@@ -63,7 +63,7 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
             _show(study, node, as_json=as_json)
         return
     with open_silo(study, own) as node:
-        _say(f"{node.moment.n_rows} rows of {node.study.n_features} columns are readable")
+        _say(f"{_counted(node)} of {node.study.n_features} columns are readable")
         if advice := _advice(node):
             _say(advice)
         for column, why in doubtful(own.source(study)):
@@ -77,11 +77,20 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
     raise SystemExit(supervise(command, variables, say=_say, cwd=kit))
 
 
+def _counted(node: SiloNode) -> str:
+    """Return how many rows, or persons and their rows, a silo has, for its operator."""
+    unit, moment = node.study.unit, node.moment
+    if not unit:
+        return f"{moment.n_rows} rows"
+    counts = "persons" if node.study.rows_per_unit == 1 else "rows that count"
+    return f"{moment.n_rows} {counts} with {moment.n_read} rows"
+
+
 def _advice(node: SiloNode) -> str | None:
     """Return what an operator should think of before taking part; it goes no further."""
     if isinstance(node.moment, Survey):
         return None
-    clipped, rows = node.moment.n_clipped, node.moment.n_rows
+    clipped, rows = node.moment.n_clipped, node.moment.n_read
     if node.moment.treatment.row_norm is None or 2 * clipped <= rows:
         return None
     return (
@@ -106,7 +115,11 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
     budget, terms = node.budget, node.study
     facts: dict[str, Any] = {
         "study": study.digest,
-        "rows": node.moment.n_rows,
+        **(
+            {"persons": node.moment.n_rows, "rows_of_theirs": node.moment.n_read}
+            if terms.unit
+            else {"rows": node.moment.n_rows}
+        ),
         "columns": terms.n_features,
         "rows_clipped_by_the_bound": None
         if isinstance(node.moment, Survey)
@@ -120,13 +133,15 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
             "leaves": "exact numbers: this study is NOT private",
         }
     secure = terms.aggregation == "secure"
+    things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
     delta = budget.delta - budget.n_releases * budget.slack_delta
     facts |= {
         "leaves": _leaves(budget, secure=secure),
         "leaves_without_noise": (
-            "the number of rows; at each roll call a key, a signature and how many attempts were charged"
+            f"the number of {things}; at each roll call a key, a signature and how many attempts were "
+            "charged"
             if secure
-            else "the number of rows"
+            else f"the number of {things}"
         ),
         "largest_release": human_bytes(8 * budget.size),
         "noise_std_for_rows_of_norm_1": (

@@ -15,14 +15,16 @@ from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
-from fedpower.data import open_source
 from fedpower.data.problems import every_problem
 from fedpower.data.rules import match_tables
+from fedpower.data.units import UnitRows
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap
+from fedpower.estimator.silos import named_sources
 from fedpower.estimator.spectrum import spectrum_of_result
 from fedpower.privacy.ledger import Ledger, rounded_down
+from fedpower.privacy.statement import counted_as
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.folder import read_result
 from fedpower.report.page.markup import human_bytes
@@ -44,6 +46,8 @@ _PLANNED = (
     "row_norm",
     "normalize",
     "codebook",
+    "unit",
+    "rows_per_unit",
 )
 """Parameters of a fit that change what a plan says."""
 
@@ -69,6 +73,8 @@ _PLANNED = (
         help="Leave out a column; repeatable.")  # fmt: skip
 @reading_options
 @parameter("extra_columns")
+@parameter("unit")
+@parameter("rows_per_unit")
 @option("--center/--no-center", group="rows", default=True, help="Centre on the pooled mean.")
 @parameter("aggregation")
 @parameter("colluders")
@@ -121,7 +127,7 @@ def plan_command(**options: Any) -> None:
         record["epsilon"] = made.epsilon if math.isfinite(made.epsilon) else "inf"
         print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
     else:
-        _print(made, sizes, n_features, left, options["n_components"])
+        _print(made, sizes, n_features, left, options["n_components"], thing=counted_as(options))
 
 
 def _earlier(words: str | None) -> Result | None:
@@ -144,13 +150,15 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
             drop=options["drop"],
             **reading_of(options),
         )
-        opened = {name: open_source(silo) for name, silo in silos.items()}
+        opened = named_sources(silos, options["unit"], options["rows_per_unit"] or 1)
         book = options["codebook"] and read_code_book(options["codebook"])
         rules = book.table_rules if book else None
         _, matched = match_tables(opened, rules, extra=options["extra_columns"] or "refuse")
         with bar_of("rows") as advance, every_problem(matched.values()):
             sizes = {
-                name: source.n_rows
+                name: source.n_units
+                if isinstance(source, UnitRows)
+                else source.n_rows
                 or sum(int(block.shape[0]) for block in counted(source.blocks(65536), advance))
                 for name, source in matched.items()
             }
@@ -242,6 +250,8 @@ def _print(
     n_features: int,
     left: dict[str, dict[str, Any]],
     asked: int | float | str,
+    *,
+    thing: str,
 ) -> None:
     out = console()
     promise = (
@@ -250,7 +260,7 @@ def _print(
         else "NOT PRIVATE (epsilon = inf)"
     )
     silos = f"{len(sizes)} silo{'s' if len(sizes) > 1 else ''}"
-    rows = f"{sum(sizes.values()):,} rows of {n_features} columns"
+    rows = f"{sum(sizes.values()):,} {thing}s of {n_features} columns"
     out.print(f"{silos}, {rows}; {promise}.", soft_wrap=True)
     numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
     shown = table(None, "", "solver", "noise mode", "sum", *numbers, numbers=numbers)

@@ -32,10 +32,10 @@ def prepare(**options: Any) -> None:
         options["files"], columns=options["columns"], drop=options["drop"], **reading_of(options)
     )
     ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
-    names = ("delta", "ranges", "extra_columns", "codebook")
+    names = ("delta", "ranges", "extra_columns", "codebook", "unit", "rows_per_unit")
     given = {name: options[name] for name in names if options[name]}
     book = options["codebook"] and read_code_book(options["codebook"])
-    tell_doubts(silos, book.table_rules if book else None)
+    tell_doubts(silos, book.table_rules if book else None, options["unit"])
     model = FedPCA(1, epsilon=options["epsilon"], **given)
     with new_file(options["output"], force=options["force"]) as place:
         with progress_of_fit(silos, None) as show:

@@ -18,7 +18,9 @@ from fedpower.data.opening import Reading, is_text, name_of_silo, rows_at
 from fedpower.data.rules import TableRules, match_tables, ruled
 from fedpower.data.source import Extra
 from fedpower.data.tables import TableSource
+from fedpower.data.units import by_unit
 from fedpower.errors import InputError
+from fedpower.estimator.silos import named_sources
 
 Silos = dict[str, Path | RowSource]
 
@@ -125,10 +127,14 @@ def own_tables(
     return found
 
 
-def tell_doubts(silos: Mapping[str, Path | RowSource], rules: TableRules | None) -> None:
+def tell_doubts(
+    silos: Mapping[str, Path | RowSource], rules: TableRules | None, unit: str | None = None
+) -> None:
     """Tell whoever runs this of columns that may be no measurements: before anything is spent."""
     for silo in silos.values():
         source = open_source(silo)
+        if unit is not None:
+            source = by_unit(source, unit).rows
         if rules is not None and isinstance(source, TableSource):
             source = ruled(source, rules)
         for column, why in doubtful(source):
@@ -164,11 +170,13 @@ def find_ledgers(
 
 
 def agreed_columns(
-    silos: Mapping[str, Path | RowSource], extra: Extra, rules: TableRules | None = None
+    silos: Mapping[str, Path | RowSource],
+    extra: Extra,
+    rules: TableRules | None = None,
+    unit: str | None = None,
 ) -> tuple[str, ...] | None:
     """Return the columns a fit of these silos has, in order; None where they have no names."""
-    opened = {name: open_source(silo) for name, silo in silos.items()}
-    return match_tables(opened, rules, extra=extra)[0]
+    return match_tables(named_sources(dict(silos), unit), rules, extra=extra)[0]
 
 
 def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float64]:

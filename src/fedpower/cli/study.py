@@ -19,6 +19,8 @@ from fedpower.cli.options import (
 from fedpower.cli.silos import read_vector
 from fedpower.data import match_columns, open_source
 from fedpower.data.codebook import ranges_of
+from fedpower.data.rules import TableRules
+from fedpower.data.units import by_unit
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 from fedpower.parameters import SPECS
@@ -122,29 +124,9 @@ def show(path: Path, *, as_json: bool) -> None:
 
 def _content(options: dict[str, Any]) -> dict[str, Any]:
     """Return a study file's content from the command's options."""
-    columns = options["columns"]
     book = None if options["codebook"] is None else read_code_book(options["codebook"])
     rules = None if book is None else book.table_rules
-    if columns is None and options["columns_of"] is None and rules is not None:
-        columns = rules.columns
-    elif (columns is None) == (options["columns_of"] is None):
-        raise InputError(
-            "the columns must be given once, got --columns and --columns-of both or neither; give one"
-        )
-    if columns is None:
-        columns, _ = match_columns([open_source(options["columns_of"], **reading_of(options))])
-        if columns is None:
-            raise InputError(
-                f"{options['columns_of']} must have column names, got none; list them with --columns"
-            )
-    if rules is not None:
-        columns = tuple(name for name in columns if name not in rules.dropped)
-        without = [name for name in rules.columns if name not in columns]
-        if without:
-            raise InputError(
-                "the columns must be those that the code book has rules for, got none named "
-                f"{without[0]!r}; add it, or drop it in {options['codebook']}"
-            )
+    columns = _columns(options, rules)
     features = tuple(columns) if rules is None else rules.completed(columns).features
     given = {
         name: read_vector(path, features).tolist()
@@ -184,6 +166,35 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _columns(options: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]:
+    """Return the tables' columns that the study has, those that rules drop left out."""
+    columns = options["columns"]
+    if columns is None and options["columns_of"] is None and rules is not None:
+        columns = rules.columns
+    elif (columns is None) == (options["columns_of"] is None):
+        raise InputError(
+            "the columns must be given once, got --columns and --columns-of both or neither; give one"
+        )
+    if columns is None:
+        found = open_source(options["columns_of"], **reading_of(options))
+        if options["unit"] is not None:
+            found = by_unit(found, options["unit"])
+        columns, _ = match_columns([found])
+        if columns is None:
+            raise InputError(
+                f"{options['columns_of']} must have column names, got none; list them with --columns"
+            )
+    if rules is not None:
+        columns = tuple(name for name in columns if name not in rules.dropped)
+        without = [name for name in rules.columns if name not in columns]
+        if without:
+            raise InputError(
+                "the columns must be those that the code book has rules for, got none named "
+                f"{without[0]!r}; add it, or drop it in {options['codebook']}"
+            )
+    return tuple(columns)
+
+
 def _agreed(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the parameters that were given, by table of the study file."""
     tables: dict[str, dict[str, Any]] = {}
@@ -212,6 +223,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "row_norm": given.row_norm,
         "normalize": bool(given.normalize),
         "center": given.centers,
+        **({"unit": terms.unit, "rows_per_unit": terms.rows_per_unit} if terms.unit else {}),
         "offset": plain(given.public_offset),
         "ranges": plain(given.ranges),
         "prepared_privately": bool(terms.preparation),

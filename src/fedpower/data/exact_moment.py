@@ -25,6 +25,7 @@ from fedpower.data.moment import require_center
 from fedpower.data.rows import RowTreatment
 from fedpower.data.scatter import mirror
 from fedpower.data.source import Block, Matrix, RowSource, SparseBlock, Vector, is_sparse
+from fedpower.data.units import PARTS, UnitRows, lattice_shares, unit_of
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 from fedpower.linalg.words import Words
@@ -52,9 +53,10 @@ class ExactMoments:
     ----------
     n_rows : s.
     lattice : S.
-    total : Σ z.
+    total : Σ z; with persons Σ k z, in units of 1/P (`units`).
     squares : Σ z zᵀ, symmetric; two words from `RowLattice.word_rows` rows on.
     n_clipped : how many rows the bound shortened; for the silo's operator only.
+    parts : P; 1 where every row counts for itself.
     """
 
     n_rows: int
@@ -62,11 +64,12 @@ class ExactMoments:
     total: NDArray[np.int64]
     squares: Words
     n_clipped: int
+    parts: int = 1
 
     @property
     def mean(self) -> Vector:
         """The mean of the bounded rows."""
-        return self.total / (self.n_rows * float(self.lattice.side))
+        return self.total / (self.n_rows * float(self.lattice.side) * self.parts)
 
     @property
     def moment(self) -> Matrix:
@@ -107,7 +110,11 @@ class ExactMoments:
 
     def merge(self, other: "ExactMoments") -> "ExactMoments":
         """Return the sums over both sets of rows."""
-        if (self.lattice, self.total.size) != (other.lattice, other.total.size):
+        if (self.lattice, self.total.size, self.parts) != (
+            other.lattice,
+            other.total.size,
+            other.parts,
+        ):
             raise InputError(
                 "sums over rows must have the same columns and lattice to be merged, got "
                 f"{self.total.size} columns of {self.lattice.bits} bits and {other.total.size} of "
@@ -116,7 +123,7 @@ class ExactMoments:
         total = ExactSum(self.total.size, self.lattice)
         total.take(self)
         total.take(other)
-        return total.result()
+        return total.result(parts=self.parts)
 
     def times(self, copies: int) -> "ExactMoments":
         """Return the sums over so many copies of every row, fewer than 2³⁰."""
@@ -130,6 +137,7 @@ class ExactMoments:
             total=self.total * copies,
             squares=Words(low=squares.low * copies, high=squares.high * copies).two(),
             n_clipped=self.n_clipped * copies,
+            parts=self.parts,
         )
 
     def to_bytes(self) -> bytes:
@@ -142,7 +150,7 @@ class ExactMoments:
         return b"".join(
             [
                 _MAGIC,
-                _HEAD.pack(self.n_rows, self.n_clipped, self.lattice.bits, width),
+                _HEAD.pack(self.n_rows, self.n_clipped, self._kind, width),
                 self.total.astype("<i8").tobytes(),
                 *(word[below].astype("<i8").tobytes() for word in self.squares.arrays()),
             ]
@@ -157,8 +165,8 @@ class ExactMoments:
                 "an exact moment must be encoded by this version of fedpower, got other bytes; make it "
                 "again from the rows"
             )
-        n_rows, n_clipped, bits, width = _HEAD.unpack_from(raw, len(_MAGIC))
-        lattice = RowLattice(bits)
+        n_rows, n_clipped, kind, width = _HEAD.unpack_from(raw, len(_MAGIC))
+        lattice, parts = RowLattice(kind & 0xFF), 1 << (kind >> 8 & 0x3F)
         half = width * (width + 1) // 2
         n_words = 1 if n_rows <= lattice.word_rows else 2
         if n_rows < 1 or width < 1 or len(raw) != start + 8 * (width + n_words * half):
@@ -177,13 +185,19 @@ class ExactMoments:
             total=numbers[:width].copy(),
             squares=Words(low=words[0], high=words[1] if n_words == 2 else None),
             n_clipped=n_clipped,
+            parts=parts,
         )
+
+    @property
+    def _kind(self) -> int:
+        """The bits of S and those of P, as one number."""
+        return self.lattice.bits | (self.parts.bit_length() - 1) << 8
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, ExactMoments)
-            and (self.n_rows, self.n_clipped, self.lattice)
-            == (other.n_rows, other.n_clipped, other.lattice)
+            and (self.n_rows, self.n_clipped, self.lattice, self.parts)
+            == (other.n_rows, other.n_clipped, other.lattice, other.parts)
             and np.array_equal(self.total, other.total)
             and self.squares.equals(other.squares)
         )
@@ -297,19 +311,29 @@ class ExactSum:
             self._low += found.squares.low
             self._carry()
 
-    def result(self) -> ExactMoments:
-        """Return the sums; they are this object's memory, so nothing may be added any more."""
+    def result(self, *, n_rows: int | None = None, parts: int = 1) -> ExactMoments:
+        """Return the sums; they are this object's memory, so nothing may be added any more.
+
+        Parameters
+        ----------
+        n_rows : for how many rows they count; as many as were added by default.
+        parts : P, where these are persons.
+        """
+        count = self.n_rows if n_rows is None else n_rows
         if self.n_rows > self.lattice.word_rows:
             self._carry()
         squares: Any = Words(low=self._low, high=self._high)
+        if squares.high is not None and count <= self.lattice.word_rows:
+            squares = Words(low=(squares.high << 32) + squares.low)  # so few that they fit
         for word in squares.arrays():
             mirror(word)
         return _frozen(
-            n_rows=self.n_rows,
+            n_rows=count,
             lattice=self.lattice,
             total=self._total,
             squares=squares,
             n_clipped=self.n_clipped,
+            parts=parts,
         )
 
     def _count(self, n_rows: int, n_clipped: int, total: NDArray[Any]) -> None:
@@ -337,6 +361,7 @@ class BlockSums:
     into : where the sums go.
     crew : threads that share what is no matrix product, where rows are so wide that all cores are
         given to one product at a time.
+    unit : whose rows they are, where persons count.
     """
 
     def __init__(
@@ -346,7 +371,10 @@ class BlockSums:
         recheck: Callable[[], None],
         into: ExactSum,
         crew: _Crew | None = None,
+        *,
+        unit: UnitRows | None = None,
     ) -> None:
+        self._unit = unit
         self._crew = _Crew(1) if crew is None else crew
         self._rows = [
             LatticeRows(treatment, n_features, recheck, into.lattice)
@@ -397,6 +425,12 @@ class BlockSums:
 
     def _integers(self, block: Matrix) -> tuple[Matrix, int, Vector]:
         """Return the integers of a block, how many rows were clipped, and the sums of its columns."""
+        if self._unit is not None:
+            features, counts = self._unit.parted(block)
+            shares = lattice_shares(counts, self._unit.most)
+            sides = shares * (self._into.lattice.side / PARTS)
+            rows, n_clipped = self._rows[0].of_dense(features, sides=sides)
+            return rows, n_clipped, shares @ rows  # whole numbers below 2⁵³
         if self._crew.size == 1 or not block.flags.c_contiguous:
             return self._rows[0].summed(block)
         if self._room is None or len(self._room) < len(block):
@@ -477,6 +511,7 @@ def exact_moment(
         size = block_rows or product_rows(source.n_features, lattice)
         blocks, recheck = dense_blocks(source, size, watch)
     total = ExactSum(source.n_features, lattice)
+    unit = unit_of(source)
     by_blocks = shares_blocks(source.n_features)
     with _Crew(1 if by_blocks or source.sparse else workers) as crew:
         workers = workers if by_blocks else 1
@@ -484,9 +519,11 @@ def exact_moment(
             workers = min(workers, -(-source.n_rows // size))
         _share_out(
             blocks,
-            lambda: BlockSums(treatment, source.n_features, recheck, total, crew),
+            lambda: BlockSums(treatment, source.n_features, recheck, total, crew, unit=unit),
             workers=workers,
         )
+    if unit is not None:
+        return total.result(n_rows=unit.n_units, parts=PARTS)
     return total.result()
 
 
@@ -540,10 +577,16 @@ def _frozen(
     total: NDArray[np.int64],
     squares: Words,
     n_clipped: int,
+    parts: int = 1,
 ) -> ExactMoments:
     """Return the sums with read-only arrays."""
     for array in (total, *squares.arrays()):
         array.flags.writeable = False
     return ExactMoments(
-        n_rows=n_rows, lattice=lattice, total=total, squares=squares, n_clipped=n_clipped
+        n_rows=n_rows,
+        lattice=lattice,
+        total=total,
+        squares=squares,
+        n_clipped=n_clipped,
+        parts=parts,
     )

@@ -15,6 +15,7 @@ from fedpower.data.rules import Rule, read_cells, rules_of_source
 from fedpower.data.source import RowSource, Vector
 from fedpower.data.sql import QuerySource
 from fedpower.data.tables import TableReader, TableSource, arrow, plain
+from fedpower.data.units import features_of
 from fedpower.errors import CellError, InputError
 
 Type = Literal["number", "yes/no", "date", "text", "nothing"]
@@ -219,6 +220,7 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
 
     Columns of which people said a range are taken to be what they said.
     """
+    source = features_of(source)
     if source.sparse or isinstance(source, DaskSource | QuerySource):
         return []
     rules = rules_of_source(source)

@@ -184,17 +184,21 @@ class LatticeRows:
         rows, n_clipped = self._in_passes(block, out)
         return rows, n_clipped, column_sums(rows)
 
-    def of_dense(self, block: NDArray[Any], out: Matrix | None = None) -> tuple[Matrix, int]:
+    def of_dense(
+        self, block: NDArray[Any], out: Matrix | None = None, sides: Vector | None = None
+    ) -> tuple[Matrix, int]:
         """Return the integers of a block's rows, in float64, and how many rows were clipped.
 
         Parameters
         ----------
         block : rows in any real dtype that float64 holds exactly, contiguous by rows or by columns.
         out : where the integers are put; by default memory of this object, good until the next call.
+        sides : what stands for S in each row, at most S: the row counts for (side/S)² of one
+            (`units`). S for all of them by default.
         """
-        if self._loops is not None and self._loops.take(block, out):
+        if sides is None and self._loops is not None and self._loops.take(block, out):
             return self._in_one_go(self._loops, block, out)[:2]
-        return self._in_passes(block, out)
+        return self._in_passes(block, out, sides)
 
     def _in_one_go(
         self, loops: LatticeLoops, block: NDArray[Any], out: Matrix | None
@@ -215,11 +219,15 @@ class LatticeRows:
         self._expect_long = expect_long
         return out, n_clipped, total
 
-    def _in_passes(self, block: NDArray[Any], out: Matrix | None) -> tuple[Matrix, int]:
+    def _in_passes(
+        self, block: NDArray[Any], out: Matrix | None, sides: Vector | None = None
+    ) -> tuple[Matrix, int]:
         """Do it by NumPy, a pass for each operation."""
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             rows = self._moved(block)
             out = self._memory("integers", rows) if out is None else out
+            if sides is not None:
+                return out, self._scale(rows, out, sides)
             if self._expect_long:
                 return out, self._scale(rows, out)
             # Most rows are not too long, and the integers alone show it: no norm is needed before.
@@ -302,49 +310,61 @@ class LatticeRows:
         flat = held[: block.size]
         return flat.reshape(block.shape[::-1]).T if by_column else flat.reshape(block.shape)
 
-    def _scale(self, rows: _Rows, out: Matrix) -> int:
+    def _scale(self, rows: _Rows, out: Matrix, sides: Vector | None = None) -> int:
         """Put the integers of moved rows into ``out`` and return how many rows were clipped."""
         squares = _squares(rows)
         if not squares.max(initial=0.0) <= _LARGEST:  # one that is NaN is the largest
-            return self._in_parts(rows, ~(squares <= _LARGEST), out)
+            return self._in_parts(rows, ~(squares <= _LARGEST), out, sides)
         if squares.min(initial=1.0) >= _SMALLEST:
-            return self._scale_by(rows, squares, out)
+            return self._scale_by(rows, squares, out, sides)
         tiny = squares < _SMALLEST
         # Rows of nothing but zeros are common: they stay where they are. Others are few.
         short = 1.0 if self._rule.normalize else (self._bound / 4) ** 2
-        n_clipped = self._scale_by(rows, np.where(tiny, short, squares), out)
-        part, place = _rows_at(rows, np.flatnonzero(tiny & _any(rows)))
+        n_clipped = self._scale_by(rows, np.where(tiny, short, squares), out, sides)
+        chosen = np.flatnonzero(tiny & _any(rows))
+        part, place = _rows_at(rows, chosen)
         if part.shape[0]:
             integers = np.empty(part.shape)
-            n_clipped += self._scale_far(part, _FAR, integers)
+            n_clipped += self._scale_far(part, _FAR, integers, _at(sides, chosen))
             out[place] = integers
         return n_clipped
 
-    def _in_parts(self, rows: _Rows, huge: NDArray[np.bool_], out: Matrix) -> int:
+    def _in_parts(
+        self, rows: _Rows, huge: NDArray[np.bool_], out: Matrix, sides: Vector | None
+    ) -> int:
         """Do the same where the squares of some rows overflow, or are not finite at all."""
         n_clipped = 0
         for chosen in (huge, ~huge):
             part, place = _rows_at(rows, np.flatnonzero(chosen))
-            integers = np.empty(part.shape)
+            integers, own = np.empty(part.shape), _at(sides, chosen)
             if chosen is huge:
-                n_clipped += self._scale_far(self._within_range(part), -_FAR, integers)
+                n_clipped += self._scale_far(self._within_range(part), -_FAR, integers, own)
             else:
-                n_clipped += self._scale(part, integers)
+                n_clipped += self._scale(part, integers, own)
             out[place] = integers
         return n_clipped
 
-    def _scale_far(self, rows: _Rows, far: int, out: Matrix) -> int:
+    def _scale_far(self, rows: _Rows, far: int, out: Matrix, sides: Vector | None) -> int:
         """Do the same for rows that are multiplied by 2^far first, so that their squares can be had."""
         moved = _times(rows, np.array([2.0**far]), np.empty(rows.shape))
         near = _like(rows, moved)
-        return self._scale_by(near, _squares(near), out, far)
+        return self._scale_by(near, _squares(near), out, sides, far)
 
-    def _scale_by(self, rows: _Rows, squares: Vector, out: Matrix, far: int = 0) -> int:
+    def _scale_by(
+        self,
+        rows: _Rows,
+        squares: Vector,
+        out: Matrix,
+        sides: Vector | None = None,
+        far: int = 0,
+    ) -> int:
         """Do the same for rows with these squared norms, which are 2^far times the moved rows."""
         count = squares.size
         if count == 0:
             return 0
         squares = self._rounded(rows, squares)
+        if sides is not None:
+            return self._scale_each(rows, squares, out, sides, far)
         longest = squares.max()
         if squares.min() == longest:
             squares = squares[:1]  # unit rows, for instance: one factor for all of them
@@ -362,24 +382,46 @@ class LatticeRows:
             self._expect_long = alike * int(np.count_nonzero(long)) * FEW > count
         _times(rows, factors, out)
         np.rint(out, out=out)
-        self._shrink(rows, factors, out)
+        self._shrink(rows, factors, out, np.full(1, self._side))
         return n_clipped
 
-    def _shrink(self, rows: _Rows, factors: Vector, out: Matrix) -> None:
-        """Bring rows whose integers are too long further down, until none is.
+    def _scale_each(
+        self, rows: _Rows, squares: Vector, out: Matrix, sides: Vector, far: int
+    ) -> int:
+        """Do the same with a side for each row, whose squared norms are rounded already."""
+        targets = np.maximum(sides - _MARGIN, 0.0)
+        brought = targets / np.sqrt(squares)
+        n_clipped = 0
+        if self._rule.normalize:
+            factors = brought
+        else:
+            with np.errstate(divide="ignore"):
+                limits = (self._bound * (targets / sides)) ** 2
+            long = ~(squares <= np.ldexp(limits, 2 * far))
+            n_clipped = int(np.count_nonzero(squares > np.ldexp(self._longer, 2 * far)))
+            factors = np.where(long, brought, np.ldexp(sides / self._bound, -far))
+        _times(rows, factors, out)
+        np.rint(out, out=out)
+        self._shrink(rows, factors, out, sides)
+        return n_clipped
+
+    def _shrink(self, rows: _Rows, factors: Vector, out: Matrix, sides: Vector) -> None:
+        """Bring rows whose integers are longer than their side further down, until none is.
 
         Sums of squares of integers are exact here where they are at most S², and above S² where the
         exact ones are: whatever came before, no longer row passes.
         """
         step = _MARGIN
         squares = _squares(_like(rows, out))
-        if squares.max(initial=0.0) <= self._side**2:  # not where one is NaN
+        most = sides * sides
+        if np.all(squares <= most):  # not where one is NaN
             return
-        while (long := np.flatnonzero(~(squares <= self._side**2))).size:
+        while (long := np.flatnonzero(~(squares <= most))).size:
             step *= 2
             part, place = _rows_at(rows, long)
             whole = factors[long] if factors.size > 1 else factors
-            smaller = whole * max(0.0, 1 - step / self._side)
+            own = sides[long] if sides.size > 1 else sides
+            smaller = whole * np.maximum(0.0, 1 - step / np.maximum(own, 1.0))
             integers = np.rint(_times(part, smaller, np.empty(part.shape)))
             out[place] = integers
             squares[long] = _squares(_like(part, integers))
@@ -423,6 +465,11 @@ class LatticeRows:
                 "that row out"
             )
         return _like(rows, np.nan_to_num(values))
+
+
+def _at(sides: Vector | None, chosen: NDArray[Any]) -> Vector | None:
+    """Return the sides of the chosen rows, where rows have sides of their own."""
+    return None if sides is None else sides[chosen]
 
 
 def _squares(rows: _Rows) -> Vector:

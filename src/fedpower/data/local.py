@@ -25,6 +25,8 @@ from fedpower.data.passes import EnrolledRows, enrolled
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector, is_sparse
+from fedpower.data.unit_moment import UnitProduct
+from fedpower.data.units import require_no_unit, unit_of
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError
 from fedpower.linalg.symmetric import moment_factor
@@ -106,10 +108,19 @@ class LocalMoment:
             self._rows = on_workers
             self._accumulate = on_workers.sums if on_lattice else on_workers.moments
         elif device is not None:
+            require_no_unit(source, f"the device {device.name!r}")
             on_device = DeviceProduct(self.source, treatment, device, watch)
             self._rows = on_device
             self._accumulate = on_device.sums if on_lattice else on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
+        elif unit_of(source) is not None:
+            by_person = UnitProduct(self.source, treatment, watch)
+            self._rows = by_person
+            self._accumulate = (
+                (lambda: exact_moment(self.source, treatment, watch=watch, workers=workers))
+                if on_lattice
+                else by_person.moments
+            )
         else:
             self._rows = RowProduct(self.source, treatment, watch)
             summed = exact_moment if on_lattice else accumulate_moment
@@ -127,9 +138,18 @@ class LocalMoment:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
+        """Number of rows; of persons, where these count."""
+        unit = unit_of(self.source)
+        if unit is not None:
+            return unit.n_units
         known = self.source.n_rows
         return self._summary().n_rows if known is None else known
+
+    @property
+    def n_read(self) -> int:
+        """Number of rows that a pass reads; for the silo's operator only where persons count."""
+        unit = unit_of(self.source)
+        return self.n_rows if unit is None else unit.n_read
 
     @property
     def n_clipped(self) -> int:
@@ -167,6 +187,8 @@ class LocalMoment:
                 f"the moment of {self.source.name} must be of few rows to be sent as a factor, got "
                 f"{n_rows} rows of {width} columns; use products"
             )
+        if isinstance(self._rows, UnitProduct):
+            return moment_factor(self._rows.weighted_rows(center))
         rows, done = np.empty((n_rows, width)), 0
         for block in full_blocks(self.source, block_rows(width), self.watch):
             treated, _ = self.treatment.apply(block)

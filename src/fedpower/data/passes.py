@@ -22,6 +22,8 @@ from fedpower.data.fingerprint import RowHash
 from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, Extra, RowSource, is_sparse
 from fedpower.data.sql import QuerySource
+from fedpower.data.sql.table import RowTally
+from fedpower.data.units import unit_of
 
 Words = NDArray[np.uint64]
 
@@ -111,7 +113,9 @@ class Enrolment:
     def __init__(self, source: RowSource, *, contents: bool) -> None:
         self._name, self._known = source.name, source.n_rows
         self._first: Seen | None = None
-        self.key = digest_key(source.n_features) if contents else None
+        # With persons, blocks have a column more: how many rows each one's person has.
+        width = source.n_features + int(unit_of(source) is not None)
+        self.key = digest_key(width) if contents else None
 
     def hold(self, seen: Seen) -> None:
         """Take note of the first complete pass; refuse one over other rows than were enrolled."""
@@ -171,17 +175,24 @@ class EnrolledRows:
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows; after the last block the pass is held against the first one."""
-        hashed = RowHash(self.rows) if self._fingerprinted and self._fingerprint is None else None
+        hashed = self._hash() if self._fingerprinted and self._fingerprint is None else None
         seen = Seen(n_rows=0)
         for block in self.rows.blocks(max_rows):
             seen += seen_in(block, self.enrolment.key)
             if hashed is not None:
-                hashed.add(block)
+                hashed.add(block)  # type: ignore[arg-type]  # a query's are dense
             yield block
             del block  # or two blocks are held while the next one is read
         self.enrolment.hold(seen)
         if hashed is not None:
             self._fingerprint = hashed.digest()
+
+    def _hash(self) -> RowHash | RowTally:
+        """Return what makes the fingerprint of a pass, of rows in their order if they have one."""
+        unit = unit_of(self.rows)
+        if unit is not None and unit.in_any_order:
+            return RowTally((*(unit.columns or ()), f"rows by {unit.label}"))
+        return RowHash(self.rows)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "EnrolledRows":
         """Return the source with exactly these columns, to be enrolled anew."""

@@ -9,6 +9,7 @@ import numpy as np
 from fedpower.data.rules import Problem, Rule, RuledTable, TableRules, read_cells, rules_of_source
 from fedpower.data.source import RowSource
 from fedpower.data.tables import TableReader, TableSource
+from fedpower.data.units import features_of
 from fedpower.errors import CellError
 
 _ROWS = 2**16
@@ -45,7 +46,7 @@ def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
 def _by_table(sources: Iterable[RowSource]) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of every table, once, and a sentence for each of its problems."""
     seen: list[TableReader] = []
-    for source in sources:
+    for source in map(features_of, sources):
         if not isinstance(source, TableSource):
             continue
         reader, rules = source.reader, rules_of_source(source)

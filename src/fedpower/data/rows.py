@@ -303,6 +303,8 @@ def largest_row_norm(source: RowSource, treatment: RowTreatment) -> float:
     """Return the largest norm of a treated row; a bound made from it is not a public one."""
     largest = 0.0
     for block in source.blocks(block_rows(source.n_features)):
-        rows, _ = treatment.apply(block)
+        # Blocks of persons' rows have a column more (`units`).
+        features = block[:, : source.n_features] if not is_sparse(block) else block
+        rows, _ = treatment.apply(features)
         largest = max(largest, float(row_norms(rows).max()))
     return largest if math.isfinite(largest) else 1e150

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedpower.data.columns import LARGEST, LARGEST_EXACT, match_columns, require_distinct, shown
 from fedpower.data.source import Extra, RowSource, Vector
 from fedpower.data.tables import TableReader, TableSource, arrow, floats, plain
+from fedpower.data.units import UnitRows, features_of
 from fedpower.errors import CellError, InputError, is_showable
 
 Kind = Literal["number", "levels", "ordered", "yes/no", "date", "drop"]
@@ -796,7 +797,7 @@ def made_up(rule: Rule, values: Vector) -> list[Any]:
     return [words[int(place)] for place in np.abs(values * 1e6) % len(words)]
 
 
-def ruled(source: RowSource, rules: TableRules) -> TableSource:
+def ruled(source: RowSource, rules: TableRules) -> RowSource:
     """Return the source of the features that rules make of a table's columns, in its order.
 
     Parameters
@@ -806,6 +807,8 @@ def ruled(source: RowSource, rules: TableRules) -> TableSource:
     rules
         Of its columns; one without a rule holds numbers.
     """
+    if isinstance(source, UnitRows):
+        return source.over(ruled(source.rows, rules))
     if not isinstance(source, TableSource):
         raise InputError(
             f"{source.name} must be a table with named columns to have rules, got rows without them; "
@@ -841,8 +844,11 @@ def match_tables(
     if rules is None:
         columns, matched = match_columns(list(sources.values()), extra=extra)
         return columns, dict(zip(sources, matched, strict=True))
-    tables = [ruled(source, rules).reader for source in sources.values()]
-    held = {column for table in tables for column in table.columns}  # those left out, too
+    tables = [features_of(ruled(source, rules)) for source in sources.values()]
+    # Columns that are left out count too.
+    held = {
+        column for each in tables if isinstance(each, TableSource) for column in each.reader.columns
+    }
     unknown = [name for name in rules.columns if name not in held]
     if unknown:
         raise InputError(
@@ -862,5 +868,5 @@ def match_tables(
 
 def rules_of_source(source: RowSource) -> TableRules | None:
     """Return the rules that a source's features come from; None where they come as they are."""
-    reader = getattr(source, "reader", None)
+    reader = getattr(features_of(source), "reader", None)
     return reader.rules if isinstance(reader, RuledTable) else None

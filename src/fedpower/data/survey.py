@@ -21,6 +21,7 @@ from fedpower.data.local import ON_LATTICE, LocalMoment
 from fedpower.data.passes import enrolled
 from fedpower.data.rows import RowTreatment, row_norms
 from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
+from fedpower.data.units import require_no_unit, tally_weights, unit_of
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
@@ -84,8 +85,8 @@ class Stage:
             "norms": _N_NORMS,
         }[self.kind]
 
-    def tally(self, block: Block) -> Integers:
-        """Return the sum of what each row of a block counts for.
+    def tally(self, block: Block, weights: Integers | None = None) -> Integers:
+        """Return the sum of what each row of a block counts for, times its weight where it has one.
 
         In ``octaves`` and ``bins`` a row counts 1 in one place of each open column; in ``norms`` in one
         place. In ``means`` it adds q_j and q_j² of every column, |q_j| ≤ Q, the q's first.
@@ -93,25 +94,27 @@ class Stage:
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
         with np.errstate(all="ignore"):
             if self.kind == "octaves":
-                return _counts(octave_of(rows[:, self.open_columns]), N_OCTAVES)
+                return _counts(octave_of(rows[:, self.open_columns]), N_OCTAVES, weights)
             assert self.low is not None
             assert self.high is not None
             if self.kind == "bins":
                 chosen = self.open_columns
                 part = (rows[:, chosen] - self.low[chosen]) / (self.high - self.low)[chosen]
                 part = np.nan_to_num(part)  # of a range too narrow to divide by
-                return _counts(np.clip(np.floor(part * N_BINS), 0, N_BINS - 1), N_BINS)
+                return _counts(np.clip(np.floor(part * N_BINS), 0, N_BINS - 1), N_BINS, weights)
             if self.kind == "means":
                 half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
                 part = np.nan_to_num((rows - middle) / half)
                 cells = np.rint(np.clip(part, -1.0, 1.0) * CELL_SIDE)
                 cells = cells.astype(np.int64)
-                return np.concatenate([cells.sum(axis=0), (cells * cells).sum(axis=0)])
+                first = cells if weights is None else cells * weights[:, np.newaxis]
+                return np.concatenate([first.sum(axis=0), (first * cells).sum(axis=0)])
             assert self.offset is not None
             assert self.scale is not None
             moved = (np.clip(rows, self.low, self.high) - self.offset) / self.scale
             norms = np.nan_to_num(row_norms(moved), nan=np.inf) / np.sqrt(self.n_features)
-            return np.bincount(np.searchsorted(NORM_EDGES, norms), minlength=_N_NORMS)
+            places = np.searchsorted(NORM_EDGES, norms)
+            return _counts(places[:, np.newaxis], _N_NORMS, weights)
 
 
 def octave_of(cells: Matrix) -> Integers:
@@ -130,11 +133,18 @@ def octave_edges(place: int) -> tuple[float, float]:
     return (near, far) if place > 2 * _OCTAVES else (-far, -near)
 
 
-def _counts(places: NDArray[np.generic], n_places: int) -> Integers:
-    """Return how often each place of each column occurs, column after column."""
+def _counts(
+    places: NDArray[np.generic], n_places: int, weights: Integers | None = None
+) -> Integers:
+    """Return how often each place of each column occurs, column after column; rows may have weights."""
     width = places.shape[1]
     flat = places.astype(np.int64) + n_places * np.arange(width)
-    return np.bincount(flat.ravel(), minlength=n_places * width)
+    if weights is None:
+        return np.bincount(flat.ravel(), minlength=n_places * width)
+    each = np.repeat(weights.astype(np.float64), width)
+    # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
+    found = np.bincount(flat.ravel(), weights=each, minlength=n_places * width)
+    return found.astype(np.int64)
 
 
 class Survey:
@@ -167,18 +177,28 @@ class Survey:
                 f"{source.name} must be rows in memory, a file or a query to be prepared, got rows that "
                 "lie at Dask's workers; give a code book, or row_norm"
             )
+        if device is not None:
+            require_no_unit(source, f"the device {device.name!r}")
+        self._unit = unit_of(source)
         self.source = enrolled(source, contents=True, fingerprinted=fingerprinted)
         self.choice = KernelChoice(kind="moment", reason=ON_LATTICE)
         self.device = device
         self.watch = UNWATCHED if watch is None else watch
         self._workers = workers
         self._limit = memory_limit
-        self._n_rows = self.source.n_rows
+        self._n_rows = self.source.n_rows if self._unit is None else None
         self._treated: LocalMoment | None = None
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
+        """Number of rows; of persons, where these count."""
+        if self._unit is not None:
+            return self._unit.n_units
+        return self.n_read
+
+    @property
+    def n_read(self) -> int:
+        """Number of rows that a pass reads; for the silo's operator only where persons count."""
         if self._n_rows is None:
             self.prepare()
         assert self._n_rows is not None
@@ -193,9 +213,13 @@ class Survey:
         total = np.zeros(stage.size, dtype=np.int64)
 
         def add(block: Block) -> None:
-            np.add(total, stage.tally(block), out=total)
+            weights = None
+            if self._unit is not None:
+                block, counts = self._unit.parted(block)
+                weights = tally_weights(counts, self._unit.most)
+            np.add(total, stage.tally(block, weights), out=total)
 
-        if self._pass(add) != self.n_rows:
+        if self._pass(add) != self.n_read:
             raise InputError(
                 f"{self.source.name} must hold the rows that were counted, got another number of them; "
                 "start the silo again"

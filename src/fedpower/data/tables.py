@@ -169,11 +169,34 @@ class TableSource:
         return self._labelled(column, max_rows)
 
     def _labelled(self, column: str, max_rows: int) -> Iterator[tuple[Any, Block]]:
-        row = 0
-        for batch in self.reader.batches(self.columns, max_rows, labels=(column,)):
-            yield plain(batch.column(len(self.columns))), self._block(batch, row)
+        for batch, rows in self._picked(self.columns, column, max_rows):
+            yield plain(batch.column(len(self.columns))), self._block(batch, rows)
+
+    def labels(self, column: str, max_rows: int) -> Iterator[tuple[Any, int | NDArray[np.int64]]]:
+        """Yield the cells of such a column alone, and the number of their first row or of each."""
+        for batch, rows in self._picked((), column, max_rows):
+            yield plain(batch.column(0)), rows
+
+    def _picked(
+        self, columns: tuple[str, ...], label: str, max_rows: int
+    ) -> Iterator[tuple[Any, int | NDArray[np.int64]]]:
+        """Yield batches of the rows that are meant, a label column appended, and their numbers."""
+        row = seen = 0
+        names = tuple(dict.fromkeys((label, *((self.group.column,) if self.group else ()))))
+        for batch in self.reader.batches(columns, max_rows, labels=names):
+            rows: int | NDArray[np.int64] = row
             row += batch.num_rows
-        require_shape(self.name, row, self.n_features)
+            if self.group is not None:
+                place = len(columns) + names.index(self.group.column)
+                chosen = np.flatnonzero(_same_as(batch.column(place), self.group.value))
+                if chosen.size == 0:
+                    continue
+                rows = row - batch.num_rows + chosen
+                batch = batch.take(arrow().array(chosen))  # noqa: PLW2901
+            seen += batch.num_rows
+            yield batch, rows
+            del batch  # or two batches are held while the next one is read
+        require_shape(self.name, seen, self.n_features)
 
     def _block(self, batch: Any, rows: int | NDArray[np.int64]) -> Matrix:
         """Return the feature columns of a batch as a matrix, column by column as they are stored."""
@@ -307,7 +330,9 @@ class _PandasFrame:
                     raise not_a_number(self.name, column, f"type {kind}", first_row + offset)
             return pa.array([None if value is None else float(value) for value in values])
         try:
-            return pa.array(values, from_pandas=True)
+            cells = pa.array(values, from_pandas=True)
+            # Text that pandas holds in Arrow's own form may lie in several pieces.
+            return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
         except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
             raise not_a_number(self.name, column, f"dtype {values.dtype}", first_row) from None
 

@@ -25,7 +25,7 @@ from fedpower.data.survey import Survey
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError, Sentence
-from fedpower.privacy.budget import Budget
+from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import BatchedNoise, NoiseSource
@@ -138,7 +138,21 @@ def read_silos(
         except BaseException:
             _stop(moments)
             raise
+    if private and not on_lattice:
+        for moment in moments.values():
+            _require_few(moment)
     return moments
+
+
+def _require_few(moment: LocalMoment) -> None:
+    """Refuse more rows a person than the rounding of noised products is accounted for."""
+    if moment.n_read > MOST_ROWS * moment.n_rows:
+        raise InputError(
+            "{source} must have {most} rows a person at most, on average, where products are noised, got "
+            "more; use {noise:moment}",
+            source=moment.source.name,
+            most=MOST_ROWS,
+        )
 
 
 def read_for(

@@ -23,6 +23,7 @@ from fedpower.data.local import LocalMoment
 from fedpower.data.problems import every_problem
 from fedpower.data.rules import TableRules, match_tables, ruled, rules_of_source
 from fedpower.data.survey import Survey
+from fedpower.data.units import with_ids
 from fedpower.engines.embedded import (
     LedgerPaths,
     OnRows,
@@ -101,6 +102,18 @@ def _rows_of(source: RowSource) -> Array:
         return np.vstack([np.asarray(block) for block in source.blocks(2**16)])
 
 
+def _with_units(X: Any, units: Any, column: str | None) -> tuple[Any, Any]:
+    """Return rows without the column that says whose each is, and what it says; None without one."""
+    if column is None or units is not None:
+        return X, units
+    if column in getattr(X, "columns", ()) and hasattr(X, "iloc"):
+        return X.drop(columns=[column]), X[column]
+    raise InputError(
+        f"X must be a data frame with the column '{column}' that says whose each row is, got none; give "
+        "one, or the ids as units=…, or the table to fit_silos"
+    )
+
+
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal components of rows that silos hold and do not pool.
 
@@ -158,6 +171,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     standardize : bool, default=None
         Whether columns are brought to variance 1, from the released moment: correlations instead of
         covariances. None does so where columns were prepared, or a code book is given.
+    unit : str, default=None
+        Column of the silos' tables that says whose each row is. A person is then what is protected, with
+        all her rows of a silo: together they weigh as much as one, so that privacy costs no more than
+        where everybody has one row. The column is no feature and never leaves a silo; persons are
+        counted in place of rows (``n_samples_``). See docs/how-to/persons.md.
+    rows_per_unit : int, default=1
+        C: up to so many rows of a person count in full, at C times the noise; how many rows count is then
+        public.
     one_shot_start : bool, default=None
         Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
         the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
@@ -273,6 +294,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
         standardize: bool | None = None,
+        unit: str | None = None,
+        rows_per_unit: int = 1,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
@@ -308,6 +331,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.codebook = codebook
         self.ranges = ranges
         self.standardize = standardize
+        self.unit = unit
+        self.rows_per_unit = rows_per_unit
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule
@@ -327,7 +352,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.device = device
 
-    def fit(self, X: ArrayLike, y: object = None, *, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: object = None,
+        *,
+        groups: ArrayLike | None = None,
+        units: ArrayLike | None = None,
+    ) -> Self:
         """Fit to rows in memory; ``groups`` says which silo each row belongs to (one silo without).
 
         Parameters
@@ -338,6 +370,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Here for scikit-learn's sake.
         groups : array-like of shape (n_samples,), default=None
             Silo labels.
+        units : array-like of shape (n_samples,), default=None
+            Whose each row is, where a person is the unit of privacy; the column ``unit`` of a data frame
+            unless given.
 
         Returns
         -------
@@ -346,6 +381,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
+        X, units = _with_units(X, units, self.unit)
         rules = rules_of(parameters)
         table = None if rules is None else ruled(open_source(X), rules)
         if table is None:
@@ -362,10 +398,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         names = self._columns()
         if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
             require_exact(rows, name="X", columns=names, rows=0)
+        labels = np.full(rows.shape[0], "silo-1") if groups is None else np.asarray(groups)
         if groups is None:
             parts = {"silo-1": rows}
         else:
-            labels = np.asarray(groups)
             if labels.shape != (rows.shape[0],):
                 raise InputError(
                     f"groups must have one label per row, got shape {labels.shape} for "
@@ -374,6 +410,18 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             parts = {str(label): rows[labels == label] for label in np.unique(labels)}
         sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
         own = None if table is None else rules_of_source(table)
+        if units is not None:
+            if np.shape(units) != labels.shape:
+                raise InputError(
+                    f"units must have one id per row, got shape {np.shape(units)} for {rows.shape[0]} "
+                    "rows; give the person of each row"
+                )
+            ids, most = np.asarray(units), parameters.rows_per_unit
+            sources = {
+                name: with_ids(source, ids[labels.astype(str) == name], most)
+                for name, source in sources.items()
+            }
+            parameters = replace(parameters, unit=parameters.unit or "units")
         return self._fit(parameters, sources, names, rules=own)
 
     def fit_silos(
@@ -428,7 +476,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
-        sources = named_sources(silos)
+        sources = named_sources(silos, parameters.unit, parameters.rows_per_unit)
         columns, sources = match_tables(sources, rules_of(parameters), extra=self.extra_columns)
         self.n_features_in_ = next(iter(sources.values())).n_features
         if columns is not None:
@@ -490,7 +538,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                     "settings of other solvers"
                 )
             )
-        sources = named_sources(silos)
+        sources = named_sources(silos, parameters.unit, parameters.rows_per_unit)
         columns, sources = match_tables(sources, rules_of(parameters), extra=self.extra_columns)
         preflight(
             parameters,
@@ -684,7 +732,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                     tell = warn_of_clipping if on_clipped is None else on_clipped
                     tell(
                         {
-                            name: (moment.n_clipped, moment.n_rows)
+                            name: (moment.n_clipped, moment.n_read)
                             for name, moment in moments.items()
                         }
                     )

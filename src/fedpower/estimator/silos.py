@@ -7,11 +7,17 @@ from typing import Any
 
 from fedpower.data import RowSource, open_source
 from fedpower.data.opening import name_of_silo, rows_at
+from fedpower.data.units import by_unit
 from fedpower.errors import InputError, is_showable
 
 
-def named_sources(silos: Any) -> dict[str, RowSource]:
-    """Return the silos' sources by name: given names, or a file's, or its number."""
+def named_sources(
+    silos: Any, unit: str | None = None, rows_per_unit: int = 1
+) -> dict[str, RowSource]:
+    """Return the silos' sources by name: given names, or a file's, or its number.
+
+    With ``unit`` rows are read by the persons that this column names.
+    """
     if isinstance(silos, Mapping):
         items = [(str(name), silo) for name, silo in silos.items()]
     elif _is_path(silos) or _is_table(silos) or not isinstance(silos, Iterable):
@@ -37,10 +43,13 @@ def named_sources(silos: Any) -> dict[str, RowSource]:
             name=twice[0],
         )
     _require_own_rows(items)
-    return {
+    sources = {
         name: open_source(silo, name=None if _names_itself(silo) else f"silo {name!r}")
         for name, silo in items
     }
+    if unit is None:
+        return sources
+    return {name: by_unit(source, unit, rows_per_unit) for name, source in sources.items()}
 
 
 def _require_own_rows(items: list[tuple[str, Any]]) -> None:

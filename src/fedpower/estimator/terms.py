@@ -436,6 +436,8 @@ def build_study(
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
         weights=parameters.weights,
+        unit=parameters.unit or "",
+        rows_per_unit=parameters.rows_per_unit,
         **_secure_terms(parameters, noise, identities or {}, attempts),
         **prepared,
     )

@@ -52,6 +52,8 @@ class AuditReport:
         The bounds from the runs.
     seconds
         How long the runs took.
+    unit
+        What neighbours differ in: one row, or all rows of one person.
     """
 
     mode: _AuditMode
@@ -64,6 +66,7 @@ class AuditReport:
     reachable_epsilon: float
     found: AuditResult
     seconds: float
+    unit: Literal["row", "person"] = "row"
 
     @property
     def epsilon_lower(self) -> float:
@@ -111,6 +114,7 @@ def audit_mode(
     source: NoiseSource | None = None,
     confidence: float = 0.95,
     on_progress: Progress | None = None,
+    unit: Literal["row", "person"] = "row",
 ) -> AuditReport:
     """Return what the game against a real silo in ``mode`` shows about its ε.
 
@@ -144,6 +148,8 @@ def audit_mode(
         That ``epsilon_lower`` is no more than the true ε.
     on_progress
         Called now and then, and at the end.
+    unit
+        ``person``: everybody has several rows, and neighbours differ in all of one person's.
     """
     if n_features < max(2, iteration_rank):
         raise InputError(
@@ -163,6 +169,8 @@ def audit_mode(
         iteration_rank=iteration_rank,
         center=center,
     )
+    if unit == "person":
+        study = replace(study, unit="person")
     promised = budget_for(secured(study)[0] if mode == "secure" else study)
     real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
     kind: type[SecureGame | PreparedGame | Game] = Game
@@ -183,6 +191,7 @@ def audit_mode(
         reachable_epsilon=epsilon_of(game.mu, allowed),
         found=audit_scores(*scores, delta=delta, confidence=confidence),
         seconds=time.perf_counter() - started,
+        unit=unit,
     )
 
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowTreatment, open_source
+from fedpower.data import RowTreatment
 from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
 from fedpower.errors import InputError
-from fedpower.experiments.audit_worlds import SILO, Progress, budget_for, play_worlds
+from fedpower.experiments.audit_worlds import SILO, Progress, budget_for, play_worlds, source_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import pack
@@ -68,7 +68,9 @@ class PreparedGame:
         rows = np.tile(ones, (n_rows, 1))
         other = rows.copy()
         other[-1] = -ones
-        self._worlds = [Survey(open_source(world)) for world in (rows, other)]
+        self._worlds = [
+            Survey(source_of(each, study, world)) for world, each in enumerate((rows, other))
+        ]
         truths = [self._truth(world) for world in self._worlds]
         self._stds = self._noise(n_rows)
         self._weights = [

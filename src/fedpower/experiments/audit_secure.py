@@ -76,7 +76,9 @@ class SecureGame:
         self._budget = budget_for(self._study)
         self._source = source
         self._noise = shared_noise(self._budget, [n_rows] * len(self._keys))
-        before, after = (rows_as_held(rows, study) for rows in neighbours(study, n_rows))
+        before, after = (
+            rows_as_held(rows, study, world) for world, rows in enumerate(neighbours(study, n_rows))
+        )
         self._worlds = (before, after)
         self._others = before  # rows that the attacker knows
         std = math.sqrt(2) * self._noise.share.std(self._noise.n_rows)

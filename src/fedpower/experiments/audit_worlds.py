@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import LocalMoment, RowTreatment, local_moment, open_source
+from fedpower.data import LocalMoment, RowSource, RowTreatment, local_moment, open_source
+from fedpower.data.units import with_ids
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
@@ -44,7 +45,7 @@ class Game:
     study
         The terms the silos agree to.
     n_rows
-        Rows of the silo.
+        Rows of the silo; persons where these are the unit.
     source
         Where its noise comes from.
 
@@ -64,7 +65,9 @@ class Game:
             Message(study=self._digest, run="audit", round=number, silo=SILO, body=body)
             for number, body in enumerate(_questions(study))
         ]
-        self._worlds = [rows_as_held(rows, study) for rows in neighbours(study, n_rows)]
+        self._worlds = [
+            rows_as_held(rows, study, world) for world, rows in enumerate(neighbours(study, n_rows))
+        ]
         truths = [self._truth(world) for world in self._worlds]
         stds = self._stds(n_rows)
         self._weights = [
@@ -171,10 +174,24 @@ def neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:
     return rows, other
 
 
-def rows_as_held(rows: Array, study: Study) -> LocalMoment:
+def source_of(rows: Array, study: Study, world: int = 0) -> RowSource:
+    """Return a source of the rows; where a person is the unit, each is that of a person and repeated.
+
+    Persons have one, two or three such rows, and the last, who differs between the worlds, four in the
+    one and three in the other: neighbours differ in all her rows and in how many they are.
+    """
+    if not study.unit:
+        return open_source(rows)
+    counts = 1 + np.arange(len(rows)) % 3
+    counts[-1] = 4 - world
+    ids = np.repeat(np.arange(len(rows)), counts)
+    return with_ids(open_source(rows[ids]), ids, study.rows_per_unit)
+
+
+def rows_as_held(rows: Array, study: Study, world: int = 0) -> LocalMoment:
     """Return the rows as a silo holds them: read, bounded and summed by the data layer."""
     return local_moment(
-        open_source(rows),
+        source_of(rows, study, world),
         RowTreatment(row_norm=1.0),
         rank=2,
         steps=10,

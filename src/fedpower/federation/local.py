@@ -189,16 +189,25 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     bound = None if rule is None else rule.row_norm
     rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
     path = folder / f"{name}.csv"
+    unit = study.parameters.unit
     if study.rules is not None:
         cells = [
             made_up(rule, values) for rule, values in zip(study.rules.rules, rows.T, strict=True)
         ]
+        names = [*study.table_columns]
+        if unit is not None:  # two rows a person
+            names.append(unit)
+            cells.append([str(row // 2) for row in range(MADE_UP_ROWS)])
         with path.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream)
-            writer.writerow(study.table_columns)
+            writer.writerow(names)
             writer.writerows(zip(*cells, strict=True))
         return path
-    quoted = [column.replace('"', '""') for column in study.columns]
+    names = list(study.columns)
+    if unit is not None:
+        names.append(unit)
+        rows = np.column_stack([rows, np.arange(MADE_UP_ROWS) // 2])
+    quoted = [column.replace('"', '""') for column in names]
     header = ",".join(f'"{column}"' for column in quoted)
     np.savetxt(path, rows, delimiter=",", header=header, comments="", encoding="utf-8")
     return path

@@ -10,6 +10,7 @@ from typing import Any, cast
 from fedpower.data import RowSource, open_query, open_source
 from fedpower.data.opening import Reading
 from fedpower.data.rules import ruled
+from fedpower.data.units import by_unit
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
 from fedpower.privacy.data_version import (
@@ -149,7 +150,12 @@ class SiloFile:
             form = {key: self.data[key] for key in _TEXT if key in self.data}
             place = self.path.parent / self.data["path"]
             found = open_source(place, name=name, **cast("Reading", {**form, **self.columns}))
-        source = open_source(found, name=name, drop=tuple(self.data.get("drop", ())))
+        unit, most = study.parameters.unit, study.parameters.rows_per_unit
+        # The column of ids is read beside the study's, and is none of them.
+        drop = tuple(column for column in self.data.get("drop", ()) if column != unit)
+        source = open_source(found, name=name, drop=drop)
+        if unit is not None:
+            source = by_unit(source, unit, most)
         source = open_source(
             source,
             columns=study.table_columns,

@@ -7,7 +7,7 @@ from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
 from fedpower.privacy.integer_release import IntegerNoise, integer_noise
 from fedpower.privacy.noise import BITS, TV_PER_INTEGER
-from fedpower.privacy.preparation import MOST_COUNTS, STAGES, stage_scales
+from fedpower.privacy.preparation import MOST_COUNTS, STAGES, TALLY_PARTS, stage_scales
 from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
     mean_sensitivity,
@@ -16,6 +16,7 @@ from fedpower.privacy.sensitivity import (
     rounding_slack,
     summary_sensitivity,
     summary_size,
+    unit_sensitivity,
 )
 
 _LARGEST_EPSILON = 60.0
@@ -28,6 +29,9 @@ FREE_ORDER_ROWS = 2 * 2**16
 PANEL_ROWS = 128
 _CENTRING = 10
 
+
+MOST_ROWS = 64
+"""So many rows a person may have on average where products are summed in float64 (`data.units`)."""
 
 MOMENT = "moment"
 """What the sum of the moment is called among several sums."""
@@ -77,6 +81,8 @@ class Budget:
         How many columns preparation finds a range for.
     mean_weight
         c of the joint release of moment, mean and trace.
+    per_unit
+        C, for how many rows a person counts at most, where a person is the unit; 0 where a row is.
     slack_delta
         The part of δ that pays for the sampler's distance from the ideal, for one release; for all sums
         of an attempt together, where there are several.
@@ -100,6 +106,7 @@ class Budget:
     preparation: tuple[float, ...] = ()
     n_open: int = 0
     mean_weight: float = MEAN_WEIGHT
+    per_unit: int = 0
     slack_delta: float = field(init=False, repr=False, compare=False)
     mu: float = field(init=False, repr=False, compare=False)
     total_mu: float = field(init=False, repr=False, compare=False)
@@ -161,8 +168,18 @@ class Budget:
         """Return the noise of a stage's whole numbers, cells having ``side`` for their largest."""
         multiplier = math.nextafter(1.0 / self.stage_mu(kind), math.inf)
         return stage_scales(
-            kind, multiplier, n_features=self.n_features, n_open=self.n_open, side=side
+            kind,
+            multiplier,
+            n_features=self.n_features,
+            n_open=self.n_open,
+            side=side,
+            per_unit=self.per_unit,
         )
+
+    @property
+    def tally_parts(self) -> int:
+        """How much a row of its own counts for in a stage of preparation."""
+        return TALLY_PARTS if self.per_unit else 1
 
     @property
     def with_trace(self) -> bool:
@@ -212,7 +229,12 @@ class Budget:
     @property
     def integers(self) -> IntegerNoise:
         """The noise of a silo's release in ``moment`` mode, whose sums are whole numbers."""
-        return integer_noise(self.multiplier, with_mean=self.center, mean_weight=self.mean_weight)
+        return integer_noise(
+            self.multiplier,
+            with_mean=self.center,
+            mean_weight=self.mean_weight,
+            per_unit=self.per_unit,
+        )
 
     def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
         """Return the sensitivity of a silo's release, rounding of float64 sums included.
@@ -222,18 +244,25 @@ class Budget:
         that nothing rounds (`integer_release`).
         """
         if self.mode == "moment":
-            return summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
-        exact = product_sensitivity(n_rows, self.iteration_rank)
+            alone = summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
+            return unit_sensitivity(alone, self._most)
+        exact = unit_sensitivity(product_sensitivity(n_rows, self.iteration_rank), self._most)
         return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
 
     def mean_sensitivity(self, n_rows: int) -> float:
         """Return the sensitivity of the mean row that ``step`` and ``paper`` release by itself."""
-        return mean_sensitivity(n_rows) + self._slack(n_rows, 1)
+        return unit_sensitivity(mean_sensitivity(n_rows), self._most) + self._slack(n_rows, 1)
+
+    @property
+    def _most(self) -> int:
+        """C; 1 where a row is the unit."""
+        return max(1, self.per_unit)
 
     def std(self, n_rows: int, center_norm: float = 0.0) -> float:
         """Return the noise's standard deviation at a silo (lattice rounding, ~1e-9, aside)."""
         if self.mode == "paper":
-            printed = paper_sensitivity(n_rows, self.iteration_rank) * self._printed
+            moved = unit_sensitivity(paper_sensitivity(n_rows, self.iteration_rank), self._most)
+            printed = moved * self._printed
             return printed * (1.0 + center_norm) ** 2
         if self.mode == "moment":
             return self.integers.std(n_rows)
@@ -261,8 +290,11 @@ class Budget:
     def _slack(self, n_rows: int, columns: int) -> float:
         """Return what float64 adds to the sensitivity of a release as wide as ``columns`` columns.
 
-        The trace beside a product of r columns is at most as far off as a column of its own.
+        The trace beside a product of r columns is at most as far off as a column of its own. Persons have
+        more rows than there are persons, `MOST_ROWS` times as many at most: silos refuse others. Terms of
+        such a sum still add up to no more than the public number.
         """
+        n_rows *= MOST_ROWS if self.per_unit else 1
         longest = _CENTRING * longest_sum(n_rows, self.n_features)
         return rounding_slack(n_rows, self.n_features, iteration_rank=columns, longest_sum=longest)
 

@@ -45,6 +45,13 @@ neighbours, so their difference by at most 1. In units of the scales that is a v
 most (d + 1)/M² + d(d − 1)/(2M′²) ≤ (d² + 1)/M², added to one of norm √2(1 + c²)S²/(M·2^k). ∎
 
 With 10⁹ rows and 100 columns it costs a relative 10⁻⁸ of the noise.
+
+Persons. Where a person is the unit, her m rows have whole numbers k = P·b with m·b² ≤ C, and integers z
+with ‖z‖² ≤ S²b²; Σ z zᵀ, m = Σ k z and Σ ‖z‖² are held. With y = z/(Sb) these are S²·Σ b²·y yᵀ,
+S·P·Σ b²·y and S²·Σ b²·‖y‖²: the weights b², which add up to C at most, times what rows y of norm at most
+1 contribute. So the lemma holds for her with C²-fold right-hand side (`sensitivity.unit_sensitivity`),
+Δm counted in units of 1/P, and the theorem with C times M and M′ and C·P times M″: exactly, in whole
+numbers, for every m.
 """
 
 import functools
@@ -59,6 +66,9 @@ from fedpower.errors import InputError
 from fedpower.linalg.words import Words
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.privacy.sensitivity import LARGEST_MEAN_WEIGHT, MEAN_WEIGHT, factors, whole
+
+UNIT_PARTS = 2**16
+"""P: how much finer Σ k z is than Σ z where persons count (`fedpower.data.units`)."""
 
 SIDE = 2**20
 """S of every release; `fedpower.data.lattice_rows` rounds rows to as many bits."""
@@ -89,6 +99,8 @@ class IntegerNoise:
         k.
     mean_weight
         c.
+    parts
+        P: Σ z comes in units of 1/P.
     """
 
     diagonal: int
@@ -98,6 +110,7 @@ class IntegerNoise:
     moved: Fraction
     shift: int = 0
     mean_weight: float = MEAN_WEIGHT
+    parts: int = 1
 
     @property
     def mu(self) -> float:
@@ -112,7 +125,8 @@ class IntegerNoise:
         """Return the noise with another M, and the least M′ and M″ that go with it."""
         mean = 0
         if self.mean:
-            mean = _mean_scale(diagonal << self.shift, self.side, self.mean_weight)
+            whole_scale = (diagonal << self.shift) * self.parts
+            mean = _mean_scale(whole_scale, self.side, self.mean_weight)
         below = _ceil_root(Fraction(diagonal**2, 2))
         return replace(self, diagonal=diagonal, below=below, mean=mean)
 
@@ -126,6 +140,7 @@ def integer_noise(
     shift: int = 0,
     n_features: int = 1,
     mean_weight: float = MEAN_WEIGHT,
+    per_unit: int = 0,
 ) -> IntegerNoise:
     """Return the least whole scales whose release is 1/multiplier-GDP, by integer arithmetic alone.
 
@@ -141,13 +156,15 @@ def integer_noise(
         k and d: see the corollary.
     mean_weight
         c, at most 3/4.
+    per_unit
+        C where a person is the unit; 0 where a row is.
     """
     if not 0 < multiplier < math.inf:
         raise InputError(
             f"multiplier must be a positive number, got {multiplier!r}; calibrate it first"
         )
     weight = mean_weight if with_mean else 0.0
-    moved = root_above(_squared_sensitivity(whole("side", side), weight))
+    moved = root_above(_squared_sensitivity(whole("side", side), weight)) * max(1, per_unit)
     if shift:
         moved += root_above(Fraction(n_features**2 + 1)) * 2**shift
     diagonal = math.ceil(Fraction(multiplier) * moved / 2**shift)
@@ -164,6 +181,7 @@ def integer_noise(
         moved=moved,
         shift=shift,
         mean_weight=mean_weight,
+        parts=UNIT_PARTS if per_unit else 1,
     )
     return first.with_diagonal(diagonal)
 
@@ -238,7 +256,9 @@ def packed_integers(
     np.multiply(below.to_float(), factors((math.isqrt(8 * half + 1) - 1) // 2), out=vector[:half])
     vector[:half] *= 2.0**noise.shift / unit
     if total is not None:
-        vector[half:-1] = total * (math.sqrt(2.0) * noise.mean_weight / (n_rows * noise.side))
+        vector[half:-1] = total * (
+            math.sqrt(2.0) * noise.mean_weight / (n_rows * noise.side * noise.parts)
+        )
     vector[-1] = float(Fraction(trace << noise.shift, unit))
     return vector
 

@@ -31,7 +31,7 @@ import importlib.metadata
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -221,6 +221,21 @@ def _round_up(value: float, digits: int = 3) -> str:
 
 _BOOKED_BY_ROWS = re.compile(r"[0-9a-f]{64}/([0-9a-f]{16})")
 """How releases were booked before data had versions: a study, and digits of the rows' fingerprint."""
+
+
+BY_PERSON = ", by person"
+"""How the purpose of a release ends that protects a person with all her rows."""
+
+
+def _unit_of(purposes: Sequence[str]) -> str:
+    """Return what a ledger protects: a person only where nothing that it booked protects a row alone."""
+    by_person = [purpose.endswith(BY_PERSON) for purpose in purposes]
+    if by_person and all(by_person):
+        return "one person of this silo with all rows, replace-one neighbours"
+    row = "one row of this silo, replace-one neighbours"
+    if any(by_person):
+        return f"{row}, for not all of its releases were by person"
+    return row
 
 
 class Ledger:
@@ -516,7 +531,7 @@ class Ledger:
             "data_set": data_set,
             "data_versions": versions,
             "for_experiments": for_experiments,
-            "unit": "one row of this silo, replace-one neighbours",
+            "unit": _unit_of([entry.purpose for entry in entries]),
             "cap": {"epsilon": caps[-1].epsilon, "delta": caps[-1].delta},
             "cap_changes": [jsonable(asdict(cap)) for cap in caps],
             "spent": jsonable(asdict(spent)),

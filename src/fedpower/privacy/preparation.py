@@ -24,6 +24,11 @@ Corollary. A release whose counts have noise of scale M ≥ √(2f)/μ, or M ≥
 M ≥ 2√d·Q²/μ and whose Σq has M′ ≥ M/Q, all whole numbers, is μ-GDP. For (3): divided by their scales,
 the change has squared norm Σ_j (Δq_j)²/M′² + (Δq_j²)²/M² ≤ [Σ_j Q²(Δq_j)² + (Δq_j²)²]/M² ≤ 4dQ⁴/M². ∎
 
+**Persons.** Where a person is the unit, each of her m rows has a whole weight ω, m·ω ≤ C·T, and what a
+row adds is multiplied by it. Her part is C·T times a point of the convex hull of what single rows add, 0
+among them, so that it moves by C·T times as much at most (`sensitivity.unit_sensitivity`): (1) to (3)
+hold with C²T²-fold bounds, in whole numbers.
+
 **Composition.** The four and the moment are adaptive Gaussian releases: Σμ² is exactly what they cost
 together [DRS22 Cor. 3.3]. A stage has a share of μ²; the moment has the rest.
 """
@@ -45,6 +50,9 @@ STAGES = ("octaves", "bins", "means", "norms")
 
 MOST_COUNTS = 256
 """No stage has more numbers than this for each open column, or than twice this where there are none."""
+
+TALLY_PARTS = 2**12
+"""T: what a row of a person who has no other counts for (`fedpower.data.units`)."""
 
 _MOST = (0.05, 0.03, 0.08, 0.02)
 _LEAST = (0.01, 0.01, 0.02, 0.005)
@@ -77,7 +85,7 @@ def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float) ->
 
 
 def stage_scales(
-    kind: str, multiplier: float, *, n_features: int, n_open: int, side: int
+    kind: str, multiplier: float, *, n_features: int, n_open: int, side: int, per_unit: int = 0
 ) -> tuple[int, ...]:
     """Return the least whole scales of a stage's noise: one of its counts, or of Σq and of Σq².
 
@@ -91,23 +99,29 @@ def stage_scales(
         d and f.
     side
         Q.
+    per_unit
+        C where a person is the unit; 0 where a row is.
     """
     if not 0 < multiplier < math.inf:
         raise InputError(
             f"multiplier must be a positive number, got {multiplier!r}; calibrate it first"
         )
-    factor = Fraction(multiplier)
-    if kind == "means":
-        squares = _least_root(factor**2 * squared_sensitivity(kind, n_features, n_open, side))
-        return -(-squares // side), squares
-    return (_least_root(factor**2 * squared_sensitivity(kind, n_features, n_open, side)),)
+    moved = squared_sensitivity(kind, n_features, n_open, side, per_unit)
+    scale = _least_root(Fraction(multiplier) ** 2 * moved)
+    return (-(-scale // side), scale) if kind == "means" else (scale,)
 
 
-def squared_sensitivity(kind: str, n_features: int, n_open: int, side: int) -> int:
-    """Return by how much at most one row moves a stage's vector, squared: the theorem above.
+def squared_sensitivity(
+    kind: str, n_features: int, n_open: int, side: int, per_unit: int = 0
+) -> int:
+    """Return by how much at most one row, or one person, moves a stage's vector, squared.
 
-    Of ``means`` it is that of (Q·Σq, Σq²).
+    The theorem above. Of ``means`` it is that of (Q·Σq, Σq²).
     """
+    return _moved_by_a_row(kind, n_features, n_open, side) * ((per_unit * TALLY_PARTS) ** 2 or 1)
+
+
+def _moved_by_a_row(kind: str, n_features: int, n_open: int, side: int) -> int:
     if kind in ("octaves", "bins"):
         return 2 * whole("n_open", n_open)
     if kind == "means":

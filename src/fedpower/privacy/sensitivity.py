@@ -121,6 +121,28 @@ def whole(name: str, value: int) -> int:
     return int(value)
 
 
+def unit_sensitivity(of_a_row: float, rows_per_unit: int = 1) -> float:
+    """Return C times the sensitivity of what rows contribute: that of persons whose rows weigh C at most.
+
+    Neighbours: replace all rows of one person by any others, of which as many count: min(m, C) is the
+    same, which for C = 1 is no condition. Norm: that of the release.
+
+    Theorem. Let a release be (1/s) Σ f(x) over rows, f(0) = 0, and K the set of values of f on the rows
+    there can be, so that its sensitivity for a row is D/s with D = diam K. If a person contributes
+    Σ w_j f(x_j) with w_j ≥ 0, Σ w_j ≤ C, replacing her rows moves the release by C·D/s at most.
+
+    Proof. Both contributions are C times points of conv K, for what is missing of Σ w_j = C is filled up
+    with f(0) = 0 in K. The diameter of a convex hull is that of the set: ‖p − q‖ is convex in p and in q,
+    so largest at points of K. ∎
+
+    So a person costs what a row does, whatever is released, as long as it is a sum over rows: the moment
+    (f = xxᵀ, D = √2), products with a basis (f = xxᵀZ), the mean (f = x), moment, mean and trace together
+    (f = (xxᵀ, √2·c·x, ‖x‖²)), counts and means of preparation. For the moment alone it is also seen from
+    ‖P − Q‖² ≤ ‖P‖² + ‖Q‖² ≤ 2 for positive semi-definite P and Q of trace at most 1.
+    """
+    return of_a_row * whole("rows_per_unit", rows_per_unit)
+
+
 Array = NDArray[np.float64]
 
 LARGEST_MEAN_WEIGHT = 0.75

@@ -217,6 +217,7 @@ def _share(budget: Budget, n_silos: int, shift: int) -> IntegerNoise:
         shift=shift,
         n_features=budget.n_features,
         mean_weight=budget.mean_weight,
+        per_unit=budget.per_unit,
     )
     return whole.with_diagonal(_least_share(whole.diagonal, n_silos - budget.colluders))
 
@@ -224,7 +225,9 @@ def _share(budget: Budget, n_silos: int, shift: int) -> IntegerNoise:
 def _fits(share: IntegerNoise, n_rows: int, n_silos: int) -> bool:
     """Return whether every number of a sum over so many rows and silos stays within 2⁶²."""
     squares = (n_rows * SIDE**2 >> share.shift) + n_silos * (_LARGEST_DRAW * share.diagonal + 1)
-    totals = n_rows * SIDE + n_silos * _LARGEST_DRAW * share.mean if share.mean else 0
+    totals = 0
+    if share.mean:
+        totals = n_rows * SIDE * share.parts + n_silos * _LARGEST_DRAW * share.mean
     return max(squares, totals) <= _LARGEST_SUM
 
 

@@ -1,14 +1,42 @@
 """The privacy statement that goes with every result, in words a data officer reads."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 _UNIT = "one row of one silo"
 _NEIGHBOURS = "data sets that differ in the content of one row (replace-one); row counts are public"
+PERSON = "one person of one silo"
+
+
+def person_neighbours(rows_per_unit: int = 1) -> str:
+    """Return between which data sets nobody can tell where a person is the unit."""
+    if rows_per_unit == 1:
+        return (
+            "data sets that differ in all rows of one person, in what they hold and in how many they "
+            "are; counts of persons are public"
+        )
+    return (
+        f"data sets that differ in all rows of one person, of which as many count, {rows_per_unit} at "
+        "most; how many rows count in all is public"
+    )
+
+
+def person_counts(column: str) -> str:
+    """Return what the promise supposes about persons."""
+    return (
+        f"the column {column!r} says whose each row is: somebody with two ids in it is protected for "
+        "each of them only"
+    )
+
+
+ROWS_COUNT = (
+    "every row counts for one person; somebody with several rows is protected for each of them only"
+)
 ASSUMPTIONS = (
     "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself",
-    "every row counts for one person; somebody with several rows is protected for each of them only",
+    ROWS_COUNT,
     "rows are bounded by a public rule before anything is computed from them",
 )
 
@@ -44,6 +72,8 @@ class PrivacyStatement:
         What else its reader must know.
     assumptions
         What the promise supposes.
+    unit, neighbours
+        Who is protected, and between which data sets nobody can tell.
     """
 
     mode: str
@@ -54,6 +84,13 @@ class PrivacyStatement:
     leak: str | None = None
     notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ASSUMPTIONS
+    unit: str = _UNIT
+    neighbours: str = _NEIGHBOURS
+
+    @property
+    def is_by_person(self) -> bool:
+        """Whether a person is the unit, with all her rows of one silo."""
+        return self.unit == PERSON
 
     @property
     def is_private(self) -> bool:
@@ -69,8 +106,8 @@ class PrivacyStatement:
         record["asked_epsilon"] = _finite(self.asked_epsilon)
         return {
             "private": self.is_private,
-            "unit": _UNIT,
-            "neighbours": _NEIGHBOURS,
+            "unit": self.unit,
+            "neighbours": self.neighbours,
             **record,
             "assumptions": list(self.assumptions) if self.is_private else [],
         }
@@ -107,7 +144,7 @@ class PrivacyStatement:
                 "the messages or the result can learn about single rows."
             )
         lines = [
-            f"Private: {_UNIT}; neighbours are {_NEIGHBOURS}.",
+            f"Private: {self.unit}; neighbours are {self.neighbours}.",
             f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
             f"delta={self.delta:g}.",
         ]
@@ -120,6 +157,12 @@ class PrivacyStatement:
         lines += [f"Note that {note}." for note in self.notes]
         lines.append("Assumes that " + "; that ".join(self.assumptions) + ".")
         return "\n".join(lines)
+
+
+def counted_as(parameters: Mapping[str, Any]) -> str:
+    """Return what the public numbers of a fit with these parameters are numbers of: person, or row."""
+    by_person = parameters.get("unit") and (parameters.get("rows_per_unit") or 1) == 1
+    return "person" if by_person else "row"
 
 
 def _finite(value: Any) -> Any:

@@ -260,11 +260,17 @@ def _how(*, known: bool, settled: bool) -> str:
 
 
 def pooled_answer(
-    answers: Mapping[str, Array], sizes: Mapping[str, int], scales: tuple[int, ...]
+    answers: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    scales: tuple[int, ...],
+    parts: int = 1,
 ) -> Answered:
-    """Return the sum of silos' noised whole numbers, each noised by itself with these scales."""
-    total = np.sum([answers[name] for name in answers], axis=0)
-    together = math.sqrt(len(answers))
+    """Return the sum of silos' noised whole numbers, each noised by itself with these scales.
+
+    ``parts`` are what a row of its own counts for.
+    """
+    total = np.sum([answers[name] for name in answers], axis=0) / parts
+    together = math.sqrt(len(answers)) / parts
     return Answered(
         sums=np.asarray(total, dtype=np.float64),
         stds=tuple(together * scale for scale in scales),

@@ -11,7 +11,7 @@ from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
 from fedpower.errors import ProtocolError
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.integer_release import root_above
-from fedpower.privacy.preparation import squared_sensitivity
+from fedpower.privacy.preparation import TALLY_PARTS, squared_sensitivity
 from fedpower.protocol.secure_releases import Summand
 from fedpower.protocol.study import Study
 
@@ -118,12 +118,20 @@ _NO_QUESTION = (
 
 
 def moved_by_a_row(study: Study, kind: str) -> tuple[Fraction, int]:
-    """Return how far a row moves the sum of a stage, and the most that it adds to a number.
+    """Return how far a row, or a person, moves the sum of a stage, and the most a row adds to a number.
 
     Of ``means`` they are those of (Q·Σq, Σq²), whose numbers have noise of one scale.
     """
-    squared = squared_sensitivity(kind, study.n_features, study.n_open, CELL_SIDE)
-    return root_above(Fraction(squared)), CELL_SIDE**2 if kind == "means" else 1
+    squared = squared_sensitivity(
+        kind, study.n_features, study.n_open, CELL_SIDE, study.counted_per_unit
+    )
+    most = CELL_SIDE**2 if kind == "means" else 1
+    return root_above(Fraction(squared)), most * tally_parts(study)
+
+
+def tally_parts(study: Study) -> int:
+    """Return what a row of its own counts for in a stage of preparation."""
+    return TALLY_PARTS if study.unit else 1
 
 
 class PreparedSums:

@@ -3,13 +3,22 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.publication import smoothing
 from fedpower.privacy.shares import shared_noise
-from fedpower.privacy.statement import ASSUMPTIONS, PrivacyStatement, Protection
+from fedpower.privacy.statement import (
+    ASSUMPTIONS,
+    PERSON,
+    ROWS_COUNT,
+    PrivacyStatement,
+    Protection,
+    person_counts,
+    person_neighbours,
+)
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import MaskedMoment, MaskedSum, PackedMoment, Present
 from fedpower.protocol.study import NoiseLaw, Study
@@ -41,6 +50,7 @@ def budget_of(study: Study) -> Budget | None:
         preparation=study.preparation,
         n_open=study.n_open,
         mean_weight=study.mean_weight,
+        per_unit=study.counted_per_unit,
     )
 
 
@@ -157,13 +167,64 @@ def state_privacy(
     into an earlier run. Either way two published sums with the same noise could tell a single silo's
     moment by their difference, and the public gets no smaller ε than the coordinator.
     """
+    if budget is not None and budget.n_sharing is not None:
+        return _by_person(study, _state_secure_privacy(study, budget, sizes, rounds), len(sizes))
+    stated = _state_plain_privacy(
+        study, budget, sizes, rounds, sampled=sampled, used_before=used_before
+    )
+    return _by_person(study, stated, len(sizes))
+
+
+def _by_person(study: Study, statement: PrivacyStatement, n_silos: int) -> PrivacyStatement:
+    """Return the statement in terms of persons, where these are the unit."""
+    if not study.unit:
+        return statement
+    assumptions = tuple(
+        person_counts(study.unit) if each == ROWS_COUNT else each for each in statement.assumptions
+    )
+    notes = statement.notes
+    if statement.protections and n_silos > 1:
+        notes += (_in_several_silos(study, statement.protections[0]),)
+    return replace(
+        statement,
+        unit=PERSON,
+        neighbours=person_neighbours(study.rows_per_unit),
+        assumptions=assumptions,
+        notes=notes,
+    )
+
+
+def _in_several_silos(study: Study, first: Protection) -> str:
+    """Return what holds for somebody with rows in two silos, against the first observer.
+
+    Two silos' releases are noised by themselves and compose; in one secure sum both parts of her move
+    the same number, whose noise is there once.
+    """
+    secure = study.aggregation == "secure"
+    mu = first.mu * (2.0 if secure else math.sqrt(2.0))
+    both = epsilon_of(mu, first.delta / 2)
+    return (
+        "somebody with rows in several silos is protected by each of them; what two of them tell "
+        f"together is at most epsilon={both:.4g} at delta={first.delta:g}, of k silos "
+        + ("k times mu" if secure else "the square root of k times mu")
+    )
+
+
+def _state_plain_privacy(
+    study: Study,
+    budget: Budget | None,
+    sizes: Mapping[str, int],
+    rounds: Sequence[Round],
+    *,
+    sampled: bool,
+    used_before: bool,
+) -> PrivacyStatement:
+    """Return the statement where silos noise by themselves, or nothing is private."""
     public = _public_facts(study)
     if budget is None:
         return PrivacyStatement(
             mode="none", asked_epsilon=math.inf, delta=0.0, protections=(), public=public
         )
-    if budget.n_sharing is not None:
-        return _state_secure_privacy(study, budget, sizes, rounds)
     delta = budget.delta - budget.n_releases * budget.slack_delta
     mu = max(study_mu(budget, count) for count in sizes.values())
     rows = [
@@ -270,11 +331,19 @@ def _public_facts(study: Study) -> tuple[str, ...]:
     booked = f", booked in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
     return (
         f"the study's terms, hash {study.digest[:12]}{booked}",
-        "the number of rows of each silo",
+        _public_number(study),
         "the columns, the ranges given, and the code book that preparation found"
         if study.preparation
         else "the columns, the row bound and any scales given",
     )
+
+
+def _public_number(study: Study) -> str:
+    if not study.unit:
+        return "the number of rows of each silo"
+    if study.rows_per_unit == 1:
+        return "the number of persons of each silo"
+    return f"how many rows of each silo count, {study.rows_per_unit} of a person at most"
 
 
 def _state_secure_privacy(

@@ -288,7 +288,7 @@ def _tally(body: Tally, ask: AskTally, study: Study, n_rows: int) -> str | None:
         kind=cast("StageKind", ask.stage), n_features=study.n_features, open_columns=places
     )
     scales = budget.stage_scales(ask.stage, CELL_SIDE)
-    most = n_rows * (CELL_SIDE**2 if ask.stage == "means" else 1)
+    most = n_rows * budget.tally_parts * (CELL_SIDE**2 if ask.stage == "means" else 1)
     found = _numbers("a tally", body.counts, (stage.size,), most + LARGEST_DRAW * max(scales))
     if found is None and not (body.counts == np.rint(body.counts)).all():
         return _must("a tally", "whole numbers", "others")

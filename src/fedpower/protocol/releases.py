@@ -22,7 +22,7 @@ from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import BY_PERSON, Ledger
 from fedpower.privacy.noise import Noised, NoiseSource, perturb
 from fedpower.privacy.preparation import perturb_stage
 from fedpower.privacy.sensitivity import unpack
@@ -185,13 +185,18 @@ def integers_of(
         Whether Σ z is wanted.
     """
     sums = moment.sums()
-    if sums.lattice.side != noise.side or sums.n_rows != n_rows:
+    if (sums.lattice.side, sums.parts, sums.n_rows) != (noise.side, noise.parts, n_rows):
         raise InputError(
             f"noise must be made for the rows that were summed, got {n_rows} rows of side {noise.side} "
             f"for {sums.n_rows} of side {sums.lattice.side}; start the silo again"
         )
     below = sums.squares.at(lower_triangle(sums.total.size))
     return below, sums.total if with_mean else None, sums.square_total
+
+
+def purpose_of(study: Study, text: str) -> str:
+    """Return what a ledger says that a release was, and whom it protects where that is a person."""
+    return f"{text}{BY_PERSON}" if study.unit else text
 
 
 class _ChargedReleases:
@@ -336,7 +341,9 @@ class MomentReleases(_ChargedReleases):
 
         raw = self._ledger.release(
             key=self._key("moment", *self._terms),
-            purpose="moment, mean and trace" if with_mean else "moment and trace",
+            purpose=purpose_of(
+                self._study, "moment, mean and trace" if with_mean else "moment and trace"
+            ),
             study=self._booked_as,
             data=self._data,
             mu=budget.mu,
@@ -409,7 +416,7 @@ class PreparedReleases(MomentReleases):
             key=self._key(
                 "tally", self._study.moment_terms.encode(), stage.kind.encode(), *question
             ),
-            purpose=f"preparation: {stage.kind}",
+            purpose=purpose_of(self._study, f"preparation: {stage.kind}"),
             study=self._booked_as,
             data=self._data,
             mu=budget.stage_mu(stage.kind),
@@ -547,7 +554,7 @@ class StepReleases(_ChargedReleases):
         mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
         return self._ledger.release(
             key=self._key(purpose, *question),
-            purpose=f"{count} noised {purpose} ({budget.mode})",
+            purpose=purpose_of(self._study, f"{count} noised {purpose} ({budget.mode})"),
             study=self._booked_as,
             data=self._data,
             mu=mu * math.sqrt(count),

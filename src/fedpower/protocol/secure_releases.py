@@ -32,7 +32,7 @@ from fedpower.protocol.messages import (
     MaskedSum,
     Present,
 )
-from fedpower.protocol.releases import Moment, integers_of
+from fedpower.protocol.releases import Moment, integers_of, purpose_of
 from fedpower.protocol.roll import (
     Exchanging,
     Identity,
@@ -367,7 +367,9 @@ class SecureReleases:
             try:
                 raw = self._ledger.release(
                     key=self._key(roll),
-                    purpose=f"share of a secure sum over {noise.n_silos} silos",
+                    purpose=purpose_of(
+                        self._study, f"share of a secure sum over {noise.n_silos} silos"
+                    ),
                     study=self._booked_as,
                     data=self._data,
                     mu=self._budget.mu,
@@ -409,7 +411,10 @@ class SecureReleases:
             try:
                 raw = self._ledger.release(
                     key=self._key_of_sum(roll, ask.index, question),
-                    purpose=f"share of the secure sum {ask.label} over {len(roll.places)} silos",
+                    purpose=purpose_of(
+                        self._study,
+                        f"share of the secure sum {ask.label} over {len(roll.places)} silos",
+                    ),
                     study=self._booked_as,
                     data=self._data,
                     mu=price.mu,

@@ -128,6 +128,11 @@ class Study:
         SHA-256 of the rules that turn the silos' tables into these columns; empty where there are none.
     groups
         Places of columns that are the levels of one: they are scaled alike, and weigh as one column.
+    unit
+        The column that says whose each row is, where a person is the unit of privacy; empty where a row
+        is.
+    rows_per_unit
+        C, for how many rows a person counts at most.
     """
 
     columns: tuple[str, ...] | None
@@ -153,8 +158,11 @@ class Study:
     mean_weight: float = MEAN_WEIGHT
     rules: str = ""
     groups: tuple[tuple[int, ...], ...] = ()
+    unit: str = ""
+    rows_per_unit: int = 1
 
     def __post_init__(self) -> None:
+        self._check_unit()
         if self.weights != "rows" and self.aggregation == "secure":
             raise InputError(
                 "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
@@ -178,7 +186,7 @@ class Study:
                 advice="choose a smaller one",
                 most=self.n_features,
             )
-        for name in (*(self.columns or ()), *(silo for silo, _ in self.identities)):
+        for name in (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities)):
             if not is_showable(name):
                 raise InputError(
                     "names of columns and silos must hold no control characters, got "
@@ -194,6 +202,25 @@ class Study:
             )
         self._check_preparation()
         self._check_aggregation()
+
+    def _check_unit(self) -> None:
+        if self.unit in (self.columns or ()):
+            raise InputError(
+                "{unit} must be no feature, for it only says whose each row is, got '{column}' among the "
+                "columns too; leave it out of them",
+                column=self.unit,
+            )
+        if self.rows_per_unit != 1 and not self.unit:
+            raise InputError(
+                "{rows_per_unit} must go with {unit}, got {given} without; name the column that says "
+                "whose each row is",
+                given=self.rows_per_unit,
+            )
+
+    @property
+    def counted_per_unit(self) -> int:
+        """C where a person is the unit of privacy; 0 where a row is."""
+        return self.rows_per_unit if self.unit else 0
 
     def _check_preparation(self) -> None:
         if not self.preparation and not self.ranges:
@@ -321,14 +348,8 @@ class Study:
     def moment_terms(self) -> str:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
         names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
-        newer: tuple[str, ...] = (
-            "preparation",
-            "ranges",
-            "roster",
-            "mean_weight",
-            "rules",
-            "groups",
-        )
+        newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
+        newer += ("rules", "groups", "unit", "rows_per_unit")
         if self.preparation:
             newer += ("agreement",)
         return _digest(
@@ -339,7 +360,8 @@ class Study:
     def _not_prepared(self) -> set[str]:
         """Newer terms that this study leaves alone: it keeps the hash that it had without them."""
         left = set() if self.preparation else {"preparation", "ranges", "roster"}
-        left |= {name for name in ("rules", "groups") if not getattr(self, name)}
+        left |= {name for name in ("rules", "groups", "unit") if not getattr(self, name)}
+        left |= {"rows_per_unit"} if self.rows_per_unit == 1 else set()
         return left | ({"mean_weight"} if self.mean_weight == MEAN_WEIGHT else set())
 
     @property

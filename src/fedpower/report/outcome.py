@@ -128,7 +128,11 @@ def _record(
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
         "study": {"hash": study.digest, "terms": plain(_terms(study))},
-        "parameters": {name: _spoken(getattr(parameters, name)) for name in sorted(SPECS)},
+        "parameters": {
+            name: _spoken(getattr(parameters, name))
+            for name in sorted(SPECS)
+            if not (name in _OF_PERSONS and parameters.unit is None)
+        },
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
         "n_features": study.n_features,
@@ -151,10 +155,15 @@ def _record(
     }
 
 
+_OF_PERSONS = {"unit", "rows_per_unit"}
+"""Recorded only where a person is the unit."""
+
+
 def _terms(study: Study) -> dict[str, Any]:
     """Return the terms of a study by name; newer ones are named only where it has them."""
-    newer = ("sums", "rules", "groups")
-    return {name: value for name, value in asdict(study).items() if name not in newer or value}
+    left = {name for name in ("sums", "rules", "groups") if not getattr(study, name)}
+    left |= set() if study.unit else _OF_PERSONS
+    return {name: value for name, value in asdict(study).items() if name not in left}
 
 
 def _spoken(value: Any) -> Any:

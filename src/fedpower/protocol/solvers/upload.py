@@ -29,7 +29,7 @@ from fedpower.protocol.messages import (
     read_only,
 )
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
-from fedpower.protocol.prepared_sums import moved_by_a_row, to_public
+from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
@@ -156,6 +156,7 @@ def prepare(
             {name: each.counts for name, each in answers.items()},
             sizes,
             budget.stage_scales(stage.kind, CELL_SIDE),
+            budget.tally_parts,
         )
 
     book = yield from _searched(study, answer)
@@ -481,11 +482,12 @@ def _prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
         moved, per_row = moved_by_a_row(study, stage.kind)
         public = to_public((stage.low, stage.high, stage.offset, stage.scale))
         total = yield from sums.total(stage.kind, public, sensitivity=moved, per_row=per_row)
-        values = total.values
-        stds: tuple[float, ...] = (total.std,)
+        parts = tally_parts(study)
+        values, std = total.values / parts, total.std / parts
+        stds: tuple[float, ...] = (std,)
         if stage.kind == "means":  # the first half is Q times as large, for one scale of noise
             values[: study.n_features] /= CELL_SIDE
-            stds = (total.std / CELL_SIDE, total.std)
+            stds = (std / CELL_SIDE, std)
         return Answered(sums=values, stds=stds, n_rows=sum(sums.sizes.values()))
 
     return (yield from _searched(study, answer))

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from fedpower.privacy.statement import PERSON
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import (
     Figure,
@@ -136,12 +137,20 @@ def _protections(promise: dict[str, Any]) -> list[Markup]:
         table("What each observer can learn at most", ["Observer", "ε", "Odds\u00a0×", "δ"], rows),
         *paragraphs(
             [
-                "The odds that a given row was in the data, or what it held, shift by the factor e",
+                _odds_of(promise),
                 element("sup", "ε"),
                 " at most, except with probability δ.",
             ]
         ),
     ]
+
+
+def _odds_of(promise: dict[str, Any]) -> str:
+    if promise["unit"] == PERSON:
+        return (
+            "The odds that a person was in the data, or what her rows held, shift by the factor e"
+        )
+    return "The odds that a given row was in the data, or what it held, shift by the factor e"
 
 
 def _budgets(silos: list[dict[str, Any]]) -> list[Markup] | None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from fedpower.privacy.statement import counted_as
 from fedpower.report.page.charts import Series, bytes_by_round, over_rounds, participation
 from fedpower.report.page.markup import (
     MISSING,
@@ -107,7 +108,14 @@ def silos_section(run: dict[str, Any]) -> Markup:
                 "A row a silo, a column a round.",
             ],
         ),
-        _silos(names, known, present, silent, (run.get("federation") or {}).get("set_aside", {})),
+        _silos(
+            names,
+            known,
+            present,
+            silent,
+            (run.get("federation") or {}).get("set_aside", {}),
+            thing=counted_as(run["parameters"]),
+        ),
     )
 
 
@@ -168,13 +176,17 @@ def _silos(
     present: Sequence[Sequence[bool]],
     silent: dict[str, int],
     set_aside: dict[str, str],
+    *,
+    thing: str,
 ) -> Markup:
     """Return one row per silo; columns of which nothing is known are left out."""
     sizes = [known.get(silo, {}).get("rows") for silo in names]
     answered = [sum(row) for row in present]
     columns: dict[str, list[Any]] = {
         "Silo": [name(silo) for silo in names],
-        "Rows": figures([MISSING if size is None else f"{size:,}" for size in sizes], sizes),
+        f"{thing.capitalize()}s": figures(
+            [MISSING if size is None else f"{size:,}" for size in sizes], sizes
+        ),
         "Rounds answered": figures(map(str, answered), answered),
     }
     if silent:

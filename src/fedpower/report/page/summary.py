@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedpower.privacy.statement import PERSON, counted_as
 from fedpower.report.findings import Findings
 from fedpower.report.page.components import above_noise
 from fedpower.report.page.markup import (
@@ -162,7 +163,8 @@ def title(result: Findings) -> str:
     """Return what was computed on how much of whose data, in one line."""
     silos = len(result.run["silos"])
     return (
-        f"{count(result.n_components, 'component')} of {count(result.run['n_samples'], 'row')} "
+        f"{count(result.n_components, 'component')} of "
+        f"{count(result.run['n_samples'], counted_as(result.run['parameters']))} "
         f"held by {count(silos, 'silo')}"
     )
 
@@ -271,10 +273,15 @@ def _meaning(privacy: dict[str, Any]) -> str:
         return f"NOT PRIVATE: nothing is promised, because {privacy['leak']}."
     dearest = worst(privacy)["epsilon"]
     return (
-        "Whoever sees what left a silo learns a bounded amount about any one row: the odds for or "
-        f"against what it held shift by a factor of {odds(dearest)} at most, except with a probability "
-        f"of {number(privacy['delta'])}.{_strength(epsilon(dearest))}"
+        f"Whoever sees what left a silo learns a bounded amount about any one {_protected(privacy)}: the "
+        f"odds for or against what it held shift by a factor of {odds(dearest)} at most, except with a "
+        f"probability of {number(privacy['delta'])}.{_strength(epsilon(dearest))}"
     )
+
+
+def _protected(privacy: Mapping[str, Any]) -> str:
+    """Return what is protected, as a noun that "it" stands for afterwards."""
+    return "person’s data" if privacy["unit"] == PERSON else "row"
 
 
 def _strength(spent: float) -> str:

@@ -1,0 +1,430 @@
+"""Persons as the unit of privacy: whose each row is, how many rows she has, and what each row weighs.
+
+A person with m rows contributes the mean of what her rows would contribute, times min(m, C), where C is
+`rows_per_unit`: each of her rows has the weight w = min(1, C/m), so that together they weigh as much as
+C rows at most. Why that is all the privacy proof needs is said in `fedpower.privacy.sensitivity`
+(`unit_sensitivity`). The weights in the three forms in which rows are summed:
+
+- `exact_weights`: w itself, in float64, for sums in float64.
+- `lattice_shares`: k = ⌊P√w⌋, P = `PARTS`, for rows in whole numbers. A row's integers z are brought to a
+  norm of at most S·k/P in place of S (`lattice_rows`), Σ z zᵀ and Σ k z are summed. With b = k/P the row
+  y = z/(Sb) has norm at most 1, and z zᵀ = S²·b²·y yᵀ, k z = P·S·b²·y: both have the weight b² ≤ w.
+- `tally_weights`: ⌊T·b²⌋, T = `TALLY_PARTS`, for counts.
+
+No sum over a person's rows exceeds C in whole numbers, whatever floating point does: m·k² ≤ C·P².
+
+**How many rows a person has** is counted in a pass over the ids alone, before any other; rows may come in
+any order. What is kept is a sorted table of 64-bit keys and two counts a person: memory grows with
+persons, not with rows. Whole numbers are their own keys. Texts are hashed: two ids that share a key (a
+chance of 3·10⁻⁸ among a million) are taken for one person. That weakens nobody's protection, because both
+together then weigh what one person may; two keys for one id there cannot be.
+
+Every later pass counts each person's rows again, and is refused at its end if one has another number of
+them than was counted: weights are those of the rows that were summed.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.arrays import ArraySource
+from fedpower.data.columns import other_rows, pick_columns, require_block_size, shown
+from fedpower.data.source import Block, Extra, Matrix, RowSource, Vector
+from fedpower.data.tables import TableSource, arrow
+from fedpower.errors import InputError
+
+Keys = NDArray[np.uint64]
+_Rows = int | NDArray[np.int64]
+"""The number of the first of some rows, from 0, or of each of them."""
+
+PARTS = 2**16
+"""P: weights' roots are whole numbers of 1/P where rows are whole numbers."""
+
+TALLY_PARTS = 2**12
+"""T: weights are whole numbers of 1/T where rows are counted."""
+
+_ID_ROWS = 2**16
+"""Ids that are looked at together."""
+
+_PENDING = 2**20
+"""Ids that are kept as they come before they are counted, at least."""
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODDER = np.uint64(0xD6E8FEB86659FD93)
+
+
+def exact_weights(counts: Vector, most: int) -> Vector:
+    """Return w = min(1, C/m) for rows of persons with m rows."""
+    return np.minimum(1.0, most / counts)
+
+
+def lattice_shares(counts: Vector, most: int) -> Vector:
+    """Return k = ⌊P√w⌋, the largest whole number with m·k² ≤ C·P², and P where m ≤ C.
+
+    Floating point proposes it, and whole numbers decide.
+    """
+    rows = counts.astype(np.int64)
+    found = np.minimum(np.floor(PARTS * np.sqrt(most / counts)), PARTS).astype(np.int64)
+    found += found < PARTS
+    too_large = rows * found**2 > most * PARTS**2
+    while too_large.any():
+        found -= too_large
+        too_large = rows * found**2 > most * PARTS**2
+    return np.asarray(found, dtype=np.float64)
+
+
+def tally_weights(counts: Vector, most: int) -> NDArray[np.int64]:
+    """Return ⌊T·b²⌋: a person's rows together have C·T at most."""
+    shares = lattice_shares(counts, most).astype(np.int64)
+    return np.asarray(shares**2 // (PARTS**2 // TALLY_PARTS))
+
+
+class _Ids(Protocol):
+    """Whose rows they are, as keys: alone, and beside the rows."""
+
+    def alone(self) -> Iterator[Keys]:
+        """Yield the keys of all rows; refuse a row without an id by its number."""
+        ...
+
+    def beside(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
+        """Yield the keys of the rows of each block, and the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ColumnIds:
+    """Ids that stand in a column of a table."""
+
+    table: TableSource
+    column: str
+
+    def alone(self) -> Iterator[Keys]:
+        for cells, rows in self.table.labels(self.column, _ID_ROWS):
+            yield _keys_of(cells, name=self.table.name, column=self.column, rows=rows)
+
+    def beside(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
+        for cells, block in self.table.labelled(self.column, max_rows):
+            yield _keys_of(cells, name=self.table.name, column=self.column, rows=0), block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GivenIds:
+    """Ids that were given beside rows in memory."""
+
+    rows: RowSource
+    keys: Keys
+
+    def alone(self) -> Iterator[Keys]:
+        yield self.keys
+
+    def beside(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
+        start = 0
+        for block in self.rows.blocks(max_rows):
+            stop = start + int(block.shape[0])
+            yield self.keys[start:stop], block
+            start = stop
+
+
+class _Counts:
+    """How many rows each person has.
+
+    Parameters
+    ----------
+    chunks : the keys of all rows.
+    """
+
+    def __init__(self, chunks: Iterable[Keys]) -> None:
+        self.keys: Keys = np.empty(0, np.uint64)
+        self.counts: NDArray[np.int64] = np.empty(0, np.int64)
+        held: list[Keys] = []
+        size = 0
+        for chunk in chunks:
+            held.append(chunk)
+            size += chunk.size
+            # Merged when as many wait as are counted: each key is sorted a few times in all.
+            if size >= max(_PENDING, self.keys.size):
+                self._merge(np.concatenate(held))
+                held, size = [], 0
+        if held:
+            self._merge(np.concatenate(held))
+
+    def places(self, keys: Keys) -> NDArray[np.intp] | None:
+        """Return where the keys stand in the table; None where one of them does not."""
+        places = np.searchsorted(self.keys, keys)
+        places[places == self.keys.size] = 0
+        return places if np.array_equal(self.keys[places], keys) else None
+
+    def _merge(self, more: Keys) -> None:
+        fresh, counts = np.unique(more, return_counts=True)
+        if not self.keys.size:
+            self.keys, self.counts = fresh, counts.astype(np.int64)
+            return
+        together = np.concatenate([self.keys, fresh])
+        order = np.argsort(together, kind="stable")
+        together = together[order]
+        first = np.flatnonzero(np.concatenate([[True], together[1:] != together[:-1]]))
+        self.keys = together[first]
+        self.counts = np.add.reduceat(np.concatenate([self.counts, counts])[order], first)
+
+
+class UnitRows:
+    """A source whose every block has one column more than its features: the rows of each row's person.
+
+    It is made by `by_unit`, read by kernels that weigh rows (`parted`), and tells how many rows count:
+    Σ min(m, C) over persons, the number of persons where C is 1.
+
+    Parameters
+    ----------
+    rows : the features; the ids are none of them.
+    ids : whose each row is.
+    label : the column of the ids.
+    most : C.
+    """
+
+    def __init__(self, rows: RowSource, ids: _Ids, *, label: str, most: int) -> None:
+        self.rows = rows
+        self.label = label
+        self.most = most
+        self._ids = ids
+        self._counted: _Counts | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """What error sentences call it."""
+        return self.rows.name
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the features."""
+        return self.rows.columns
+
+    @property
+    def n_features(self) -> int:
+        """Number of features; blocks have one column more."""
+        return self.rows.n_features
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows that a pass reads, where known."""
+        return self.rows.n_rows if self._counted is None else self.n_read
+
+    @property
+    def sparse(self) -> bool:
+        """Always false."""
+        return False
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries."""
+        return self.rows.density
+
+    @property
+    def in_any_order(self) -> bool:
+        """Whether passes may give the rows in another order, as a database's do."""
+        return callable(getattr(self.rows, "fingerprint", None))
+
+    @property
+    def n_units(self) -> int:
+        """Σ min(m, C): the public number, of persons where C is 1."""
+        return int(np.minimum(self._count().counts, self.most).sum())
+
+    @property
+    def n_read(self) -> int:
+        """Number of rows, counted."""
+        return int(self._count().counts.sum())
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows with m beside them; refused at the end where a person has other rows."""
+        require_block_size(max_rows)
+        table = self._count()
+        seen = np.zeros_like(table.counts)
+        for keys, block in self._ids.beside(max_rows):
+            places = table.places(keys)
+            if places is None:
+                raise other_rows(self.name)
+            np.add.at(seen, places, 1)
+            wide = np.empty((block.shape[0], self.n_features + 1), order="F")
+            wide[:, :-1] = np.asarray(block)
+            wide[:, -1] = table.counts[places]
+            del block
+            yield wide
+        if not np.array_equal(seen, table.counts):
+            raise other_rows(self.name)
+
+    def parted(self, block: Block) -> tuple[Matrix, Vector]:
+        """Return a block's features, and m for each of its rows."""
+        rows = np.asarray(block)
+        return rows[:, :-1], np.ascontiguousarray(rows[:, -1])
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "UnitRows":
+        """Return the source with exactly these features; the ids stay beside them."""
+        if self.columns is not None:
+            pick_columns(self.name, self.columns, columns, extra=extra)
+        return self.over(self.rows.select(columns, extra=extra))
+
+    def over(self, rows: RowSource) -> "UnitRows":
+        """Return the same persons with other features, of the same rows."""
+        made = UnitRows(rows, _ids_for(rows, self._ids), label=self.label, most=self.most)
+        made._counted = self._counted
+        return made
+
+    def _count(self) -> _Counts:
+        with self._lock:
+            if self._counted is None:
+                self._counted = _Counts(self._ids.alone())
+        return self._counted
+
+
+def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
+    """Return a table's rows by persons; the column of their ids is no feature any more.
+
+    Parameters
+    ----------
+    source : rows of a table.
+    column : says whose each row is.
+    most : C, how many rows a person may count for.
+    """
+    if isinstance(source, UnitRows):
+        return source
+    if not isinstance(source, TableSource):
+        raise InputError(
+            "{source} must be a table with named columns to have {unit:{column}}, got rows without; give "
+            "a CSV, Parquet, Feather or Arrow file, a data frame or a query",
+            source=source.name,
+            column=column,
+        )
+    if column not in source.reader.columns:
+        raise InputError(
+            "{source} must have the column '{column}' that says whose each row is, got "
+            "{columns}; correct {unit}, or add the column",
+            source=source.name,
+            column=column,
+            columns=shown(source.reader.columns),
+        )
+    features = tuple(name for name in source.columns if name != column)
+    if not features:
+        raise InputError(
+            f"{source.name} must have a feature beside the column '{column}', which only says whose each "
+            "row is, got none; add one"
+        )
+    rows = source if features == source.columns else source.select(features, extra="drop")
+    return UnitRows(rows, _ColumnIds(table=rows, column=column), label=column, most=most)
+
+
+def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
+    """Return rows in memory by persons, whose ids are given as a vector.
+
+    Parameters
+    ----------
+    source : dense rows in memory.
+    ids : one for each row: texts or whole numbers.
+    most : C.
+    """
+    if source.sparse or not isinstance(source, ArraySource):
+        raise InputError(
+            f"{source.name} must be dense rows in memory to be given units, got others; give a NumPy "
+            "array, or a table with a column of ids and unit='…'"
+        )
+    cells = np.asarray(ids)
+    if cells.shape != (source.n_rows,):
+        raise InputError(
+            f"units must have one id per row, got shape {cells.shape} for {source.n_rows} rows; give "
+            "the person of each row"
+        )
+    if cells.dtype == object:
+        gone = [each is None or each != each for each in cells]  # noqa: PLR0124 - NaN
+        texts = [None if empty else str(each) for each, empty in zip(cells, gone, strict=True)]
+        made = arrow().array(texts, arrow().string())
+    else:
+        made = arrow().array(cells)
+    keys = _keys_of(made, name=source.name, column="units", rows=0)
+    return UnitRows(source, _GivenIds(rows=source, keys=keys), label="units", most=most)
+
+
+def unit_of(source: RowSource) -> UnitRows | None:
+    """Return the persons' rows that a source reads, or that it holds to be the same; else None."""
+    found = getattr(source, "rows", None) if not isinstance(source, UnitRows) else source
+    return found if isinstance(found, UnitRows) else None
+
+
+def features_of(source: RowSource) -> RowSource:
+    """Return the rows of a source, whosever they are."""
+    return source.rows if isinstance(source, UnitRows) else source
+
+
+def require_no_unit(source: RowSource, where: str) -> None:
+    """Refuse persons where rows cannot be weighed."""
+    unit = unit_of(source)
+    if unit is not None:
+        raise InputError(
+            "{source} must be dense rows that the processor reads to count persons, got {where}; leave "
+            "that out, or leave {unit} out",
+            source=source.name,
+            where=where,
+        )
+
+
+def _ids_for(rows: RowSource, ids: _Ids) -> _Ids:
+    if isinstance(ids, _ColumnIds):
+        assert isinstance(rows, TableSource), "a selection of a table's columns is a table"
+        return _ColumnIds(table=rows, column=ids.column)
+    assert isinstance(ids, _GivenIds)
+    return _GivenIds(rows=rows, keys=ids.keys)
+
+
+def _keys_of(cells: Any, *, name: str, column: str, rows: _Rows) -> Keys:
+    """Return a key for each id: whole numbers themselves, and a hash of what else is written.
+
+    Blanks around a text are no part of it: they would make two persons of one.
+    """
+    pa, compute = arrow(), arrow("compute")
+    types = pa.types
+    missing = compute.is_null(cells, nan_is_null=True)
+    whole = types.is_integer(cells.type)
+    if not whole:
+        kind = pa.large_string() if types.is_large_string(cells.type) else pa.string()
+        cells = compute.utf8_trim_whitespace(cells if cells.type == kind else cells.cast(kind))
+        missing = compute.or_kleene(missing, compute.equal(cells, ""))
+    if compute.any(missing).as_py():
+        place = int(np.flatnonzero(missing.to_numpy(zero_copy_only=False))[0])
+        number = rows + place if isinstance(rows, int) else int(rows[place])
+        raise InputError(
+            f"column '{column}' of {name} must say in every row whose it is, got a missing id at row "
+            f"{number + 1}; fill it in or leave that row out"
+        )
+    if whole:
+        kind = pa.uint64() if types.is_uint64(cells.type) else pa.int64()
+        return np.asarray(cells.cast(kind).to_numpy(zero_copy_only=False)).view(np.uint64)
+    return _hashed(cells)
+
+
+def _hashed(cells: Any) -> Keys:
+    """Return 64 bits for each text, from its bytes eight at a time."""
+    wide = arrow().types.is_large_string(cells.type)
+    _, where, data = cells.buffers()
+    ends = np.frombuffer(where, dtype=np.int64 if wide else np.int32)
+    ends = ends[cells.offset : cells.offset + len(cells) + 1].astype(np.int64)
+    raw = np.zeros((0 if data is None else data.size) + 8, np.uint8)
+    if data is not None:
+        raw[:-8] = np.frombuffer(data, np.uint8)
+    # Eight bytes from every place on, so that one index reads a word.
+    words = np.ndarray((raw.size - 7,), dtype="<u8", buffer=raw, strides=(1,))
+    starts, lengths = ends[:-1], np.diff(ends)
+    found = lengths.astype(np.uint64) * _ODDER
+    for begin in range(0, int(lengths.max(initial=0)), 8):
+        left = lengths - begin
+        some = left > 0
+        word = words[np.where(some, starts + begin, 0)]
+        keep = np.clip(left, 0, 8).astype(np.uint64)
+        word &= ~np.uint64(0) >> (np.uint64(64) - np.maximum(keep, 1) * np.uint64(8))
+        mixed = (found ^ word) * _ODD
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= _ODDER
+        mixed ^= mixed >> np.uint64(32)
+        found = np.where(some, mixed, found)
+    return found

@@ -1,0 +1,184 @@
+"""Fits in which a person is the unit of privacy, in every mode."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.linalg import subspace_angles
+
+from fedpower import FedPCA
+from fedpower.errors import InputError
+from fedpower.estimator.terms import NoiseWarning
+from fedpower.privacy import Ledger, epsilon_of
+from fedpower.report.folder import read_result
+
+D = 5
+NAMES = list("abcde")
+TOLD = {"row_norm": 4.0, "delta": 1e-6}
+
+
+def visits(seed, n_persons=400):
+    rng = np.random.default_rng(seed)
+    counts = np.minimum(rng.geometric(0.4, n_persons), 12)
+    ids = np.repeat(np.arange(n_persons), counts)
+    axes = np.linalg.qr(np.column_stack([np.ones(D), np.eye(D)[:, 1:]]))[0]
+    rows = rng.standard_normal((n_persons, D))[ids] + rng.standard_normal((ids.size, D))
+    frame = pd.DataFrame(rows * [2.0, 0.9, 0.5, 0.4, 0.4] @ axes.T + 0.3, columns=NAMES)
+    frame["patient_id"] = [f"P{seed}-{each:04d}" for each in ids]
+    return frame.sample(frac=1.0, random_state=seed).reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def silos():
+    return {"north": visits(1), "south": visits(2, 300)}
+
+
+def weighted(silos):
+    """Return number, mean, variances and components of weighted PCA, the plain way."""
+    whole = pd.concat(silos.values())
+    weights = 1 / whole.groupby("patient_id")["patient_id"].transform("size").to_numpy()
+    n = whole["patient_id"].nunique()
+    rows = whole[NAMES].to_numpy()
+    mean = weights @ rows / n
+    values, vectors = np.linalg.eigh(((rows - mean) * weights[:, None]).T @ (rows - mean) / (n - 1))
+    return n, mean, values[::-1], vectors[:, ::-1]
+
+
+@pytest.mark.parametrize("solver", ["moment", "krylov", "fedpower"])
+def test_without_noise_it_is_weighted_pca(silos, solver):
+    n, mean, values, vectors = weighted(silos)
+    model = FedPCA(2, epsilon=math.inf, unit="patient_id", solver=solver).fit_silos(silos)
+    assert model.n_samples_ == n
+    assert model.silo_sizes_ == {"north": 400, "south": 300}
+    assert list(model.feature_names_in_) == NAMES
+    assert model.mean_ == pytest.approx(mean, abs=1e-12)
+    assert model.explained_variance_ == pytest.approx(values[:2], rel=1e-9)
+    assert np.sin(subspace_angles(model.components_.T, vectors[:, :2])[0]) < 1e-6
+
+
+WAYS = {
+    "moment": {"noise": "moment"},
+    "prepared": {"row_norm": None, "standardize": False},
+    "step": {"noise": "step", "epsilon": 20.0},
+    "paper": {"noise": "paper", "epsilon": 40.0, "center": False},
+    "secure": {"aggregation": "secure"},
+    "secure, prepared": {"aggregation": "secure", "row_norm": None, "standardize": False},
+    "three rows each": {"noise": "moment", "rows_per_unit": 3},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WAYS)
+def test_every_private_way_finds_the_components(silos, way):
+    """At a large ε: the sine is above .4 for noise alone, and of a chance below 10⁻⁶ here."""
+    if "secure" in way:
+        pytest.importorskip("cryptography")
+    _, _, _, vectors = weighted(silos)
+    terms = {"epsilon": 8.0, **TOLD, **WAYS[way]}
+    model = FedPCA(1, unit="patient_id", random_state=0, **terms).fit_silos(silos)
+    assert np.sin(subspace_angles(model.components_.T, vectors[:, :1])[0]) < 0.4
+    assert model.privacy_.is_private
+    assert model.privacy_.unit == "one person of one silo"
+
+
+def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
+    model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
+    said = str(model.privacy_)
+    assert (
+        "Private: one person of one silo; neighbours are data sets that differ in all rows" in said
+    )
+    assert "the number of persons of each silo" in said
+    assert "the column 'patient_id' says whose each row is" in said
+    assert "every row counts for one person" not in said
+    both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 5e-7)
+    assert f"what two of them tell together is at most epsilon={both:.4g}" in said
+    rows = FedPCA(1, epsilon=1.0, **TOLD).fit_silos(
+        {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
+    )
+    assert "one row of one silo" in str(rows.privacy_)
+    assert "several silos" not in str(rows.privacy_)
+
+
+def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos):
+    stds = []
+    for more in ({}, {"rows_per_unit": 2}):
+        model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD, **more).fit_silos(silos)
+        stds.append(model.noise_edge_ * sum(model.silo_sizes_.values()))
+    one = {name: frame.drop_duplicates("patient_id")[NAMES] for name, frame in silos.items()}
+    rows = FedPCA(1, epsilon=1.0, center=True, **TOLD).fit_silos(one)
+    alone = rows.noise_edge_ * sum(rows.silo_sizes_.values())
+    assert stds[0] == pytest.approx(alone, rel=0.2)  # the edge depends on the noised mean a little
+    assert stds[1] == pytest.approx(2 * alone, rel=0.2)
+
+
+def test_ids_may_be_given_as_a_vector_or_stand_in_a_data_frame(silos):
+    frame = silos["north"]
+    exact = {"epsilon": math.inf}
+    wanted = FedPCA(2, unit="patient_id", **exact).fit_silos({"silo-1": frame})
+    column = FedPCA(2, unit="patient_id", **exact).fit(frame)
+    vector = FedPCA(2, **exact).fit(frame[NAMES].to_numpy(), units=frame["patient_id"])
+    split = FedPCA(2, **exact).fit(
+        frame[NAMES], units=frame["patient_id"], groups=np.arange(len(frame)) % 2
+    )
+    for model in (column, vector):
+        assert model.components_ == pytest.approx(wanted.components_, abs=1e-9)
+        assert model.n_samples_ == 400
+    assert split.n_samples_ > 400  # somebody in both silos counts in each
+    assert column.transform(frame[NAMES]).shape == (len(frame), 2)
+
+
+def test_wrong_ids_are_refused_in_one_sentence(silos):
+    frame = silos["north"]
+    with pytest.raises(InputError, match="units must have one id per row"):
+        FedPCA(1).fit(frame[NAMES], units=frame["patient_id"][:-1])
+    with pytest.raises(InputError, match="X must be a data frame with the column 'patient_id'"):
+        FedPCA(1, unit="patient_id").fit(frame[NAMES].to_numpy())
+    with pytest.raises(InputError, match="unit must be the name of the column"):
+        FedPCA(1, unit="").fit_silos(silos)
+    with pytest.raises(InputError, match="rows_per_unit must be a whole number of at least 1"):
+        FedPCA(1, unit="patient_id", rows_per_unit=0).fit_silos(silos)
+    plain = {name: each[NAMES] for name, each in silos.items()}
+    with pytest.raises(InputError, match="rows_per_unit must go with unit, got 2 without"):
+        FedPCA(1, rows_per_unit=2).fit_silos(plain)
+
+
+def test_too_many_rows_a_person_are_refused_where_products_are_noised():
+    """The rounding of their sums is accounted for up to 64 rows a person, and moments have none."""
+    frame = visits(3, 30)
+    often = pd.concat([frame.assign(patient_id="P0")] * 60 + [frame])
+    model = FedPCA(1, epsilon=1.0, unit="patient_id", noise="step", **TOLD)
+    with pytest.raises(InputError, match="must have 64 rows a person at most"):
+        model.fit_silos([often])
+    with pytest.warns(NoiseWarning):
+        assert model.set_params(noise="moment").fit_silos([often]).n_samples_ == 31
+
+
+def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
+    paths = {name: tmp_path / f"{name}.ledger" for name in silos}
+    for name, path in paths.items():
+        Ledger.create(path, epsilon=2.0, delta=1e-6, silo=name).close()
+    model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD)
+    first = model.fit_silos(silos, ledgers=paths).components_
+    again = model.fit_silos(silos, ledgers=paths).components_
+    assert (first == again).all()
+    with Ledger.open(paths["north"]) as ledger:
+        account = ledger.statement()
+    assert account["spent"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    assert account["unit"] == "one person of this silo with all rows, replace-one neighbours"
+    rows = {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
+    FedPCA(1, epsilon=1.0, **TOLD).fit_silos(rows, ledgers=paths, data_version="2")
+    with Ledger.open(paths["north"]) as ledger:
+        assert ledger.statement()["unit"].startswith("one row of this silo")
+
+
+def test_a_result_by_persons_is_written_and_read_again(silos, tmp_path):
+    model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
+    model.save(tmp_path / "result")
+    found = read_result(tmp_path / "result")
+    assert found.study == model.study_
+    assert str(found.privacy) == str(model.privacy_)
+    page = (tmp_path / "result" / "report.html").read_text()
+    assert "700 persons" in page
+    assert "any one person" in page
+    assert all(each not in page for each in ("P1-0001", "P2-0001"))
