@@ -24,7 +24,7 @@ def make_ledgers(epsilon: float) -> None:
 
 
 def test_a_fit_is_told_nothing_but_epsilon(here: Path):
-    said = succeed("fit", *FILES, "-k", 2, "--epsilon", 8, "-o", "out")
+    said = succeed("fit", *FILES, "-k", 2, "--epsilon", 8, "--verbose", "-o", "out")
     assert "NOT PRIVATE" not in said.stdout
     assert "found privately, out of the same epsilon" in said.stdout
     found = read_result("out")

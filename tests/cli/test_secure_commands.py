@@ -25,7 +25,7 @@ def test_an_identity_is_made_once_and_shown(here: Path):
 
 
 def test_a_fit_with_a_secure_sum_tells_what_it_promises(here: Path):
-    said = succeed("fit", *FILES, *SECURE, "-o", "out")
+    said = succeed("fit", *FILES, *SECURE, "--verbose", "-o", "out")
     assert "the coordinator together with 1 silo of the 3" in said.stdout
     assert "rehearsal" in said.stdout
     record = read_result("out").run

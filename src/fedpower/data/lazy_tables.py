@@ -34,10 +34,29 @@ class _DatasetTable:
                 batch_size=max_rows,
                 batch_readahead=1,
                 fragment_readahead=1,
+                fragment_scan_options=self._scan_options(),
                 use_threads=False,
             )
             for batch in scanner.to_batches():
                 yield from sliced(batch.select(names), max_rows)
+
+
+    def _scan_options(self) -> Any:
+        """Return how a fragment is read: Parquet without read-ahead, as our own reader does."""
+        ds = arrow("dataset")
+        if not _is_parquet(self.dataset):
+            return None
+        return ds.ParquetFragmentScanOptions(
+            pre_buffer=False, use_buffered_stream=True, buffer_size=2**16
+        )
+
+
+def _is_parquet(dataset: Any) -> bool:
+    """Return whether a dataset is of Parquet files."""
+    ds = arrow("dataset")
+    return isinstance(dataset, ds.FileSystemDataset) and isinstance(
+        dataset.format, ds.ParquetFileFormat
+    )
 
 
 @contextmanager
@@ -56,13 +75,9 @@ def _readable(name: str) -> Iterator[None]:
 
 def _dataset_reader(dataset: Any, name: str) -> _DatasetTable:
     """Return the reader of a dataset; only of Parquet files are the rows counted beforehand."""
-    ds = arrow("dataset")
     require_distinct(name, dataset.schema.names)
-    counted = isinstance(dataset, ds.FileSystemDataset) and isinstance(
-        dataset.format, ds.ParquetFileFormat
-    )
     with _readable(name):
-        n_rows = int(dataset.count_rows()) if counted else None
+        n_rows = int(dataset.count_rows()) if _is_parquet(dataset) else None
     columns = feature_names(dataset.schema)
     return _DatasetTable(name=name, columns=columns, n_rows=n_rows, dataset=dataset)
 

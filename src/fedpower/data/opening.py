@@ -182,7 +182,7 @@ def _open_table(data: Any, name: str | None, reading: Reading) -> TableReader | 
     if reader is None and harmony.is_given:
         raise InputError(
             "{source} must be a table with names of columns to rename or convert them, got another kind "
-            "of data; leave out {rename}, {factors} and {offsets}",
+            "of data; leave out {rename}, factors and offsets",
             source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
         )
     return None if reader is None else harmonised(reader, harmony)
