@@ -103,6 +103,7 @@ class _Looked:
     def __init__(self, name: str) -> None:
         self._look = ColumnLook(name=name)
         self._counts = dict.fromkeys(("number", "yes/no", "date"), 0)
+        self._missing = {"number": 0, "words": 0}
         self._typed: Type | None = None
         self._numbers: list[Vector] = []
         self._remembered = 0
@@ -121,8 +122,10 @@ class _Looked:
             nothing = sum(int(each.places.sum()) for each in problems if each.got == "nothing")
             wrong = sum(int(each.places.sum()) for each in problems if each.got != "nothing")
             self._counts[kind] += len(cells) - nothing - wrong
+            self._missing["number" if kind == "number" else "words"] += (
+                0 if kind == "date" else nothing
+            )
             if kind == "number":
-                look.n_missing += nothing
                 self._note(
                     values[0][np.isfinite(values[0])] if self._typed is None else values[0][:0]
                 )
@@ -152,7 +155,11 @@ class _Looked:
     def look(self) -> ColumnLook:
         """Return what was found."""
         look, counts = self._look, self._counts
+        look.n_missing = self._missing["words"]
         present = look.n_rows - look.n_missing
+        if 2 * counts["number"] >= look.n_rows - self._missing["number"]:
+            look.n_missing = self._missing["number"]
+            present = look.n_rows - look.n_missing
         if present:
             likely: Type = "number"
             if 2 * counts["number"] < present:
@@ -178,17 +185,17 @@ def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
         yield "every cell is missing"
         return
     if look.type == "date":
-        yield "a date needs a rule: a public origin and unit"
+        yield "needs a public origin and unit"
     if look.n_odd:
         yield f"{look.n_odd} cells are no {'dates' if look.type == 'date' else 'numbers'}"
     if look.levels is not None and len(look.levels) == 1 and look.n_rows > 1:
         yield "constant"
     if _all_different(numbers):
-        yield "all different whole numbers, as an id has"
+        yield "all different, as an id is"
     elif look.type == "number" and _is_whole(numbers) and look.levels and (
         1 < len(look.levels) <= _FEW
     ):  # fmt: skip
-        yield "few different whole numbers: perhaps levels"
+        yield "few different: perhaps levels"
 
 
 def _is_whole(numbers: Vector) -> bool:

@@ -87,8 +87,10 @@ def _reads_as_numbers(reader: TableReader, rule: Rule, found: dict[Any, Any]) ->
     if not any(column == rule.column and got == "text" for column, _, got in found):
         return False
     try:
-        for _ in reader.batches((rule.column,), _ROWS):
-            pass
+        return not any(
+            problem.got == "text"
+            for batch in reader.batches((rule.column,), _ROWS)
+            for problem in read_cells(rule, batch.column(0))[1]
+        )
     except CellError:
         return False
-    return True

@@ -51,7 +51,7 @@ _FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S")
 """How dates are written unless a rule has a format; a T may stand for the blank."""
 
 _YES, _NO = ("yes", "true", "y", "t", "1"), ("no", "false", "n", "f", "0")
-_NO_NUMBERS = ("#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "none")
+_NO_NUMBERS = ("#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 """What stands for a missing number in text, whatever the rule says: none of it can be one."""
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
