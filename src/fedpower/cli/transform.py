@@ -76,6 +76,8 @@ def scores_of(result: Result, file: Path, id_column: str | None) -> Iterator[Sco
                 f"{file} has no column names, so its columns are taken in the order of the model's"
             )
         blocks = ((None, block) for block in result.score_blocks(result.select(source)))
-    with bar_of("rows", source.n_rows) as advance, every_problem([result.select(source)]):
+    has_names = id_column is None or result.feature_names is not None
+    tables = [result.select(source)] if has_names else []
+    with bar_of("rows", source.n_rows) as advance, every_problem(tables):
         seen = counted(blocks, advance, size=lambda labelled: len(labelled[1]))
         yield Scores(names=result.score_names, blocks=seen, label=id_column)
