@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from benchmarks.common import parser, report
 from fedpower import CodeBook, FedPCA
 from fedpower.data import open_source
-from fedpower.data.rules import ruled, table_rules
+from fedpower.data.ruled import ruled
+from fedpower.data.rules import table_rules
 from fedpower.estimator.terms import NoiseWarning
 
 Array = NDArray[np.float64]

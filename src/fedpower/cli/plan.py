@@ -17,7 +17,7 @@ from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
 from fedpower.data import open_source
 from fedpower.data.problems import every_problem
-from fedpower.data.rules import match_tables
+from fedpower.data.ruled import match_tables
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap

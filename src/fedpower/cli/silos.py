@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fedpower.cli.console import note
 from fedpower.data import RowSource, open_source, split_by_group
 from fedpower.data.inspecting import doubtful
-from fedpower.data.rules import TableRules, match_tables, ruled
+from fedpower.data.ruled import match_tables, ruled
+from fedpower.data.rules import TableRules
 from fedpower.data.source import Extra
 from fedpower.data.tables import TableSource
 from fedpower.errors import InputError

@@ -10,14 +10,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedpower.data.cells import read_cells
 from fedpower.data.dask_source import DaskSource
-from fedpower.data.rules import Rule, read_cells, rules_of_source
+from fedpower.data.ruled import rules_of_source
+from fedpower.data.rules import Rule
 from fedpower.data.source import RowSource, Vector
 from fedpower.data.sql import QuerySource
 from fedpower.data.tables import TableReader, TableSource, arrow, plain
 from fedpower.errors import CellError, InputError
 
-Type = Literal["number", "yes/no", "date", "text", "nothing"]
+_Type = Literal["number", "yes/no", "date", "text", "nothing"]
 
 _ROWS = 2**16
 """Rows looked at together; of a fit's tables the first so many are looked at before it begins."""
@@ -47,7 +49,7 @@ _YES_OR_NO = Rule(column="", kind="yes/no")
 _NUMBER = Rule(column="")
 
 
-def is_named_like_an_id(name: str) -> bool:
+def _is_named_like_an_id(name: str) -> bool:
     """Return whether a column's name says that it tells rows apart."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return any(word in _IDS or _OWN_ID.fullmatch(word) for word in words)
@@ -72,7 +74,7 @@ class ColumnLook:
     """
 
     name: str
-    type: Type = "nothing"
+    type: _Type = "nothing"
     n_rows: int = 0
     n_missing: int = 0
     n_odd: int = 0
@@ -86,7 +88,7 @@ class ColumnLook:
         """The rule that its name and type suggest, and what is to be filled in."""
         if not self.name:
             return {"kind": "drop"}, "it has no name"
-        if is_named_like_an_id(self.name):
+        if _is_named_like_an_id(self.name):
             return {"kind": "drop"}, "by its name an id; if it is a measurement, say its kind"
         if self.type == "text":
             return {"levels": []}, "fill in the words of the form"
@@ -104,7 +106,7 @@ class _Looked:
         self._look = ColumnLook(name=name)
         self._counts = dict.fromkeys(("number", "yes/no", "date"), 0)
         self._missing = {"number": 0, "words": 0}
-        self._typed: Type | None = None
+        self._typed: _Type | None = None
         self._numbers: list[Vector] = []
         self._remembered = 0
 
@@ -161,7 +163,7 @@ class _Looked:
             look.n_missing = self._missing["number"]
             present = look.n_rows - look.n_missing
         if present:
-            likely: Type = "number"
+            likely: _Type = "number"
             if 2 * counts["number"] < present:
                 likely = "date" if 2 * counts["date"] >= present else "text"
                 likely = "yes/no" if counts["yes/no"] == present else likely
@@ -179,7 +181,7 @@ class _Looked:
 
 def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
     """Yield what makes a column doubtful."""
-    if is_named_like_an_id(look.name):
+    if _is_named_like_an_id(look.name):
         yield "named like an id"
     if look.type == "nothing":
         yield "every cell is missing"
@@ -242,7 +244,7 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
         if known is not None and name not in known:
             continue
         why = []
-        if source.columns is not None and is_named_like_an_id(name):
+        if source.columns is not None and _is_named_like_an_id(name):
             why.append("is named like an id")
         if cells.size >= _FEWEST and cells.min() == cells.max():
             why.append("is constant")

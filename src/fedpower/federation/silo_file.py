@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.data import RowSource, open_query, open_source
-from fedpower.data.rules import ruled
+from fedpower.data.ruled import ruled
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
 from fedpower.privacy.data_version import (
