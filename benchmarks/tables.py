@@ -1,9 +1,9 @@
 """A clinical table as it is: flags as categories, missing cells, ids; three hospitals of uneven size.
 
-ACTG175 comes from the PyPI package `lifelines` (install it for this). The rules below are from the
-trial's own description, none from rows. Measured is the variance that a private fit's components capture
-of what the exact correlation PCA's capture, and whether every verdict of its report is true: a component
-said to stand above the noise must hold more of the rows' variance than the average direction.
+ACTG175 comes from the PyPI package `lifelines` (install it for this). Its rules are from the trial's
+own description, none from rows. Measured is the variance that a private fit's components capture of what
+the exact correlation PCA's capture, and whether every verdict of its report is true: a component said to
+stand above the noise must hold more of the rows' variance than the average direction.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from benchmarks.common import parser, report
 from fedpower import CodeBook, FedPCA
 from fedpower.data import open_source
-from fedpower.data.rules import ruled, table_rules
+from fedpower.data.ruled import ruled
+from fedpower.data.rules import table_rules
 from fedpower.estimator.terms import NoiseWarning
 
 Array = NDArray[np.float64]

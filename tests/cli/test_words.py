@@ -86,10 +86,11 @@ def test_every_rule_of_a_parameter_refuses_in_its_option_s_name():
 def test_a_command_is_told_of_no_option_that_it_lacks():
     sentence = not_a_number("north.csv", "sex", "text", 0).args[0]
     drop = "column 'sex' of north.csv must hold numbers, got text at row 1; drop the column"
-    assert in_options(sentence) == f"{drop} (--drop 'sex') or turn it into numbers"
-    assert in_options(sentence, "transform") == f"{drop} or turn it into numbers"
+    rest = ", or turn it into numbers, by a rule in a code book for instance"
+    assert in_options(sentence) == f"{drop} (--drop 'sex'){rest}"
+    assert in_options(sentence, "transform") == f"{drop}{rest}"
     assert in_options(sentence, "silo") == (
-        f"{drop} (drop = ['sex'] in [data] of the silo file) or turn it into numbers"
+        f"{drop} (drop = ['sex'] in [data] of the silo file){rest}"
     )
     surplus = Sentence("{without_extra}")
     assert in_options(surplus, "silo") == 'extra_columns = "drop" in [data] of the silo file'

@@ -155,10 +155,10 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a draft over another file": Wrong(("inspect", "north.csv", "--draft", "notes.txt"), "notes.txt must not exist yet, got a file there; name another with --draft or pass --force"),
     },
     "Types": {
-        "a missing value": Wrong(("fit", "holes.csv", *EXACT, "-o", "new"), "column 'bmi' of holes.csv must hold finite numbers, got a missing value (empty, null or NaN) at row 7; fill it in or leave that row out"),
+        "a missing value": Wrong(("fit", "holes.csv", *EXACT, "-o", "new"), "column 'bmi' of holes.csv must hold finite numbers, got a missing value (empty, null or NaN) at row 7; fill it in or give the column a rule for missing cells in a code book"),
         "an infinite value": Wrong(("fit", "infinite.npy", *EXACT, "-o", "new"), "column 2 of infinite.npy must hold finite numbers, got an infinite value at row 1; fill it in or leave that row out"),
-        "a column of text": Wrong(("fit", "everybody.csv", *EXACT, "-o", "new"), "column 'site' of everybody.csv must hold numbers, got text at row 1; drop the column (--drop 'site') or turn it into numbers"),
-        "a column of dates": Wrong(("fit", "dates.csv", *EXACT, "-o", "new"), "column 'a' of dates.csv must hold numbers, got text at row 1; drop the column (--drop 'a') or turn it into numbers"),
+        "a column of text": Wrong(("fit", "everybody.csv", *EXACT, "-o", "new"), "column 'site' of everybody.csv must hold numbers, got text at row 1; drop the column (--drop 'site'), or turn it into numbers, by a rule in a code book for instance"),
+        "a column of dates": Wrong(("fit", "dates.csv", *EXACT, "-o", "new"), "column 'a' of dates.csv must hold numbers, got text at row 1; drop the column (--drop 'a'), or turn it into numbers, by a rule in a code book for instance"),
         "an array of words": Wrong(("fit", "words.npy", *EXACT, "-o", "new"), "words.npy must hold real numbers, got non-numeric dtype str32; convert it to float64"),
         "complex numbers": Wrong(("fit", "complex.npy", *EXACT, "-o", "new"), "complex.npy must hold real numbers, got complex dtype complex128; convert it to float64"),
         "Python objects": Wrong(("fit", "objects.npy", *EXACT, "-o", "new"), "objects.npy must hold real numbers, got object dtype object; convert it to float64"),

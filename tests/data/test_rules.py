@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
 from fedpower.data import open_source
+from fedpower.data.cells import read_cells
 from fedpower.data.problems import every_problem
-from fedpower.data.rules import LEVEL, Rule, match_tables, read_cells, ruled, table_rules
+from fedpower.data.ruled import match_tables, ruled
+from fedpower.data.rules import LEVEL, Rule, table_rules
 from fedpower.errors import CellError, InputError
 from problems import Array
 

@@ -11,6 +11,7 @@ import pytest
 from ground import fedpower
 from studies import COLUMNS, SIZES, silo_rows, write_rows
 
+from fedpower import FedPCA, read_result
 from fedpower.linalg import sin_theta
 from fedpower.protocol.roll import Identity
 
@@ -141,3 +142,42 @@ def test_options_of_a_rehearsal_go_with_one(tmp_path):
         refused = fedpower("run", "study.toml", *words, cwd=tmp_path)
         assert refused.returncode == 2
         assert sentence in refused.stderr
+
+
+RULES = """
+format = "fedpower-codebook/2"
+[rules]
+pid = "drop"
+sex = ["F", "M"]
+cd4 = { kind = "number", range = [0, 1500], missing = "offset", missing_words = ["."] }
+"""
+
+
+def test_a_study_with_rules_gives_over_flare_what_it_gives_in_process(tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "codebook.toml").write_text(RULES)
+    for place, name in enumerate(("north", "south")):
+        rng = np.random.default_rng(place)
+        cells = zip(
+            range(80),
+            rng.choice(["F", "M", "X"], 80),
+            np.where(rng.random(80) < 0.2, ".", rng.normal(400, 90, 80).round(2).astype(str)),
+            strict=True,
+        )
+        lines = ["pid,sex,cd4", *(",".join(map(str, row)) for row in cells)]
+        (tmp_path / "rows" / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    made = fedpower(
+        "study", "init", "study.toml", "--name=ruled", "--silos=north,south", "-k2",
+        "--epsilon=inf", "--codebook=codebook.toml", "--deadline=60", cwd=tmp_path,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    done = fedpower("run", "study.toml", "--local=2", "--data=rows", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    over = read_result(tmp_path / "result")
+    files = {name: tmp_path / "rows" / f"{name}.csv" for name in ("north", "south")}
+    book = tmp_path / "codebook.toml"
+    here = FedPCA(2, epsilon=float("inf"), codebook=book).fit_silos(files)
+    assert over.feature_names == ("sex=F", "sex=M", "sex=other", "cd4")
+    np.testing.assert_allclose(over.components, here.components_, atol=1e-12)
+    scores = over.transform(files["south"])
+    np.testing.assert_allclose(scores, here.transform(files["south"]), atol=1e-9)

@@ -16,7 +16,7 @@ from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
 from fedpower.data.problems import every_problem
-from fedpower.data.rules import match_tables
+from fedpower.data.ruled import match_tables
 from fedpower.data.units import UnitRows
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA

@@ -15,7 +15,8 @@ from fedpower.cli.options import reading_of
 from fedpower.data import RowSource, open_source, split_by_group
 from fedpower.data.inspecting import doubtful
 from fedpower.data.opening import Reading, is_text, name_of_silo, rows_at
-from fedpower.data.rules import TableRules, match_tables, ruled
+from fedpower.data.ruled import match_tables, ruled
+from fedpower.data.rules import TableRules
 from fedpower.data.source import Extra
 from fedpower.data.tables import TableSource
 from fedpower.data.units import by_unit

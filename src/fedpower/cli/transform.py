@@ -14,6 +14,7 @@ from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.data import open_source
 from fedpower.data.opening import Reading
+from fedpower.data.problems import every_problem
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
@@ -82,6 +83,8 @@ def scores_of(
                 f"{file} has no column names, so its columns are taken in the order of the model's"
             )
         blocks = ((None, block) for block in result.score_blocks(result.select(source)))
-    with bar_of("rows", source.n_rows) as advance:
+    has_names = id_column is None or result.feature_names is not None
+    tables = [result.select(source)] if has_names else []
+    with bar_of("rows", source.n_rows) as advance, every_problem(tables):
         seen = counted(blocks, advance, size=lambda labelled: len(labelled[1]))
         yield Scores(names=result.score_names, blocks=seen, label=id_column)

@@ -98,7 +98,7 @@ def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
     """Return the error for a cell or column that is not numeric; `row` counts from 0."""
     return CellError(
         "column '{column}' of {source} must hold numbers, got {dtype} at row {row}; drop the "
-        "column{without_column:{column}} or turn it into numbers",
+        "column{without_column:{column}}, or turn it into numbers, by a rule in a code book for instance",
         column=column,
         source=name,
         dtype=dtype,
@@ -127,9 +127,12 @@ def require_finite(
     row, column, value = _first(block, ~finite)
     number = rows + row if isinstance(rows, int) else int(rows[row])
     what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
+    advice = "leave that row out"
+    if np.isnan(value) and columns is not None:
+        advice = "give the column a rule for missing cells in a code book"
     raise CellError(
         f"{_column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
-        f"{number + 1}; fill it in or leave that row out"
+        f"{number + 1}; fill it in or {advice}"
     )
 
 

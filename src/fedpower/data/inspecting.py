@@ -10,15 +10,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedpower.data.cells import read_cells
 from fedpower.data.dask_source import DaskSource
-from fedpower.data.rules import Rule, read_cells, rules_of_source
+from fedpower.data.ruled import rules_of_source
+from fedpower.data.rules import Rule
 from fedpower.data.source import RowSource, Vector
 from fedpower.data.sql import QuerySource
 from fedpower.data.tables import TableReader, TableSource, arrow, plain
 from fedpower.data.units import features_of
 from fedpower.errors import CellError, InputError
 
-Type = Literal["number", "yes/no", "date", "text", "nothing"]
+_Type = Literal["number", "yes/no", "date", "text", "nothing"]
 
 _ROWS = 2**16
 """Rows looked at together; of a fit's tables the first so many are looked at before it begins."""
@@ -48,7 +50,7 @@ _YES_OR_NO = Rule(column="", kind="yes/no")
 _NUMBER = Rule(column="")
 
 
-def is_named_like_an_id(name: str) -> bool:
+def _is_named_like_an_id(name: str) -> bool:
     """Return whether a column's name says that it tells rows apart."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return any(word in _IDS or _OWN_ID.fullmatch(word) for word in words)
@@ -73,7 +75,7 @@ class ColumnLook:
     """
 
     name: str
-    type: Type = "nothing"
+    type: _Type = "nothing"
     n_rows: int = 0
     n_missing: int = 0
     n_odd: int = 0
@@ -87,7 +89,7 @@ class ColumnLook:
         """The rule that its name and type suggest, and what is to be filled in."""
         if not self.name:
             return {"kind": "drop"}, "it has no name"
-        if is_named_like_an_id(self.name):
+        if _is_named_like_an_id(self.name):
             return {"kind": "drop"}, "by its name an id; if it is a measurement, say its kind"
         if self.type == "text":
             return {"levels": []}, "fill in the words of the form"
@@ -104,7 +106,8 @@ class _Looked:
     def __init__(self, name: str) -> None:
         self._look = ColumnLook(name=name)
         self._counts = dict.fromkeys(("number", "yes/no", "date"), 0)
-        self._typed: Type | None = None
+        self._missing = {"number": 0, "words": 0}
+        self._typed: _Type | None = None
         self._numbers: list[Vector] = []
         self._remembered = 0
 
@@ -122,8 +125,10 @@ class _Looked:
             nothing = sum(int(each.places.sum()) for each in problems if each.got == "nothing")
             wrong = sum(int(each.places.sum()) for each in problems if each.got != "nothing")
             self._counts[kind] += len(cells) - nothing - wrong
+            self._missing["number" if kind == "number" else "words"] += (
+                0 if kind == "date" else nothing
+            )
             if kind == "number":
-                look.n_missing += nothing
                 self._note(
                     values[0][np.isfinite(values[0])] if self._typed is None else values[0][:0]
                 )
@@ -153,9 +158,13 @@ class _Looked:
     def look(self) -> ColumnLook:
         """Return what was found."""
         look, counts = self._look, self._counts
+        look.n_missing = self._missing["words"]
         present = look.n_rows - look.n_missing
+        if 2 * counts["number"] >= look.n_rows - self._missing["number"]:
+            look.n_missing = self._missing["number"]
+            present = look.n_rows - look.n_missing
         if present:
-            likely: Type = "number"
+            likely: _Type = "number"
             if 2 * counts["number"] < present:
                 likely = "date" if 2 * counts["date"] >= present else "text"
                 likely = "yes/no" if counts["yes/no"] == present else likely
@@ -173,23 +182,23 @@ class _Looked:
 
 def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
     """Yield what makes a column doubtful."""
-    if is_named_like_an_id(look.name):
+    if _is_named_like_an_id(look.name):
         yield "named like an id"
     if look.type == "nothing":
         yield "every cell is missing"
         return
     if look.type == "date":
-        yield "a date needs a rule: a public origin and unit"
+        yield "needs a public origin and unit"
     if look.n_odd:
         yield f"{look.n_odd} cells are no {'dates' if look.type == 'date' else 'numbers'}"
     if look.levels is not None and len(look.levels) == 1 and look.n_rows > 1:
         yield "constant"
     if _all_different(numbers):
-        yield "all different whole numbers, as an id has"
+        yield "all different, as an id is"
     elif look.type == "number" and _is_whole(numbers) and look.levels and (
         1 < len(look.levels) <= _FEW
     ):  # fmt: skip
-        yield "few different whole numbers: perhaps levels"
+        yield "few different: perhaps levels"
 
 
 def _is_whole(numbers: Vector) -> bool:
@@ -237,7 +246,7 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
         if known is not None and name not in known:
             continue
         why = []
-        if source.columns is not None and is_named_like_an_id(name):
+        if source.columns is not None and _is_named_like_an_id(name):
             why.append("is named like an id")
         if cells.size >= _FEWEST and cells.min() == cells.max():
             why.append("is constant")

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.rules import Problem, Rule, RuledTable, TableRules, read_cells, rules_of_source
+from fedpower.data.cells import Problem, read_cells
+from fedpower.data.ruled import RuledTable, rules_of_source
+from fedpower.data.rules import Rule, TableRules
 from fedpower.data.source import RowSource
 from fedpower.data.tables import TableReader, TableSource
 from fedpower.data.units import features_of
@@ -56,10 +58,10 @@ def _by_table(sources: Iterable[RowSource]) -> Iterator[tuple[str, list[str]]]:
         if any(reader is each for each in seen):  # groups of one table
             continue
         seen.append(reader)
-        yield reader.name, problems_of(reader, rules)
+        yield reader.name, _problems_of(reader, rules)
 
 
-def problems_of(reader: TableReader, rules: TableRules) -> list[str]:
+def _problems_of(reader: TableReader, rules: TableRules) -> list[str]:
     """Return a sentence for each way in which a table is not covered by rules; none quotes a cell."""
     found: dict[tuple[str, str, str], tuple[Problem, int, int]] = {}
     row = 0
@@ -88,8 +90,10 @@ def _reads_as_numbers(reader: TableReader, rule: Rule, found: dict[Any, Any]) ->
     if not any(column == rule.column and got == "text" for column, _, got in found):
         return False
     try:
-        for _ in reader.batches((rule.column,), _ROWS):
-            pass
+        return not any(
+            problem.got == "text"
+            for batch in reader.batches((rule.column,), _ROWS)
+            for problem in read_cells(rule, batch.column(0))[1]
+        )
     except CellError:
         return False
-    return True

@@ -1,35 +1,29 @@
 """Rules that turn the cells of a table into numbers: public, one a column, the same for every silo.
 
 A rule says what a column is (a number, one of some levels, an ordered level, yes or no, a date) and what
-stands for a cell that is missing. Nothing in it is read from rows. `RuledTable` applies rules while a
-table is streamed, so that whatever comes after sees columns of numbers alone, such as ``sex=F``.
+stands for a cell that is missing. Nothing in it is read from rows. `cells` reads cells by them, and
+`ruled` applies them while a table is streamed.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedpower.data.columns import LARGEST, LARGEST_EXACT, match_columns, require_distinct, shown
-from fedpower.data.source import Extra, RowSource, Vector
-from fedpower.data.tables import TableReader, TableSource, arrow, floats, plain
-from fedpower.data.units import UnitRows, features_of
-from fedpower.errors import CellError, InputError, is_showable
+from fedpower.data.columns import LARGEST, require_distinct
+from fedpower.data.source import Vector
+from fedpower.errors import InputError, is_showable
 
 Kind = Literal["number", "levels", "ordered", "yes/no", "date", "drop"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
-Mask = NDArray[np.bool_]
 
 OTHER = "other"
 """What a level is called that the rule does not list."""
 
-OFFSET = "offset"
+_OFFSET = "offset"
 """A missing cell that counts for nothing once the column's offset is taken off."""
 
 LEVEL = math.sqrt(0.5)
@@ -39,7 +33,7 @@ Two rows of different levels are then 1 apart, as a 0 and a 1 are: columns F and
 column of 0 and 1 is, with the same variance in the same direction.
 """
 
-_SECONDS = {
+SECONDS = {
     "seconds": 1.0,
     "minutes": 60.0,
     "hours": 3600.0,
@@ -48,14 +42,8 @@ _SECONDS = {
     "months": 365.25 / 12 * 86400.0,
     "years": 365.25 * 86400.0,
 }
-_FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S")
-"""How dates are written unless a rule has a format; a T may stand for the blank."""
+"""By unit of time: how many seconds it has."""
 
-_YES, _NO = ("yes", "true", "y", "t", "1"), ("no", "false", "n", "f", "0")
-_NO_NUMBERS = ("#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "none")
-"""What stands for a missing number in text, whatever the rule says: none of it can be one."""
-
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _KEYS: dict[Kind, tuple[str, ...]] = {
     "number": ("range", "missing", "indicator", "missing_words"),
     "levels": ("levels", "missing", "indicator", "missing_words"),
@@ -135,7 +123,7 @@ class Rule:
         """The number that stands for a missing cell; None where there is none, and for levels."""
         if self.missing is None or self.kind == "levels":
             return None
-        if self.missing == OFFSET:
+        if self.missing == _OFFSET:
             low, high = self.ranges[0] or (0.0, 0.0)
             return low / 2 + high / 2
         if isinstance(self.missing, str):
@@ -234,7 +222,7 @@ class TableRules:
         return TableRules(
             rules=tuple(
                 replace(rule, missing=known[rule.column])
-                if rule.missing == OFFSET and rule.column in known
+                if rule.missing == _OFFSET and rule.column in known
                 else rule
                 for rule in self.rules
             )
@@ -244,7 +232,7 @@ class TableRules:
         """Return the rules with every missing cell's number in place of ``"offset"``."""
         return TableRules(
             rules=tuple(
-                replace(rule, missing=rule.fill) if rule.missing == OFFSET else rule
+                replace(rule, missing=rule.fill) if rule.missing == _OFFSET else rule
                 for rule in self.rules
             )
         )
@@ -400,9 +388,9 @@ def _origin(called: str, said: Mapping[str, Any]) -> str:
 
 
 def _unit(called: str, given: Any) -> str:
-    if given not in _SECONDS:
+    if given not in SECONDS:
         raise InputError(
-            f"unit in {called} must be one of {', '.join(_SECONDS)}, got {given!r}; choose one"
+            f"unit in {called} must be one of {', '.join(SECONDS)}, got {given!r}; choose one"
         )
     return str(given)
 
@@ -425,7 +413,7 @@ def _missing(called: str, rule: Rule, given: Any) -> float | str | None:
         if rule.indicator and rule.kind != "levels":
             raise InputError(
                 f"{called} must say what stands for a missing cell beside its indicator, got no "
-                f"missing; write missing = {OFFSET!r} or a number"
+                f"missing; write missing = {_OFFSET!r} or a number"
             )
         return None
     if rule.kind == "levels":
@@ -436,18 +424,18 @@ def _missing(called: str, rule: Rule, given: Any) -> float | str | None:
                 f"which is a level of its own, got {given!r}; choose one of the two"
             )
         return _word(given)
-    if given == OFFSET:
+    if given == _OFFSET:
         if rule.ranges[0] is None:
             raise InputError(
-                f"{called} must have a range for missing = {OFFSET!r}, whose middle stands for the "
+                f"{called} must have a range for missing = {_OFFSET!r}, whose middle stands for the "
                 "offset until one is found, got none; give a range, or a public number"
             )
-        return OFFSET
+        return _OFFSET
     if rule.kind == "ordered" and _word(given) in rule.levels:
         return _word(given)
     if not _is_number(given) or abs(given) > LARGEST:
         raise InputError(
-            f"missing in {called} must be {OFFSET!r} or a number, got {given!r}; choose one"
+            f"missing in {called} must be {_OFFSET!r} or a number, got {given!r}; choose one"
         )
     low, high = rule.ranges[0] or (-LARGEST, LARGEST)
     if not low <= given <= high:
@@ -456,417 +444,3 @@ def _missing(called: str, rule: Rule, given: Any) -> float | str | None:
             "one within"
         )
     return float(given)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Cells that no rule covers: what must hold of their column, what they are, what to do; and which."""
-
-    must: str
-    got: str
-    advice: str
-    places: Mask
-
-    def sentence(self, called: str, *, count: int, row: int) -> str:
-        """Return it as a sentence about a column; rows are counted from 1."""
-        where = f"in {count} cells, the first at row {row}" if count > 1 else f"at row {row}"
-        return f"{called} must {self.must}, got {self.got} {where}; {self.advice}"
-
-
-_NUMBERS = "hold numbers"
-_NAMED = "name what means missing with missing_words, give it a rule, or drop it"
-
-
-def read_cells(rule: Rule, cells: Any) -> tuple[list[Vector], list[Problem]]:
-    """Return the features of some cells, and what is wrong with those that the rule does not cover.
-
-    Parameters
-    ----------
-    rule
-        Of their column.
-    cells
-        An Arrow array; text, or of whatever type the table has.
-    """
-    cells = plain(cells)
-    values, missing, problems = _READERS[rule.kind](rule, cells)
-    if not rule.covers_missing and missing.any():
-        problems.append(
-            Problem(
-                must="have a rule for its missing cells",
-                got="nothing",
-                advice='give it missing = "offset" or a value in the code book, or drop it',
-                places=missing,
-            )
-        )
-    if rule.kind == "levels":
-        names = (*rule.levels, OTHER)
-        if rule.missing is not None:
-            values = np.where(missing, names.index(str(rule.missing)), values)
-        elif rule.indicator:
-            values = np.where(missing, len(names), values)
-        indicators = [np.where(values == place, LEVEL, 0.0) for place in range(len(rule.features))]
-        return indicators, [each for each in problems if each.places.any()]
-    fill = rule.fill
-    if fill is not None:
-        values = np.where(missing, fill, values)
-    if rule.range is not None:
-        values = np.clip(values, *rule.range)
-    marked = [missing.astype(np.float64)] if rule.indicator else []
-    return [values, *marked], [each for each in problems if each.places.any()]
-
-
-_Parts = tuple[Vector, Mask, list[Problem]]
-"""Numbers, where cells are missing, and problems; a number is NaN where there is none."""
-
-
-def _numbers(rule: Rule, cells: Any) -> _Parts:
-    types, kind = arrow().types, cells.type
-    if types.is_null(kind):
-        return _nothing(cells)
-    if _is_text(kind):
-        text, missing = _text_of(cells, (*_NO_NUMBERS, *rule.missing_words))
-        compute = arrow("compute")
-        is_number = _mask(compute.match_substring_regex(text, _NUMBER))
-        values = floats(_kept(text, is_number & ~missing))
-        bad = ~missing & ~np.isfinite(values)
-        dated = bad & _mask(compute.match_substring_regex(text, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"))
-        return values, missing, [_no_number(bad & ~dated, "text"), _dated(dated)]
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-            or types.is_boolean(kind)):  # fmt: skip
-        return _of_no_use(cells)
-    values = floats(cells)
-    missing = np.isnan(values) | _meant(values, rule.missing_words)
-    problems = [_no_number(np.isinf(values) & ~missing, "an infinite number")]
-    if types.is_int64(kind) or types.is_uint64(kind):
-        problems.append(
-            Problem(
-                must="hold integers that are exact in float64, below 2^53 in size",
-                got="larger ones",
-                advice="drop it, or subtract a public number first",
-                places=np.abs(np.where(missing, 0.0, values)) >= LARGEST_EXACT,
-            )
-        )
-    return values, missing, problems
-
-
-def _no_number(places: Mask, got: str) -> Problem:
-    return Problem(must=_NUMBERS, got=got, advice=_NAMED, places=places)
-
-
-def _dated(places: Mask) -> Problem:
-    return Problem(
-        must=_NUMBERS,
-        got="dates or times",
-        advice='give it a rule with kind = "date" and a public origin and unit, or drop it',
-        places=places,
-    )
-
-
-def _of_no_use(cells: Any) -> _Parts:
-    """Return that nothing in a column of this type is a number, and why."""
-    missing = _mask(arrow("compute").is_null(cells))
-    problem = Problem(must=_NUMBERS, got=f"type {cells.type}", advice="drop it", places=~missing)
-    if arrow().types.is_temporal(cells.type):
-        problem = _dated(~missing)
-    return np.zeros(len(cells)), missing, [problem]
-
-
-def _nothing(cells: Any) -> _Parts:
-    return np.full(len(cells), np.nan), np.ones(len(cells), dtype=np.bool_), []
-
-
-def _levels(rule: Rule, cells: Any) -> _Parts:
-    found, missing = _codes(rule, cells, rule.levels)
-    return np.where(found < 0, len(rule.levels), found), missing, []
-
-
-def _ordered(rule: Rule, cells: Any) -> _Parts:
-    found, missing = _codes(rule, cells, rule.levels)
-    problem = Problem(
-        must="hold its ordered levels and nothing else",
-        got="other words",
-        advice="agree on a place for it among the levels, or list it in missing_words",
-        places=(found < 0) & ~missing,
-    )
-    return found, missing, [problem]
-
-
-def _yes_or_no(rule: Rule, cells: Any) -> _Parts:
-    found, missing = _codes(rule, cells, (*_YES, *_NO), lower=True)
-    problem = Problem(
-        must="hold yes or no (true or false, 1 or 0) and nothing else",
-        got="other words",
-        advice="give it levels, or list the word in missing_words",
-        places=(found < 0) & ~missing,
-    )
-    return np.where(found < len(_YES), 1.0, 0.0), missing, [problem]
-
-
-def _codes(
-    rule: Rule, cells: Any, words: Sequence[str], *, lower: bool = False
-) -> tuple[Vector, Mask]:
-    """Return the place of each cell among words, −1 for none of them, and where cells are missing."""
-    pa, compute = arrow(), arrow("compute")
-    text, missing = _text_of(cells, rule.missing_words)
-    text = compute.utf8_lower(text) if lower else text
-    found = compute.fill_null(
-        compute.index_in(text, value_set=pa.array(list(words), pa.string())), -1
-    )
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64), missing
-
-
-def _dates(rule: Rule, cells: Any) -> _Parts:
-    pa, compute = arrow(), arrow("compute")
-    types, kind = pa.types, cells.type
-    if types.is_null(kind):
-        return _nothing(cells)
-    stamp = pa.timestamp("us")
-    problems = []
-    if _is_text(kind):
-        text, missing = _text_of(cells, rule.missing_words)
-        moments = _parsed(text, rule.format)
-        problems.append(
-            Problem(
-                must=f"hold dates written as {rule.format}"
-                if rule.format
-                else "hold dates written as 2000-01-31, or 2000-01-31 23:59",
-                got="something else",
-                advice="give its rule the format that they have, or list the word in missing_words",
-                places=_mask(compute.is_null(moments)) & ~missing,
-            )
-        )
-    elif types.is_date(kind) or types.is_timestamp(kind):
-        missing = _mask(compute.is_null(cells))
-        moments = cells.cast(pa.timestamp(kind.unit)) if types.is_timestamp(kind) else cells
-        moments = moments.cast(stamp, safe=False)
-    else:
-        missing = _mask(compute.is_null(cells))
-        problems.append(
-            Problem(
-                must="hold dates, for its rule says so",
-                got=f"type {kind}",
-                advice="correct the rule, or drop it",
-                places=~missing,
-            )
-        )
-        return np.zeros(len(cells)), missing, problems
-    since = floats(moments.cast(stamp).cast(pa.int64()))
-    origin = datetime.fromisoformat(rule.origin) - datetime(1970, 1, 1)
-    return (since / 1e6 - origin.total_seconds()) / _SECONDS[rule.unit], missing, problems
-
-
-def _parsed(text: Any, written: str) -> Any:
-    """Return moments, null where a text is none.
-
-    Arrow takes the 30th of February for the 1st of March: a date must read the same when it is written.
-    """
-    pa, compute = arrow(), arrow("compute")
-    found = pa.nulls(len(text), pa.timestamp("s"))
-    bare = compute.replace_substring_regex(text, r"^(\S{10})T(\S*?)Z?$", r"\1 \2")
-    asked = text if written else bare
-    for form in (written,) if written else _FORMATS:
-        moments = compute.strptime(asked, form, unit="s", error_is_null=True)
-        again = _without_zeros(compute.strftime(moments, form))
-        same = compute.equal(again, _without_zeros(asked))
-        found = compute.coalesce(found, compute.if_else(same, moments, None))
-    return found
-
-
-def _without_zeros(text: Any) -> Any:
-    compute = arrow("compute")
-    return compute.replace_substring_regex(compute.utf8_lower(text), r"\b0+([0-9])", r"\1")
-
-
-_READERS: dict[Kind, Callable[[Rule, Any], _Parts]] = {
-    "number": _numbers,
-    "levels": _levels,
-    "ordered": _ordered,
-    "yes/no": _yes_or_no,
-    "date": _dates,
-}
-
-
-def _is_text(kind: Any) -> bool:
-    types = arrow().types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def _text_of(cells: Any, words: Sequence[str]) -> tuple[Any, Mask]:
-    """Return cells as text, 1.0 as 1, and which are missing: null, NaN, empty, or one of these words."""
-    pa, compute = arrow(), arrow("compute")
-    gone = compute.is_null(cells, nan_is_null=True)
-    text = compute.utf8_trim_whitespace(cells.cast(pa.string()))
-    text = compute.replace_substring_regex(text, r"^([+-]?[0-9]+)\.0*$", r"\1")
-    empty = compute.is_in(text, value_set=pa.array(["", *words], pa.string()))
-    return text, _mask(gone) | _mask(empty)
-
-
-def _meant(values: Vector, words: Sequence[str]) -> Mask:
-    """Return which numbers a list of words has: 999 is 999.0."""
-    listed = []
-    for word in words:
-        try:
-            listed.append(float(word))
-        except ValueError:
-            continue
-    return np.isin(values, listed)
-
-
-def _kept(text: Any, keep: Mask) -> Any:
-    """Return numbers from text, null where it is not kept."""
-    pa, compute = arrow(), arrow("compute")
-    return compute.if_else(pa.array(keep), text, pa.scalar(None, pa.string())).cast(pa.float64())
-
-
-def _mask(flags: Any) -> Mask:
-    filled = arrow("compute").fill_null(flags, False)
-    return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RuledTable:
-    """A table whose columns are the features that rules make of another's, as a reader of batches.
-
-    Parameters
-    ----------
-    name : what error sentences call it.
-    table : the table as it is.
-    rules : one for each of its columns that are used.
-    """
-
-    name: str
-    table: TableReader
-    rules: TableRules
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The features, and after them the table's own columns, for labels."""
-        features = self.rules.features
-        return (*features, *(name for name in self.table.columns if name not in features))
-
-    @property
-    def n_rows(self) -> int | None:
-        """Number of rows, where known."""
-        return self.table.n_rows
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield the wanted features, and labels as they are; a cell that no rule covers is refused."""
-        pa = arrow()
-        wanted = set(columns)
-        used = [rule for rule in self.rules.rules if wanted.intersection(rule.features)]
-        numbers = tuple(rule.column for rule in used if rule.is_plain)
-        words = tuple(
-            dict.fromkeys([*(rule.column for rule in used if not rule.is_plain), *labels])
-        )
-        places = {name: place for place, name in enumerate((*numbers, *words))}
-        row = 0
-        for batch in self.table.batches(numbers, max_rows, labels=words):
-            found: dict[str, Vector] = {}
-            for rule in used:
-                values, problems = read_cells(rule, batch.column(places[rule.column]))
-                for problem in problems:
-                    raise CellError(
-                        problem.sentence(
-                            f"column '{rule.column}' of {self.name}",
-                            count=1,
-                            row=row + int(np.flatnonzero(problem.places)[0]) + 1,
-                        )
-                    )
-                found |= zip(rule.features, values, strict=True)
-            row += batch.num_rows
-            arrays = [pa.array(found[name]) for name in columns]
-            arrays += [batch.column(places[name]) for name in labels]
-            yield pa.RecordBatch.from_arrays(arrays, names=[*columns, *labels])
-            del batch, found, arrays
-
-
-def made_up(rule: Rule, values: Vector) -> list[Any]:
-    """Return cells that a rule covers, as text, from numbers around 0: nobody's data, for rehearsals."""
-    if rule.kind in ("number", "date"):
-        low, high = rule.range or (0.0, 1.0)
-        numbers = low + (high - low) / (1.0 + np.exp(-values)) if rule.range else values
-        if rule.kind == "number":
-            return [repr(each) for each in numbers.tolist()]
-        start = datetime.fromisoformat(rule.origin)
-        days = (numbers * _SECONDS[rule.unit] / _SECONDS["days"]).tolist()
-        form = rule.format or _FORMATS[0]
-        return [(start + timedelta(days=int(each))).strftime(form) for each in days]
-    words = rule.levels or ("no", "yes")
-    return [words[int(place)] for place in np.abs(values * 1e6) % len(words)]
-
-
-def ruled(source: RowSource, rules: TableRules) -> RowSource:
-    """Return the source of the features that rules make of a table's columns, in its order.
-
-    Parameters
-    ----------
-    source
-        A table with named columns; those that rules drop are left out.
-    rules
-        Of its columns; one without a rule holds numbers.
-    """
-    if isinstance(source, UnitRows):
-        return source.over(ruled(source.rows, rules))
-    if not isinstance(source, TableSource):
-        raise InputError(
-            f"{source.name} must be a table with named columns to have rules, got rows without them; "
-            "give a CSV, Parquet or Feather file, a data frame or a query, or a code book without rules"
-        )
-    if isinstance(source.reader, RuledTable):
-        return source
-    kept = tuple(column for column in source.columns if column not in rules.dropped)
-    own = rules.completed(kept)
-    require_distinct(source.name, own.features)
-    if not own.features:
-        raise InputError(
-            f"{source.name} must keep at least one column, got rules that drop all; keep one"
-        )
-    reader = RuledTable(name=source.name, table=source.reader, rules=own)
-    return replace(source, reader=reader, columns=own.features)
-
-
-def match_tables(
-    sources: Mapping[str, RowSource], rules: TableRules | None, *, extra: Extra = "refuse"
-) -> tuple[tuple[str, ...] | None, dict[str, RowSource]]:
-    """Return the columns of a fit, and the silos' sources with exactly these, by their rules.
-
-    Parameters
-    ----------
-    sources
-        The silos' rows, by name.
-    rules
-        Of their columns; None without any.
-    extra
-        Whether columns that not every silo has are refused or dropped.
-    """
-    if rules is None:
-        columns, matched = match_columns(list(sources.values()), extra=extra)
-        return columns, dict(zip(sources, matched, strict=True))
-    tables = [features_of(ruled(source, rules)) for source in sources.values()]
-    # Columns that are left out count too.
-    held = {
-        column for each in tables if isinstance(each, TableSource) for column in each.reader.columns
-    }
-    unknown = [name for name in rules.columns if name not in held]
-    if unknown:
-        raise InputError(
-            f"rules must be of columns that the tables have, got one for {shown(unknown)}, which none "
-            "has; correct the name, or leave the rule out"
-        )
-    kept = [
-        source.select(
-            tuple(name for name in source.columns or () if name not in rules.dropped), extra="drop"
-        )
-        for source in sources.values()
-    ]
-    _, matched = match_columns(kept, extra=extra)
-    made = [ruled(source, rules) for source in matched]
-    return made[0].columns, dict(zip(sources, made, strict=True))
-
-
-def rules_of_source(source: RowSource) -> TableRules | None:
-    """Return the rules that a source's features come from; None where they come as they are."""
-    reader = getattr(features_of(source), "reader", None)
-    return reader.rules if isinstance(reader, RuledTable) else None

@@ -21,7 +21,8 @@ from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
 from fedpower.data.local import LocalMoment
 from fedpower.data.problems import every_problem
-from fedpower.data.rules import TableRules, match_tables, ruled, rules_of_source
+from fedpower.data.ruled import match_tables, ruled, rules_of_source
+from fedpower.data.rules import TableRules
 from fedpower.data.survey import Survey
 from fedpower.data.units import with_ids
 from fedpower.engines.embedded import (

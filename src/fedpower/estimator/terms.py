@@ -123,7 +123,7 @@ def rules_of(parameters: Parameters) -> TableRules | None:
     return None if rules is None else rules.with_fills()
 
 
-def known_ranges(
+def _known_ranges(
     parameters: Parameters, columns: tuple[str, ...] | None, n_features: int
 ) -> Ranges:
     """Return what columns are known to lie between: by what was said of them, else by their rules."""
@@ -400,7 +400,7 @@ def build_study(
     delta = _delta(parameters, n_rows) if noise != "none" else 0.0
     prepared: dict[str, Any] = {}
     if treatment is None:
-        known = known_ranges(parameters, columns, n_features)
+        known = _known_ranges(parameters, columns, n_features)
         prepared = {
             "ranges": known,
             "preparation": shares_of(

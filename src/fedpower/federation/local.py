@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.rules import made_up
+from fedpower.data.ruled import made_up
 from fedpower.errors import InputError
 from fedpower.federation.certificates import COORDINATOR, RUNNER
 from fedpower.federation.kits import SILO_FILE, make_kits

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fedpower.data import RowSource, open_query, open_source
 from fedpower.data.opening import Reading
-from fedpower.data.rules import ruled
+from fedpower.data.ruled import ruled
 from fedpower.data.units import by_unit
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml

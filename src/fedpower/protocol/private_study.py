@@ -335,6 +335,7 @@ def _public_facts(study: Study) -> tuple[str, ...]:
         "the columns, the ranges given, and the code book that preparation found"
         if study.preparation
         else "the columns, the row bound and any scales given",
+        *(("the rules that turned tables into these columns",) if study.rules else ()),
     )
 
 

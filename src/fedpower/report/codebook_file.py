@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
+from datetime import date
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def as_toml(value: Any) -> str:
         return f"{{ {pairs} }}"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -16,7 +16,8 @@ from fedpower.data import (
     open_source,
 )
 from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import TableRules, ruled
+from fedpower.data.ruled import ruled
+from fedpower.data.rules import TableRules
 from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement

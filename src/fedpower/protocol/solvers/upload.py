@@ -38,7 +38,7 @@ from fedpower.protocol.study import Study
 from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
-Groups = tuple[tuple[int, ...], ...]
+_Groups = tuple[tuple[int, ...], ...]
 """Places of columns that are the levels of one."""
 
 
@@ -78,7 +78,7 @@ class UploadSettings:
     preparation: Study | None = None
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
-    groups: Groups = ()
+    groups: _Groups = ()
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -267,7 +267,7 @@ def _decompose(
     remarks: tuple[str, ...] = (),
     mean_weight: float = MEAN_WEIGHT,
     standardize: bool = False,
-    groups: Groups = (),
+    groups: _Groups = (),
     code_book: CodeBook | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
@@ -329,7 +329,7 @@ _CLEAR_STDS = 10.0
 """One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
 
 
-def _spread_of(moment: Array, noise_std: float, groups: Groups = ()) -> Array:
+def _spread_of(moment: Array, noise_std: float, groups: _Groups = ()) -> Array:
     """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
 
     A column without variance, where nothing is noised, is divided by 1, as scikit-learn does. Columns of
