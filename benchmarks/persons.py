@@ -87,7 +87,7 @@ unit = sys.argv[2] or None
 begun = time.perf_counter()
 model = FedPCA(3, epsilon=1.0, row_norm=8.0, unit=unit, extra_columns="drop")
 model.fit_silos({"a": open_source(sys.argv[1], drop=["person"])})
-print(json.dumps({"seconds": time.perf_counter() - begun,
+print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": time.process_time(),
     "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "n": model.n_samples_}))
 """
 
@@ -154,19 +154,29 @@ def main() -> None:
     if times:
         ways = {unit: [each for each in times if each["unit"] == unit] for unit in ("", "person")}
         least = {unit: min(each["seconds"] for each in ways[unit]) for unit in ways}
+        spent = {unit: min(each["cpu"] for each in ways[unit]) for unit in ways}
         peak = {unit: max(each["mb"] for each in ways[unit]) for unit in ways}
         more = [
             (
                 f"{options.timed_rows:,} rows of {options.timed_persons:,} persons and "
                 f"{options.timed_columns} columns in no order, one Parquet file, least of "
                 f"{options.repeats}:",
-                ("", "seconds", "ratio", "peak memory, MB"),
+                ("", "seconds", "ratio", "of a processor", "ratio", "peak memory, MB"),
                 [
-                    ("without a unit", f"{least['']:.1f}", "1", f"{peak['']:.0f}"),
+                    (
+                        "without a unit",
+                        f"{least['']:.1f}",
+                        "1",
+                        f"{spent['']:.1f}",
+                        "1",
+                        f"{peak['']:.0f}",
+                    ),
                     (
                         "by person",
                         f"{least['person']:.1f}",
                         f"{least['person'] / least['']:.2f}",
+                        f"{spent['person']:.1f}",
+                        f"{spent['person'] / spent['']:.2f}",
                         f"{peak['person']:.0f}",
                     ),
                 ],
