@@ -84,28 +84,33 @@ import json, resource, sys, time
 from fedpower import FedPCA
 from fedpower.data import open_source
 unit = sys.argv[2] or None
-begun = time.perf_counter()
+begun, idle = time.perf_counter(), time.process_time()
 model = FedPCA(3, epsilon=1.0, row_norm=8.0, unit=unit, extra_columns="drop")
 model.fit_silos({"a": open_source(sys.argv[1], drop=["person"])})
-print(json.dumps({"seconds": time.perf_counter() - begun,
+print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": time.process_time() - idle,
     "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "n": model.n_samples_}))
 """
 
 
-def write(path: Path, n_rows: int, n_persons: int, n_features: int) -> None:
-    """Write visits in no order, as many for everybody on average."""
+def write(path: Path, n_rows: int, n_persons: int, n_features: int, *, texts: bool) -> None:
+    """Write visits in no order, as many for everybody on average, whose ids are texts or numbers."""
     import pyarrow as pa
     from pyarrow import parquet
 
     rng = np.random.default_rng(0)
     names = [f"x{place}" for place in range(n_features)]
-    schema = pa.schema([("person", pa.string()), *((name, pa.float32()) for name in names)])
+    schema = pa.schema(
+        [
+            ("person", pa.string() if texts else pa.int64()),
+            *((name, pa.float32()) for name in names),
+        ]
+    )
     with parquet.ParquetWriter(path, schema) as writer:
         for start in range(0, n_rows, 2**18):
             count = min(2**18, n_rows - start)
             ids = rng.integers(n_persons, size=count)
             cells = [pa.array(rng.standard_normal(count, dtype=np.float32)) for _ in names]
-            people = pa.array([f"P{place:08d}" for place in ids])
+            people = pa.array([f"P{place:08d}" for place in ids] if texts else ids)
             writer.write_table(pa.table([people, *cells], schema=schema))
 
 
@@ -113,18 +118,41 @@ def timed(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return seconds and peak memory with and without a unit, in turn."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "visits.parquet"
-        write(path, options.timed_rows, options.timed_persons, options.timed_columns)
-        for repeat in range(options.repeats):
-            for unit in ("", "person"):
-                done = subprocess.run(
-                    [sys.executable, "-W", "ignore", "-c", TIMED, str(path), unit],
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
-                found.append({"unit": unit, "repeat": repeat, **json.loads(done.stdout)})
+        for kind in KINDS:
+            path = Path(folder) / f"{kind}.parquet"
+            shape = (options.timed_rows, options.timed_persons, options.timed_columns)
+            write(path, *shape, texts=kind == "texts")
+            for repeat in range(options.repeats):
+                for unit in ("", "person"):
+                    done = subprocess.run(
+                        [sys.executable, "-W", "ignore", "-c", TIMED, str(path), unit],
+                        capture_output=True,
+                        text=True,
+                        check=True,
+                    )
+                    said = json.loads(done.stdout)
+                    found.append({"ids": kind, "unit": unit, "repeat": repeat, **said})
     return found
+
+
+KINDS = ("texts", "numbers")
+
+
+def compared(times: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a line for each kind of ids, and one for no unit, with ratios to that."""
+    lines = []
+    alone: dict[str, float] = {}
+    for name, kind, unit in (
+        ("without a unit", KINDS[0], ""),
+        ("by person, ids are numbers", KINDS[1], "person"),
+        ("by person, ids are texts", KINDS[0], "person"),
+    ):
+        those = [each for each in times if (each["ids"], each["unit"]) == (kind, unit)]
+        least = {key: min(each[key] for each in those) for key in ("seconds", "cpu")}
+        alone = alone or least
+        cells = [f"{least[key]:.1f} ({least[key] / alone[key]:.2f})" for key in least]
+        lines.append((name, *cells, f"{max(each['mb'] for each in those):.0f}"))
+    return lines
 
 
 def main() -> None:
@@ -152,24 +180,13 @@ def main() -> None:
     ]
     times, more = timed(options), []
     if times:
-        ways = {unit: [each for each in times if each["unit"] == unit] for unit in ("", "person")}
-        least = {unit: min(each["seconds"] for each in ways[unit]) for unit in ways}
-        peak = {unit: max(each["mb"] for each in ways[unit]) for unit in ways}
         more = [
             (
                 f"{options.timed_rows:,} rows of {options.timed_persons:,} persons and "
                 f"{options.timed_columns} columns in no order, one Parquet file, least of "
-                f"{options.repeats}:",
-                ("", "seconds", "ratio", "peak memory, MB"),
-                [
-                    ("without a unit", f"{least['']:.1f}", "1", f"{peak['']:.0f}"),
-                    (
-                        "by person",
-                        f"{least['person']:.1f}",
-                        f"{least['person'] / least['']:.2f}",
-                        f"{peak['person']:.0f}",
-                    ),
-                ],
+                f"{options.repeats}, in brackets over the first:",
+                ("", "seconds", "of a processor", "peak memory, MB"),
+                compared(times),
             )
         ]
     report(

@@ -37,6 +37,19 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a misspelt option": Wrong((*NORTH, *EXACT, "--sead", 1), "No such option '--sead'. (Did you mean one of: '--deadline', '--schedule', '--seed'?); see `fedpower fit --help`"),
         "a misspelt choice": Wrong((*NORTH, *EXACT, "--alignment", "by-eye"), "Invalid value for '--alignment': 'by-eye' is not one of 'procrustes', 'sign', 'identity'; see `fedpower fit --help`"),
     },
+    "Persons": {
+        "a unit that is no column": Wrong((*NORTH, *PRIVATE, "--unit", "patient"), "north.csv must have the column 'patient' that says whose each row is, got 'age', 'bmi', 'sbp', 'dbp', 'hdl'; correct --unit, or add the column"),
+        "an empty unit": Wrong((*NORTH, *PRIVATE, "--unit", ""), "--unit must be the name of the column that says whose each row is, got ''; give e.g. 'patient_id'"),
+        "a unit of an array": Wrong(("fit", "wide.npy", "-o", "new", *PRIVATE, "--unit", "patient"), "wide.npy must be a table with named columns to have --unit patient, got rows without; give a CSV, Parquet, Feather or Arrow file, a data frame or a query"),
+        "a row without an id": Wrong(("fit", "visits.csv", "-o", "new", *PRIVATE, "--unit", "patient"), "column 'patient' of visits.csv must say in every row whose it is, got a missing id at row 2; fill it in or leave that row out"),
+        "nothing beside the ids": Wrong(("fit", "ids.csv", "-o", "new", *PRIVATE, "--unit", "patient"), "ids.csv must have a feature beside the column 'patient', which only says whose each row is, got none; add one"),
+        "rows per unit without a unit": Wrong((*NORTH, *PRIVATE, "--rows-per-unit", 3), "--rows-per-unit must go with --unit, got 3 without; name the column that says whose each row is"),
+        "no rows per unit": Wrong((*NORTH, *PRIVATE, "--unit", "age", "--rows-per-unit", 0), "--rows-per-unit must be a whole number of at least 1, got 0; give one"),
+        "one silo without the unit": Wrong(("fit", "visits.csv", "north.csv", "-o", "new", *PRIVATE, "--unit", "patient"), "north.csv must have the column 'patient' that says whose each row is, got 'age', 'bmi', 'sbp', 'dbp', 'hdl'; correct --unit, or add the column"),
+        "a study whose unit is a column": Wrong(("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "--columns", "age,patient", "--unit", "patient", "-k", 1, "--epsilon", 1, "--row-norm", 1), "--unit must be no feature, for it only says whose each row is, got 'patient' among the columns too; leave it out of them"),
+        "a study of a file without the unit": Wrong(("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "--columns-of", "north.csv", "--unit", "patient", "-k", 1, "--epsilon", 1, "--row-norm", 1), "north.csv must have the column 'patient' that says whose each row is, got 'age', 'bmi', 'sbp', 'dbp', 'hdl'; correct --unit, or add the column"),
+        "a plan for persons of an array": Wrong(("plan", "wide.npy", "-k", 1, "--epsilon", 1, "--unit", "patient"), "wide.npy must be a table with named columns to have --unit patient, got rows without; give a CSV, Parquet, Feather or Arrow file, a data frame or a query"),
+    },
     "Privacy parameters": {
         "epsilon zero": Wrong((*NORTH, "-k", 2, "--epsilon", 0, "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got '0'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
         "epsilon nan": Wrong((*NORTH, "-k", 2, "--epsilon", "nan", "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got 'nan'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
@@ -355,6 +368,8 @@ TEXTS |= {
         f'[[column]]\nname = "{name}"\noffset = 0.0\nscale = 1.0\nlow = -9.0\nhigh = 9.0\n'
         for name in ("age", "bmi", "sbp", "dbp", "hdl")
     ),
+    "visits.csv": "age,bmi,patient\n50,20,Q1\n60,21,\n",
+    "ids.csv": "patient\nQ1\nQ2\n",
 }
 ARRAYS = {
     "three.npy": np.ones(3),

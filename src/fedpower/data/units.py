@@ -14,10 +14,10 @@ C rows at most. Why that is all the privacy proof needs is said in `fedpower.pri
 No sum over a person's rows exceeds C in whole numbers, whatever floating point does: m·k² ≤ C·P².
 
 **How many rows a person has** is counted in a pass over the ids alone, before any other; rows may come in
-any order. What is kept is a sorted table of 64-bit keys and two counts a person: memory grows with
-persons, not with rows. Whole numbers are their own keys. Texts are hashed: two ids that share a key (a
-chance of 3·10⁻⁸ among a million) are taken for one person. That weakens nobody's protection, because both
-together then weigh what one person may; two keys for one id there cannot be.
+any order. What is kept is a table of 64-bit keys and two counts, 32 to 64 bytes a person: memory grows
+with persons, not with rows. Whole numbers are their own keys. Texts are hashed: two ids that share a key
+(a chance of 3·10⁻⁸ among a million) are taken for one person. That weakens nobody's protection, because
+both together then weigh what one person may; two keys for one id there cannot be.
 
 Every later pass counts each person's rows again, and is refused at its end if one has another number of
 them than was counted: weights are those of the rows that were summed.
@@ -152,12 +152,6 @@ class _Counts:
         if held:
             self._merge(np.concatenate(held))
 
-    def places(self, keys: Keys) -> NDArray[np.intp] | None:
-        """Return where the keys stand in the table; None where one of them does not."""
-        places = np.searchsorted(self.keys, keys)
-        places[places == self.keys.size] = 0
-        return places if np.array_equal(self.keys[places], keys) else None
-
     def _merge(self, more: Keys) -> None:
         fresh, counts = np.unique(more, return_counts=True)
         if not self.keys.size:
@@ -169,6 +163,48 @@ class _Counts:
         first = np.flatnonzero(np.concatenate([[True], together[1:] != together[:-1]]))
         self.keys = together[first]
         self.counts = np.add.reduceat(np.concatenate([self.counts, counts])[order], first)
+
+
+class _Table:
+    """The persons and their numbers of rows, found by key: half of its places or more are free.
+
+    Parameters
+    ----------
+    counted : the keys, all different, and the number of each one's rows.
+    """
+
+    def __init__(self, counted: _Counts) -> None:
+        n_persons = counted.keys.size
+        bits = max(4, int(2 * n_persons).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._last = (1 << bits) - 1
+        self.keys = np.zeros(1 << bits, np.uint64)
+        self.counts = np.zeros(1 << bits, np.int32)
+        owners = np.full(1 << bits, -1, np.int32)
+        waiting, at = np.arange(n_persons, dtype=np.int32), self._first(counted.keys)
+        while waiting.size:
+            free = owners[at] < 0
+            owners[at[free]] = waiting[free]  # of several at one place the last stays
+            lost = owners[at] != waiting
+            waiting, at = waiting[lost], (at[lost] + 1) & self._last
+        taken = np.flatnonzero(owners >= 0)
+        self.keys[taken] = counted.keys[owners[taken]]
+        self.counts[taken] = counted.counts[owners[taken]]
+
+    def places(self, keys: Keys) -> NDArray[np.int64] | None:
+        """Return where the keys stand in the table; None where one of them does not."""
+        places = self._first(keys)
+        wrong = np.flatnonzero((self.keys[places] != keys) | (self.counts[places] == 0))
+        while wrong.size:
+            if not self.counts[places[wrong]].all():  # a free place: no such person
+                return None
+            places[wrong] = (places[wrong] + 1) & self._last
+            at = places[wrong]
+            wrong = wrong[(self.keys[at] != keys[wrong]) | (self.counts[at] == 0)]
+        return places
+
+    def _first(self, keys: Keys) -> NDArray[np.int64]:
+        return ((keys * _ODD) >> self._shift).astype(np.int64)
 
 
 class UnitRows:
@@ -190,7 +226,7 @@ class UnitRows:
         self.label = label
         self.most = most
         self._ids = ids
-        self._counted: _Counts | None = None
+        self._counted: _Table | None = None
         self._lock = threading.Lock()
 
     @property
@@ -231,12 +267,12 @@ class UnitRows:
     @property
     def n_units(self) -> int:
         """Σ min(m, C): the public number, of persons where C is 1."""
-        return int(np.minimum(self._count().counts, self.most).sum())
+        return int(np.minimum(self._count().counts, self.most).sum(dtype=np.int64))
 
     @property
     def n_read(self) -> int:
         """Number of rows, counted."""
-        return int(self._count().counts.sum())
+        return int(self._count().counts.sum(dtype=np.int64))
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows with m beside them; refused at the end where a person has other rows."""
@@ -247,7 +283,7 @@ class UnitRows:
             places = table.places(keys)
             if places is None:
                 raise other_rows(self.name)
-            np.add.at(seen, places, 1)
+            np.add.at(seen, places, np.int32(1))
             wide = np.empty((block.shape[0], self.n_features + 1), order="F")
             wide[:, :-1] = np.asarray(block)
             wide[:, -1] = table.counts[places]
@@ -273,10 +309,10 @@ class UnitRows:
         made._counted = self._counted
         return made
 
-    def _count(self) -> _Counts:
+    def _count(self) -> _Table:
         with self._lock:
             if self._counted is None:
-                self._counted = _Counts(self._ids.alone())
+                self._counted = _Table(_Counts(self._ids.alone()))
         return self._counted
 
 
@@ -384,13 +420,20 @@ def _keys_of(cells: Any, *, name: str, column: str, rows: _Rows) -> Keys:
     """
     pa, compute = arrow(), arrow("compute")
     types = pa.types
-    missing = compute.is_null(cells, nan_is_null=True)
     whole = types.is_integer(cells.type)
+    missing = compute.is_null(cells, nan_is_null=True) if types.is_floating(cells.type) else None
     if not whole:
         kind = pa.large_string() if types.is_large_string(cells.type) else pa.string()
         cells = compute.utf8_trim_whitespace(cells if cells.type == kind else cells.cast(kind))
-        missing = compute.or_kleene(missing, compute.equal(cells, ""))
-    if compute.any(missing).as_py():
+    if (
+        missing is not None
+        or cells.null_count
+        or (not whole and _lengths(cells).min(initial=1) == 0)
+    ):
+        missing = compute.is_null(cells) if missing is None else missing
+        if not whole:
+            missing = compute.or_kleene(missing, compute.equal(cells, ""))
+    if missing is not None and compute.any(missing).as_py():
         place = int(np.flatnonzero(missing.to_numpy(zero_copy_only=False))[0])
         number = rows + place if isinstance(rows, int) else int(rows[place])
         raise InputError(
@@ -403,12 +446,24 @@ def _keys_of(cells: Any, *, name: str, column: str, rows: _Rows) -> Keys:
     return _hashed(cells)
 
 
+def _ends(cells: Any) -> NDArray[np.int64]:
+    """Return where texts begin and end in the bytes of all of them."""
+    wide = arrow().types.is_large_string(cells.type)
+    where = cells.buffers()[1]
+    if where is None:
+        return np.zeros(1, np.int64)
+    ends = np.frombuffer(where, dtype=np.int64 if wide else np.int32)
+    return ends[cells.offset : cells.offset + len(cells) + 1].astype(np.int64)
+
+
+def _lengths(cells: Any) -> NDArray[np.int64]:
+    """Return how many bytes each text has."""
+    return np.diff(_ends(cells))
+
+
 def _hashed(cells: Any) -> Keys:
     """Return 64 bits for each text, from its bytes eight at a time."""
-    wide = arrow().types.is_large_string(cells.type)
-    _, where, data = cells.buffers()
-    ends = np.frombuffer(where, dtype=np.int64 if wide else np.int32)
-    ends = ends[cells.offset : cells.offset + len(cells) + 1].astype(np.int64)
+    ends, data = _ends(cells), cells.buffers()[2]
     raw = np.zeros((0 if data is None else data.size) + 8, np.uint8)
     if data is not None:
         raw[:-8] = np.frombuffer(data, np.uint8)
@@ -416,15 +471,17 @@ def _hashed(cells: Any) -> Keys:
     words = np.ndarray((raw.size - 7,), dtype="<u8", buffer=raw, strides=(1,))
     starts, lengths = ends[:-1], np.diff(ends)
     found = lengths.astype(np.uint64) * _ODDER
-    for begin in range(0, int(lengths.max(initial=0)), 8):
-        left = lengths - begin
-        some = left > 0
-        word = words[np.where(some, starts + begin, 0)]
-        keep = np.clip(left, 0, 8).astype(np.uint64)
-        word &= ~np.uint64(0) >> (np.uint64(64) - np.maximum(keep, 1) * np.uint64(8))
-        mixed = (found ^ word) * _ODD
+    shortest, longest = (int(lengths.min()), int(lengths.max())) if lengths.size else (0, 0)
+    for begin in range(0, longest, 8):
+        # Texts that go on here; all of them, where all are as long.
+        some = slice(None) if begin < shortest else np.flatnonzero(lengths > begin)
+        word = words[starts[some] + begin]
+        if shortest < begin + 8:
+            keep = np.minimum(lengths[some] - begin, 8).astype(np.uint64)
+            word &= ~np.uint64(0) >> (np.uint64(64) - keep * np.uint64(8))
+        mixed = (found[some] ^ word) * _ODD
         mixed ^= mixed >> np.uint64(29)
         mixed *= _ODDER
         mixed ^= mixed >> np.uint64(32)
-        found = np.where(some, mixed, found)
+        found[some] = mixed
     return found
