@@ -1,4 +1,4 @@
-"""Numbers of a text by the compiled loop: the double that is nearest, or Arrow is left to say what it is."""
+"""Numbers of a text by the compiled loop: the nearest doubles, or Arrow is left to say what they are."""
 
 import math
 import struct
