@@ -36,7 +36,7 @@ def compile_loops(root: Path) -> Path | None:
         command = [*compiler, *FLAGS, f'-DSOURCE_DIGEST="{digest}"', "-o", str(made), str(source)]
         try:
             done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)  # noqa: S603
-            reason = done.stderr.strip() if done.returncode else ""
+            reason = (done.stderr.strip() or "the compiler failed") if done.returncode else ""
         except OSError as error:
             reason = str(error)
         if reason:

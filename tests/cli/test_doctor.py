@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from hospitals import run, succeed
 
+from fedpower import native
 from fedpower.cli import health, selftests
-from fedpower.cli.doctor import examine
+from fedpower.cli.doctor import _without_loops, examine
 from fedpower.cli.health import Finding, Requirement, check_extra, check_packages, within
 
 ASKED = [
@@ -167,6 +168,16 @@ def test_what_is_broken_is_told_in_one_line_and_gives_status_1(monkeypatch: pyte
     assert "Broken: matrix products, noise." in said.stdout
     assert "ZeroDivisionError: by zero" in said.stdout
     assert said.stderr == ""
+
+
+def test_it_says_whether_loops_in_c_or_numpy_are_used(monkeypatch: pytest.MonkeyPatch):
+    if native.loops() is not None:
+        assert selftests.loops() == "the loops in C are used, and give what NumPy gives"
+    monkeypatch.setenv("FEDPOWER_NATIVE", "0")
+    assert selftests.loops() == ""
+    found = _without_loops()
+    assert found.state == "absent"
+    assert found.detail == "NumPy is used in their place: FEDPOWER_NATIVE is 0"
 
 
 @pytest.mark.parametrize("test", ["blas", "exact_fit", "noise", "private_fit"])

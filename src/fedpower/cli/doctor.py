@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import fedpower
+from fedpower import native
 from fedpower.cli import selftests
 from fedpower.cli.health import (
     Finding,
@@ -72,6 +73,8 @@ def examine(folder: Path | None) -> list[Finding]:
         "ledger": lambda: selftests.ledger(folder),
     }
     findings += [_tried(name, test) for name, test in tests.items()]
+    found = _tried("compiled loops", selftests.loops)
+    findings.append(found if found.detail else _without_loops())
     extras = {extra: check_extra(extra, asked) for extra in extras_of(asked)}
     findings += extras.values()
     if "torch" in extras and extras["torch"].state == "sound":
@@ -81,6 +84,16 @@ def examine(folder: Path | None) -> list[Finding]:
         )
         findings.append(found if found.detail else nothing)
     return findings
+
+
+def _without_loops() -> Finding:
+    return Finding(
+        name="compiled loops",
+        state="absent",
+        detail=native.account(),
+        advice="nothing is wrong; for speed, a C compiler and `pip install .` again in a copy of the "
+        "project",
+    )
 
 
 def _tried(name: str, test: Callable[[], str]) -> Finding:

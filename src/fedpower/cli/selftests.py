@@ -54,6 +54,29 @@ def blas() -> str:
     return f"{'; '.join(pools) or 'a library that tells nothing of itself'}; {cores} cores here"
 
 
+def loops() -> str:
+    """Return that the loops in C give what NumPy gives; empty where there are none."""
+    import numpy as np  # noqa: PLC0415
+
+    from fedpower import native  # noqa: PLC0415
+    from fedpower.data import RowTreatment  # noqa: PLC0415
+    from fedpower.data.lattice_rows import LatticeRows  # noqa: PLC0415
+
+    if native.loops() is None:
+        return ""
+    rows = np.random.default_rng(0).standard_normal((200, 9))
+    rule = RowTreatment(row_norm=3.0)
+    compiled, _ = LatticeRows(rule, 9).of_dense(rows)
+    with native.switched_off():
+        plain, _ = LatticeRows(rule, 9).of_dense(rows)
+    if not np.array_equal(compiled, plain):
+        raise SelfTestError(
+            "the loops in C must give the integers that NumPy gives, got others",
+            advice="set FEDPOWER_NATIVE=0, and report it",
+        )
+    return f"{native.account()}, and give what NumPy gives"
+
+
 def exact_fit() -> str:
     """Return that a small fit over two silos is NumPy's eigendecomposition of the pooled rows."""
     import numpy as np  # noqa: PLC0415

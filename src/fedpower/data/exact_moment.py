@@ -220,10 +220,11 @@ class _Crew:
 
     def each(self, count: int, work: Callable[[int, slice], Any]) -> list[Any]:
         """Return what ``work`` gives for every thread's number and its part of ``count`` things."""
-        edges = np.linspace(0, count, min(self.size, max(1, count)) + 1, dtype=int).tolist()
+        n_parts = min(self.size, max(1, count))
+        if n_parts == 1:
+            return [work(0, slice(0, count))]
+        edges = np.linspace(0, count, n_parts + 1, dtype=int).tolist()
         parts = [slice(*edge) for edge in itertools.pairwise(edges)]
-        if len(parts) == 1:
-            return [work(0, parts[0])]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.size, thread_name_prefix="rows")
         return list(self._pool.map(work, range(len(parts)), parts))

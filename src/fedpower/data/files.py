@@ -2,6 +2,8 @@
 
 import codecs
 import csv
+import ctypes
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower import native
 from fedpower.data.columns import not_a_number, require_distinct, require_shape
 from fedpower.data.source import Matrix
 from fedpower.data.tables import NotPlainError, arrow, feature_names, sliced
@@ -140,6 +143,9 @@ BLOCK_BYTES = 2**20
 
 _MOST_GATHERED = 32 * 2**20
 """Bytes of rows that a text is gathered into at most."""
+
+_FURTHEST = 60
+"""Powers of ten, either way, that the compiled loop multiplies by: FURTHEST in loops.c."""
 
 _MOST_LINES = 64
 """So many times as much text as is parsed at once may be without an end of a line."""
@@ -432,6 +438,39 @@ class _Cells:
 
     def numbers(self, lines: bytes) -> Matrix:
         """Return the wanted cells as float64, a view of rows by columns, or refuse what is not plain."""
+        found = self._in_one_go(lines)
+        return self._in_passes(lines) if found is None else found
+
+    def _in_one_go(self, lines: bytes) -> Matrix | None:
+        """Return the same by the compiled loop, or None where that does not tell."""
+        loops = native.loops()
+        if loops is None:
+            return None
+        wanted = np.arange(self._width) if self._wanted is None else self._wanted
+        places = np.full(self._width, -1, dtype=np.int32)
+        places[wanted] = np.arange(wanted.size)
+        out = np.empty((lines.count(b"\n"), wanted.size))
+        powers = _powers_of_five()
+        places_at, powers_at, out_at = (
+            ctypes.c_void_p(each.ctypes.data) for each in (places, powers, out)
+        )
+        run = loops.fedpower_plain_numbers
+        run.restype = ctypes.c_int64
+        n_lines = run(
+            ctypes.c_char_p(lines),
+            ctypes.c_int64(len(lines)),
+            ctypes.c_int32(self._delimiter),
+            ctypes.c_int64(self._width),
+            places_at,
+            ctypes.c_int64(wanted.size),
+            powers_at,
+            out_at,
+            ctypes.c_int64(len(out)),
+        )
+        return out if n_lines == len(out) else None
+
+    def _in_passes(self, lines: bytes) -> Matrix:
+        """Return the same, cells found by NumPy and numbers read by Arrow."""
         starts, ends = self._bounds(lines)
         size = starts.size
         # Every second string is a cell, and what is between two of them is null: no text is moved.
@@ -471,6 +510,27 @@ class _Cells:
         if self._wanted is not None:
             before, after = before[:, self._wanted], after[:, self._wanted]
         return before.ravel(), after.ravel()
+
+
+@functools.cache
+def _powers_of_five() -> NDArray[np.uint64]:
+    """Return 5^q for q = −60 … 60, 128 bits from the first one on, in two words, the upper one first.
+
+    Cut off for positive q, and one more than cut off for negative ones, as [L21] takes them.
+    """
+    found = []
+    for q in range(-_FURTHEST, _FURTHEST + 1):
+        power = 5 ** abs(q)
+        bits = power.bit_length()
+        if q >= 0:
+            whole = power << 128 >> bits
+        elif q >= -27:  # exact enough to tell ties
+            whole = (1 << ((power - 1).bit_length() + 127)) // power + 1
+        else:
+            whole = (1 << (2 * bits + 128)) // power + 1
+            whole >>= whole.bit_length() - 128
+        found += [whole >> 64, whole & (2**64 - 1)]
+    return np.array(found, dtype=np.uint64)
 
 
 class _Gathered:

@@ -104,7 +104,8 @@ class LatticeLoops:
         return (
             block.dtype in (np.float64, np.float32)
             and block.flags.aligned
-            and all(step % block.itemsize == 0 for step in block.strides)
+            and block.strides[1] == block.itemsize
+            and block.strides[0] % block.itemsize == 0
             and (out is None or (out.flags.carray and out.dtype == np.float64))
         )
 
@@ -121,12 +122,10 @@ class LatticeLoops:
         total, handed = np.zeros(width), np.empty(count, dtype=np.int64)
         counts = (ctypes.c_int64 * 3)()
         self._rule.expect_long = int(expect_long)
-        size = block.itemsize
         self._run(
             ctypes.c_void_p(block.ctypes.data),
             ctypes.c_int32(block.dtype == np.float32),
-            *(ctypes.c_int64(each) for each in (count, width)),
-            *(ctypes.c_int64(step // size) for step in block.strides),
+            *(ctypes.c_int64(each) for each in (count, width, block.strides[0] // block.itemsize)),
             ctypes.byref(self._rule),
             *(ctypes.c_void_p(each.ctypes.data) for each in (self._moved, out, total, handed)),
             counts,

@@ -10,6 +10,8 @@ import ctypes
 import functools
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,26 @@ def loops() -> Any:
     return None if os.environ.get(_SWITCH) == "0" else _loaded()[0]
 
 
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """Let NumPy be used by what is made meanwhile, in this whole process."""
+    before = os.environ.get(_SWITCH)
+    os.environ[_SWITCH] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SWITCH]
+        else:
+            os.environ[_SWITCH] = before
+
+
 def account() -> str:
     """Return in words which of the two is used here, and why."""
-    if os.environ.get(_SWITCH) == "0":
-        return f"NumPy, because {_SWITCH} is 0"
-    found, reason = _loaded()
-    return "compiled loops" if found is not None else f"NumPy, because {reason}"
+    if loops() is not None:
+        return "the loops in C are used"
+    reason = f"{_SWITCH} is 0" if os.environ.get(_SWITCH) == "0" else _loaded()[1]
+    return f"NumPy is used in their place: {reason}"
 
 
 def source_digest(source: bytes) -> str:

@@ -330,10 +330,6 @@ class Study:
                     "that many"
                 )
 
-    def __hash__(self) -> int:
-        # Of few terms: every message of every silo looks its study's digest up, and columns are many.
-        return hash((self.n_features, self.noise, self.epsilon, self.delta))
-
     @property
     def is_private(self) -> bool:
         """Whether anything is promised about the rows: then, and only then, what leaves is noised."""
