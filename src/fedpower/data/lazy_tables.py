@@ -40,7 +40,6 @@ class _DatasetTable:
             for batch in scanner.to_batches():
                 yield from sliced(batch.select(names), max_rows)
 
-
     def _scan_options(self) -> Any:
         """Return how a fragment is read: Parquet without read-ahead, as our own reader does."""
         ds = arrow("dataset")
