@@ -75,6 +75,13 @@ def test_a_column_that_parts_have_themselves_is_theirs(tmp_path: Path) -> None:
     assert read_all(open_source(tmp_path / "t")).tolist() == [[1, 2]]
 
 
+def test_what_folders_tell_is_read_beside_columns_of_text(tmp_path: Path) -> None:
+    (tmp_path / "t" / "y=7").mkdir(parents=True)
+    (tmp_path / "t" / "y=7" / "a.csv").write_text("name,x\nMeier,1\nKunz,2\n")
+    source = open_source(tmp_path / "t", columns=["y"], extra="drop")
+    assert read_all(source).tolist() == [[7], [7]]
+
+
 def test_parts_have_the_fingerprint_of_the_whole(tmp_path: Path) -> None:
     parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
     whole = open_source(ROWS, columns=open_source(parts).columns)

@@ -46,8 +46,8 @@ class FolderTable:
         for part, told in zip(self.parts, self.told, strict=True):
             own = tuple(name for name in columns if name not in told)
             beside = tuple(name for name in labels if name not in told)
-            if not own and not beside:  # the number of rows is wanted still
-                own = part.columns[:1]
+            if not own and not beside:  # the number of rows is wanted still, of whatever column
+                beside = part.columns[:1]
             for batch in part.batches(own, max_rows, labels=beside):
                 yield _joined(batch, [*own, *beside], names, told)
 
