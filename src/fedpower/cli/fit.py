@@ -24,7 +24,7 @@ from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
-from fedpower.estimator.terms import PRIVATE_STEPS, NoiseWarning, prepares
+from fedpower.estimator.terms import PRIVATE_STEPS, BoundWarning, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.report.atomic import new_folder
@@ -138,7 +138,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
             with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
-                warnings.simplefilter("ignore", NoiseWarning)  # what is printed says it
+                for said in (NoiseWarning, BoundWarning):  # what is printed says it
+                    warnings.simplefilter("ignore", said)
                 model.fit_silos(
                     silos,
                     ledgers=ledgers,
@@ -257,7 +258,10 @@ def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) ->
     """
     if row_norm is None:  # a code book's bound is where clipping and noise balance
         told = sum(count for count, _ in counts.values()) / sum(rows for _, rows in counts.values())
-        note(f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes)")
+        note(
+            f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes, kept "
+            "nowhere)"
+        )
         return
     if all(count == rows for count, rows in counts.values()):
         note(

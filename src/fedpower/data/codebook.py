@@ -39,6 +39,9 @@ class CodeBook:
         What finding them cost each silo, all of it; zeros where people gave them.
     n_rows
         How many rows it was found from; 0 where it was from none.
+    clipped
+        Shares of rows that the bound shortens and of their energy that it cuts off, and how unevenly, by
+        the noised counts of norms; None where these were not counted.
     """
 
     columns: tuple[str, ...] | None
@@ -52,6 +55,7 @@ class CodeBook:
     delta: float = 0.0
     mu: float = 0.0
     n_rows: int = 0
+    clipped: tuple[float, float, float] | None = None
 
     def __post_init__(self) -> None:
         for name in ("offset", "scale", "low", "high"):

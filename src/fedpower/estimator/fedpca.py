@@ -42,6 +42,7 @@ from fedpower.estimator.terms import (
     prepares,
     public_rng,
     treatment_of,
+    warn_of_bound,
     warn_of_clipping,
     warn_of_copies,
     warn_of_costly_silos,
@@ -399,8 +400,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             where only a pass can tell), at every block of every pass, in the thread that reads.
         on_clipped : callable, default=None
             Called before anything is charged with how many rows the bound shortened and how many there
-            are, by silo. These counts come from the rows and are for the silos' operators only, so the
-            fitted model does not keep them.
+            are, by silo; where the fit finds the bound, at its end. These counts come from the rows and
+            are for the silos' operators only, so the fitted model does not keep them.
 
         Returns
         -------
@@ -682,6 +683,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if treatment is None:
             assert book is not None, "a run without a treatment finds one"
             treatment = book.treatment
+            counts = {
+                name: each.clipped for name, each in moments.items() if isinstance(each, Survey)
+            }
+            if on_clipped is not None and all(counts.values()):
+                on_clipped({name: each for name, each in counts.items() if each is not None})
         self.codebook_ = book
         self.result_: Result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
@@ -689,6 +695,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             treatment=treatment,
             feature_names=columns,
             solver=choice,
+            code_book=book,
         )
         for name in FITTED:
             setattr(self, f"{name}_", getattr(self.result_, name))
@@ -696,4 +703,5 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
         warn_of_noise(self.result_)
+        warn_of_bound(self.result_)
         return self

@@ -145,6 +145,7 @@ class CoordinatorNode:
             treatment=treatment,
             feature_names=self.file.columns,
             solver=self.choice,
+            code_book=book,
         ).with_origin(started=self.started)
         federation = {
             "name": self.file.name,

@@ -25,6 +25,7 @@ from fedpower.data.survey import (
 )
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
+from fedpower.protocol.clipping import shares_cut
 
 Array = NDArray[np.float64]
 
@@ -105,6 +106,10 @@ def find_code_book(
     offset, scale, settled = _center_and_scale(answered, low, high)
     answered = yield replace(ask, kind="norms", low=low, high=high, offset=offset, scale=scale)
     bound = choose_bound(answered, d, std=_moment_std(budget, answered))
+    counts, norms = _clear_norms(answered, d)
+    clipped = None
+    if counts.sum() > 0:
+        clipped = shares_cut((norms / bound) ** 2, counts / counts.sum())
     found_how = tuple(
         _how(known=ranges[place] is not None, settled=bool(settled[place])) for place in range(d)
     )
@@ -122,6 +127,7 @@ def find_code_book(
         delta=budget.delta,
         mu=mu,
         n_rows=answered.n_rows,
+        clipped=clipped,
     )
 
 
@@ -217,11 +223,9 @@ def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
         τ, the noise that the moment will have on its diagonal, in units of B².
     """
     edges = NORM_EDGES * math.sqrt(n_features)
-    counts = np.where(answered.sums > 2.0 * answered.stds[0], answered.sums, 0.0)
+    counts, norms = _clear_norms(answered, n_features)
     if counts.sum() <= 0:
         return float(edges[np.searchsorted(NORM_EDGES, 1.0)])
-    half_step = 2.0 ** (0.5 / NORM_STEPS)
-    norms = np.append(edges / half_step, edges[-1] * half_step)
     median = edges[min(int(np.searchsorted(np.cumsum(counts), counts.sum() / 2)), edges.size - 1)]
     energy = counts * norms**2
     trace = float(energy.sum() / counts.sum())
@@ -235,6 +239,14 @@ def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
         return noise + _UNEVEN * uneven / math.sqrt(n_features)
 
     return float(min((edge for edge in edges if edge <= 2.0 * median), key=cost))
+
+
+def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
+    """Return the counts of norms that stand above their noise, others as 0, and the bins' middles."""
+    edges = NORM_EDGES * math.sqrt(n_features)
+    counts = np.where(answered.sums > 2.0 * answered.stds[0], answered.sums, 0.0)
+    half_step = 2.0 ** (0.5 / NORM_STEPS)
+    return counts, np.append(edges / half_step, edges[-1] * half_step)
 
 
 def _moment_std(budget: Budget, answered: Answered) -> float:
