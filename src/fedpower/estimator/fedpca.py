@@ -33,6 +33,7 @@ from fedpower.engines.embedded import (
 )
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.preflight import preflight
+from fedpower.estimator.repeats import warn_of_repeats
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
     IdentityPaths,
@@ -501,6 +502,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             roster=sizes,
         )
         warn_of_delta(study, sizes.values())
+        if not ledgers:
+            warn_of_repeats(study, sources.values(), fits=0)
         return prepare_silos(
             surveys,
             study=study,
@@ -654,6 +657,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         warn_of_delta(study, (moment.n_rows for moment in moments.values()))
         warn_of_copies(study, moments)
         warn_of_costly_silos(study, {name: each.n_rows for name, each in moments.items()})
+        if not ledgers and leak is None:
+            warn_of_repeats(study, sources.values())
         outcome = federate(
             moments,
             study=study,
