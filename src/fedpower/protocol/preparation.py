@@ -42,7 +42,7 @@ one of them and as large a share of this side's."""
 _SPARE = 0.06
 """A range is cut by k of its bins where at most (k/16)³ of this share of the rows may lie there."""
 
-_UNEVEN = 0.2
+_UNEVEN = 0.15
 """κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
 
 _FLOOR = 1e-4
@@ -242,9 +242,17 @@ def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
 
 
 def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
-    """Return the counts of norms that stand above their noise, others as 0, and the bins' middles."""
-    edges = NORM_EDGES * math.sqrt(n_features)
-    counts = np.where(answered.sums > 2.0 * answered.stds[0], answered.sums, 0.0)
+    """Return the counts of norms that stand above their noise, others as 0, and the bins' middles.
+
+    Those beside the fullest count from two standard deviations on, and those that hold rows for certain:
+    a bin far away that noise filled would have most of the energy.
+    """
+    edges, std = NORM_EDGES * math.sqrt(n_features), answered.stds[0]
+    fullest = int(np.argmax(answered.sums))
+    first, last = _widened(answered.sums, fullest, fullest, _NEXT * std)
+    clear = answered.sums > std * float(scipy.stats.norm.isf(_FALSE_SEED / answered.sums.size))
+    clear[first : last + 1] = answered.sums[first : last + 1] > _NEXT * std
+    counts = np.where(clear, answered.sums, 0.0)
     half_step = 2.0 ** (0.5 / NORM_STEPS)
     return counts, np.append(edges / half_step, edges[-1] * half_step)
 
