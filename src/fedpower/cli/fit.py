@@ -58,6 +58,12 @@ _BOTH = (
     quiet_option,
 )  # fmt: skip
 
+_IDENTITY = option(
+    "--identity", "identities", group="privacy", callback=values.named_paths,
+    multiple=True, metavar="NAME=PATH",
+    help="A silo's key for secure sums; repeatable. Made for the fit unless given.",
+)  # fmt: skip
+
 _HERE = (
     parameter("n_components"),
     parameter("epsilon"),
@@ -76,9 +82,7 @@ _HERE = (
            help="One file; this column names each row's silo."),
     option("--center/--no-center", group="rows", default=True,
            help="Centre on the pooled mean (default), also after --center-file."),
-    option("--identity", "identities", group="privacy", callback=values.named_paths,
-           multiple=True, metavar="NAME=PATH",
-           help="A silo's key for secure sums; repeatable. Made for the fit unless given."),
+    _IDENTITY,
 )  # fmt: skip
 
 _fit_options = declared(
@@ -101,6 +105,9 @@ prepare_options = declared(
         *_BOTH[1:],
         parameter("delta"),
         parameter("extra_columns"),
+        parameter("aggregation"),
+        parameter("colluders"),
+        _IDENTITY,
     )
 )  # fmt: skip
 """Declares those of `fedpower prepare`."""

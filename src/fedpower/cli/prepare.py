@@ -30,7 +30,8 @@ def prepare(**options: Any) -> None:
     """
     silos = open_silos(options["files"], columns=options["columns"], drop=options["drop"])
     ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
-    given = {name: options[name] for name in ("delta", "ranges", "extra_columns") if options[name]}
+    taken = ("delta", "ranges", "extra_columns", "aggregation", "colluders")
+    given = {name: options[name] for name in taken if options[name]}
     model = FedPCA(1, epsilon=options["epsilon"], **given)
     with new_file(options["output"], force=options["force"]) as place:
         with progress_of_fit(silos, None) as show:
@@ -39,6 +40,7 @@ def prepare(**options: Any) -> None:
                 ledgers=ledgers,
                 data_version=options["data_version"],
                 data_set=options["data_set"],
+                identities=options["identities"],
                 on_round=None if show is None else show.round,
                 on_rows=None if show is None else show.rows,
             )

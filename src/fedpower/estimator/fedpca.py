@@ -439,6 +439,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ledgers: LedgerPaths | None = None,
         data_version: Versions | None = None,
         data_set: str | None = None,
+        identities: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_rows: OnRows | None = None,
     ) -> CodeBook:
@@ -449,7 +450,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        silos, ledgers, data_version, data_set, on_round, on_rows
+        silos, ledgers, data_version, data_set, identities, on_round, on_rows
             As in :meth:`fit_silos`.
 
         Returns
@@ -458,13 +459,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Offsets, scales, ranges and bound.
         """
         parameters = Parameters.of(self)
-        if parameters.aggregation == "secure":
-            raise InputError(
-                Sentence(
-                    "preparation by itself must go with {aggregation:plain}, got {aggregation:secure}, "
-                    "where silos take part in a whole fit; fit, and take the code book of that fit"
-                )
-            )
         if not prepares(parameters):
             raise InputError(
                 Sentence(
@@ -476,11 +470,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         sources = named_sources(silos)
         columns, matched = match_columns(list(sources.values()), extra=self.extra_columns)
         sources = dict(zip(sources, matched, strict=True))
+        keys = identities_of(parameters, sources, identities)
         preflight(
             parameters,
             sources,
             columns=columns,
-            identities={},
+            identities=keys,
             ledgers=ledgers,
             data_version=data_version,
             data_set=data_set,
@@ -499,6 +494,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_features=next(iter(sources.values())).n_features,
             treatment=None,
             columns=columns,
+            identities={name: each.public for name, each in keys.items()},
             roster=sizes,
         )
         warn_of_delta(study, sizes.values())
@@ -510,6 +506,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ledgers=ledgers,
             data_version=data_version,
             data_set=data_set,
+            identities=keys,
             n_jobs=self.n_jobs,
             on_round=on_round,
         )
