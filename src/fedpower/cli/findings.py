@@ -65,9 +65,10 @@ def print_findings(result: Findings, *, explained: float = 0.0) -> None:
     if n_above is not None:
         without = f"; without the noise these explain about {explained:.0%}" if explained else ""
         out.print(f"{above_the_noise(n_above, result.n_features)}{without}.", soft_wrap=True)
-    for sentence in (result.clipping, *bent_by_the_bound(result.standings)):
-        if sentence is not None:
-            out.print(sentence, soft_wrap=True)
+    if result.clipping is not None:
+        out.print(result.clipping, soft_wrap=True)
+    for sentence in bent_by_the_bound(result.standings):
+        out.print(sentence, soft_wrap=True)
     cause = cause_of_noise(result)
     if cause is not None:
         said = in_options(cause)
