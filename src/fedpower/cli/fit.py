@@ -24,6 +24,7 @@ from fedpower.cli.words import in_options
 from fedpower.data import RowSource
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
+from fedpower.estimator.repeats import RepeatedFitWarning
 from fedpower.estimator.terms import PRIVATE_STEPS, BoundWarning, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
@@ -145,7 +146,11 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
             with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
-                for said in (NoiseWarning, BoundWarning):  # what is printed says it
+                for said in (
+                    NoiseWarning,
+                    BoundWarning,
+                    RepeatedFitWarning,
+                ):  # what is printed says it
                     warnings.simplefilter("ignore", said)
                 model.fit_silos(
                     silos,
