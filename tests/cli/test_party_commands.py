@@ -80,7 +80,9 @@ def test_a_dry_run_advises_an_operator_whose_rows_are_mostly_clipped(place: Path
     kit.write_text(re.sub(r"row_norm = .*", "row_norm = 0.1", kit.read_text()))
     facts = json.loads(succeed(*words).stdout)
     assert facts["rows_clipped_by_the_bound"] == facts["rows"]
-    assert facts["advice"].startswith(f"{facts['rows']} of {facts['rows']} rows are longer")
+    assert facts["advice"].startswith(
+        f"{facts['rows']} of {facts['rows']} rows (100.0%) are longer"
+    )
 
 
 def test_a_silo_tells_its_jobs_which_rows_were_checked_before_it_connects(

@@ -106,6 +106,17 @@ def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
     assert private.privacy_.is_private
 
 
+def test_rows_at_dask_s_workers_are_not_prepared_and_the_sentence_names_the_ways_out() -> None:
+    rows = sample(3000)
+    refused = (
+        r"must be rows in memory, a file or a query to be prepared, got rows that lie at Dask's"
+    )
+    with pytest.raises(InputError, match=f"{refused} workers; give a code book, or row_norm"):
+        FedPCA(2, epsilon=1.0).fit_silos([array(rows)])
+    book = FedPCA(2, epsilon=1.0).prepare_silos([rows])
+    assert FedPCA(2, epsilon=1.0, codebook=book).fit_silos([array(rows)]).codebook_ is book
+
+
 def test_partitions_without_rows_do_not_matter() -> None:
     rows = sample(50)
     table = frame(rows)

@@ -5,6 +5,7 @@ import pytest
 from scipy.linalg import subspace_angles
 
 from fedpower import FedPCA, read_result
+from fedpower.cli import main
 from fedpower.data import open_source
 from fedpower.data.survey import CELL_SIDE
 from fedpower.engines.embedded import federate, survey_silos
@@ -313,6 +314,38 @@ def test_ledgers_of_a_secure_prepared_fit_are_charged_one_epsilon(silos, tmp_pat
             assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
 
 
-def test_a_code_book_alone_is_not_made_by_secure_sums(silos):
-    with pytest.raises(InputError, match="preparation by itself must go with aggregation='plain'"):
-        FedPCA(2, epsilon=1.0, aggregation="secure").prepare_silos(silos)
+def test_a_code_book_alone_is_made_by_secure_sums_with_the_noise_of_one_curator(silos, tmp_path):
+    """Four of the five sums of the fit: the moment's is not called for, nor charged."""
+    parts = {**silos, "east": silos["north"] + 1}
+    ledgers = {}
+    for name in parts:
+        ledgers[name] = tmp_path / f"{name}.ledger"
+        Ledger.create(ledgers[name], epsilon=1.0, delta=1e-6, silo=name).close()
+    model = FedPCA(2, epsilon=1.0, delta=1e-6, aggregation="secure")
+    book = model.prepare_silos(parts, ledgers=ledgers)
+    pooled = np.vstack(list(parts.values()))
+    spread = pooled.std(axis=0)[:6]
+    np.testing.assert_allclose(book.offset[:6], pooled.mean(axis=0)[:6], atol=0.5 * spread.max())
+    assert 0 < book.epsilon < 0.6
+    for path in ledgers.values():
+        with Ledger.open(path) as ledger:
+            assert ledger.spent().n_releases == 4
+            assert ledger.spent().epsilon == pytest.approx(book.epsilon, rel=1e-3)
+    alone = FedPCA(2, epsilon=1.0, codebook=book).fit_silos(parts)
+    assert alone.codebook_.bound == book.bound
+
+
+def test_prepare_sums_securely_on_the_command_line(silos, tmp_path, capsys):
+    for name, rows in {**silos, "east": silos["north"] + 1}.items():
+        np.savetxt(tmp_path / f"{name}.csv", rows, delimiter=",", header=HEADER, comments="")
+    files = [str(path) for path in sorted(tmp_path.glob("*.csv"))]
+    out = tmp_path / "book.toml"
+    given = ["--epsilon", "1", "--aggregation", "secure", "-o", str(out)]
+    assert main(["prepare", *files, *given], standalone_mode=False) == 0
+    assert "it is public" in capsys.readouterr().out
+    assert read_code_book(out).n_rows == sum(len(rows) for rows in silos.values()) + len(
+        silos["north"]
+    )
+
+
+HEADER = "year,small,flag,money,count,below,warm,same"

@@ -10,6 +10,7 @@ from fedpower.data.codebook import CodeBook
 from fedpower.data.survey import (
     CELL_SIDE,
     N_OCTAVES,
+    NORM_EDGES,
     STAGES,
     Stage,
     Survey,
@@ -318,3 +319,16 @@ def test_a_column_on_one_side_of_zero_is_rarely_mirrored(sign):
         assert low <= values.min() <= values.max() <= high
         mirrored += low < 0 < high
     assert mirrored <= 1
+
+
+def test_a_far_bin_that_noise_filled_does_not_make_the_bound_larger():
+    """Rows of norms about √d: 2.5 standard deviations of noise at 16 times as much are no rows."""
+    d, std = 25, 20.0
+    counts = np.zeros(NORM_EDGES.size + 1)
+    middle = int(np.searchsorted(NORM_EDGES, 1.0))
+    counts[middle - 2 : middle + 3] = [200.0, 600.0, 800.0, 500.0, 200.0]
+    clean = choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02)
+    counts[-1] = 2.5 * std
+    assert choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02) == clean
+    counts[-1] = 10.0 * std
+    assert choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02) > clean

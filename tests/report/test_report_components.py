@@ -33,7 +33,12 @@ def test_how_components_stand_to_the_noise_is_told_by_shape_and_by_word(
 ):
     times = np.array([{"signal": 2.0, "near": 1.99, "noise": 1.0}[kind] for kind in held])
     whole = result("private")
-    run = {**whole.run, "noise_edge": 0.5, "n_above_noise": held.count("signal")}
+    run = {
+        **whole.run,
+        "noise_edge": 0.5,
+        "n_above_noise": held.count("signal"),
+        "clipping": None,
+    }
     root = parsed(page(replace(whole, explained_variance=0.5 * times, run=run)))
     chart = root.by_id("components")
     for kind in ("signal", "near", "noise"):

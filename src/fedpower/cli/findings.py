@@ -9,9 +9,21 @@ from fedpower.cli.console import console, table
 from fedpower.cli.words import in_options
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.findings import Findings
-from fedpower.report.page.markup import NOT_ASSESSED, above_the_noise, beyond_bound, most_variance
+from fedpower.report.page.markup import (
+    NOT_ASSESSED,
+    above_the_noise,
+    bent_by_the_bound,
+    beyond_bound,
+    most_variance,
+)
 
-_MARKS = {"signal": "", "near": " (near the noise)", "noise": " (noise)", "unknown": ""}
+_MARKS = {
+    "signal": "",
+    "bent": " (maybe bent)",
+    "near": " (near the noise)",
+    "noise": " (noise)",
+    "unknown": "",
+}
 """What stands beside a component's name, by its standing."""
 
 
@@ -53,6 +65,10 @@ def print_findings(result: Findings, *, explained: float = 0.0) -> None:
     if n_above is not None:
         without = f"; without the noise these explain about {explained:.0%}" if explained else ""
         out.print(f"{above_the_noise(n_above, result.n_features)}{without}.", soft_wrap=True)
+    if result.clipping is not None:
+        out.print(result.clipping, soft_wrap=True)
+    for sentence in bent_by_the_bound(result.standings):
+        out.print(sentence, soft_wrap=True)
     cause = cause_of_noise(result)
     if cause is not None:
         said = in_options(cause)

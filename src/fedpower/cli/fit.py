@@ -40,7 +40,8 @@ from fedpower.data import RowSource
 from fedpower.data.rules import TableRules
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
-from fedpower.estimator.terms import PRIVATE_STEPS, NoiseWarning, prepares
+from fedpower.estimator.repeats import RepeatedFitWarning
+from fedpower.estimator.terms import PRIVATE_STEPS, BoundWarning, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as
@@ -79,6 +80,12 @@ _BOTH = (
     quiet_option,
 )  # fmt: skip
 
+_IDENTITY = option(
+    "--identity", "identities", group="privacy", callback=values.named_paths,
+    multiple=True, metavar="NAME=PATH",
+    help="A silo's key for secure sums; repeatable. Made for the fit unless given.",
+)  # fmt: skip
+
 _HERE = (
     parameter("n_components"),
     parameter("epsilon"),
@@ -97,9 +104,7 @@ _HERE = (
            help="One file; this column names each row's silo."),
     option("--center/--no-center", group="rows", default=True,
            help="Centre on the pooled mean (default), also after --center-file."),
-    option("--identity", "identities", group="privacy", callback=values.named_paths,
-           multiple=True, metavar="NAME=PATH",
-           help="A silo's key for secure sums; repeatable. Made for the fit unless given."),
+    _IDENTITY,
 )  # fmt: skip
 
 _fit_options = declared(
@@ -124,6 +129,9 @@ prepare_options = declared(
         parameter("rows_per_unit"),
         parameter("delta"),
         parameter("extra_columns"),
+        parameter("aggregation"),
+        parameter("colluders"),
+        _IDENTITY,
     )
 )  # fmt: skip
 """Declares those of `fedpower prepare`."""
@@ -164,7 +172,12 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
             with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
-                warnings.simplefilter("ignore", NoiseWarning)  # what is printed says it
+                for said in (
+                    NoiseWarning,
+                    BoundWarning,
+                    RepeatedFitWarning,
+                ):  # what is printed says it
+                    warnings.simplefilter("ignore", said)
                 model.fit_silos(
                     silos,
                     ledgers=ledgers,
@@ -297,7 +310,10 @@ def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) ->
     """
     if row_norm is None:  # a code book's bound is where clipping and noise balance
         told = sum(count for count, _ in counts.values()) / sum(rows for _, rows in counts.values())
-        note(f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes)")
+        note(
+            f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes, kept "
+            "nowhere)"
+        )
         return
     if all(count == rows for count, rows in counts.values()):
         note(

@@ -91,12 +91,15 @@ def _advice(node: SiloNode) -> str | None:
     if isinstance(node.moment, Survey):
         return None
     clipped, rows = node.moment.n_clipped, node.moment.n_read
-    if node.moment.treatment.row_norm is None or 2 * clipped <= rows:
+    if node.moment.treatment.row_norm is None or clipped == 0:
         return None
-    return (
-        f"{clipped} of {rows} rows are longer than the study's row_norm and clipped (for your eyes "
-        "only): propose public centres and scales, or a larger bound, for the next study"
+    told = (
+        f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
+        "clipped (for your eyes only)"
     )
+    if 2 * clipped <= rows:
+        return told
+    return f"{told}: propose public centres and scales, or a larger bound, for the next study"
 
 
 def _say(sentence: str) -> None:

@@ -32,8 +32,9 @@ def prepare(**options: Any) -> None:
         options["files"], columns=options["columns"], drop=options["drop"], **reading_of(options)
     )
     ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
-    names = ("delta", "ranges", "extra_columns", "codebook", "unit", "rows_per_unit")
-    given = {name: options[name] for name in names if options[name]}
+    taken = ["delta", "ranges", "extra_columns", "codebook", "unit", "rows_per_unit"]
+    taken += ["aggregation", "colluders"]
+    given = {name: options[name] for name in taken if options[name]}
     book = options["codebook"] and read_code_book(options["codebook"])
     tell_doubts(silos, book.table_rules if book else None, options["unit"])
     model = FedPCA(1, epsilon=options["epsilon"], **given)
@@ -44,6 +45,7 @@ def prepare(**options: Any) -> None:
                 ledgers=ledgers,
                 data_version=options["data_version"],
                 data_set=options["data_set"],
+                identities=options["identities"],
                 on_round=None if show is None else show.round,
                 on_rows=None if show is None else show.rows,
             )

@@ -120,6 +120,7 @@ def private_fit() -> str:
     import numpy as np  # noqa: PLC0415
 
     from fedpower.estimator import FedPCA  # noqa: PLC0415
+    from fedpower.estimator.repeats import RepeatedFitWarning  # noqa: PLC0415
     from fedpower.estimator.terms import NoiseWarning  # noqa: PLC0415
     from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
 
@@ -128,6 +129,7 @@ def private_fit() -> str:
     rows = np.random.default_rng(0).standard_normal((60, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoiseWarning)  # 60 rows are noise, as they are meant to be
+        warnings.simplefilter("ignore", RepeatedFitWarning)
         fits = [FedPCA(1, epsilon=1.0, delta=1e-6, row_norm=4.0).fit(rows) for _ in range(2)]
     if not all(model.privacy_.is_private for model in fits):
         raise SelfTestError("a fit with epsilon=1 must be private, got one that is not")

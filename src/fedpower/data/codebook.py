@@ -48,6 +48,9 @@ class CodeBook:
         How many rows it was found from; 0 where it was from none.
     rules
         What the cells of tables become before all that; None where they are numbers already.
+    clipped
+        Shares of rows that the bound shortens and of their energy that it cuts off, and how unevenly, by
+        the noised counts of norms; None where these were not counted.
     """
 
     columns: tuple[str, ...] | None = None
@@ -62,6 +65,7 @@ class CodeBook:
     mu: float = 0.0
     n_rows: int = 0
     rules: TableRules | None = None
+    clipped: tuple[float, float, float] | None = None
 
     def __post_init__(self) -> None:
         for name in ("offset", "scale", "low", "high"):

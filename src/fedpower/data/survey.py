@@ -241,6 +241,14 @@ class Survey:
             )
         return self._treated
 
+    @property
+    def clipped(self) -> tuple[int, int] | None:
+        """How many rows the bound found shortened, and how many there are, for the silo's operator only.
+
+        None where their moment was not asked for.
+        """
+        return None if self._treated is None else (self._treated.n_clipped, self.n_rows)
+
     def _pass(self, use: Callable[[Block], None]) -> int:
         """Hand over every block and return how many rows there were."""
         count = 0

@@ -110,6 +110,11 @@ class TableSource:
         return len(self.columns)
 
     @property
+    def in_memory(self) -> bool:
+        """Whether its rows are in this process."""
+        return isinstance(self.reader, _ArrowTable | _PandasFrame)
+
+    @property
     def sparse(self) -> bool:
         """Always false."""
         return False

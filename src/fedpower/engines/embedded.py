@@ -266,6 +266,7 @@ def prepare_silos(
     ledgers: LedgerPaths | None = None,
     data_version: Versions | None = None,
     data_set: str | None = None,
+    identities: Mapping[str, Identity] | None = None,
     n_jobs: int | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> CodeBook:
@@ -273,15 +274,17 @@ def prepare_silos(
 
     The parameters are those of :func:`federate`.
     """
+    run = secrets.token_hex(8)
     coordinator = _ran(
         surveys,
-        run=secrets.token_hex(8),
+        run=run,
         study=study,
-        settings=PrepareSettings(study=study),
+        settings=PrepareSettings(study=study, run=run),
         rng=np.random.default_rng(0),
         ledgers=ledgers,
         data_version=data_version,
         data_set=data_set,
+        identities=identities,
         n_jobs=n_jobs,
         on_round=on_round,
     )

@@ -37,6 +37,7 @@ from fedpower.engines.embedded import (
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.numbers import require_numbers
 from fedpower.estimator.preflight import preflight
+from fedpower.estimator.repeats import warn_of_repeats
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
     IdentityPaths,
@@ -48,6 +49,7 @@ from fedpower.estimator.terms import (
     public_rng,
     rules_of,
     treatment_of,
+    warn_of_bound,
     warn_of_clipping,
     warn_of_copies,
     warn_of_costly_silos,
@@ -467,8 +469,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             where only a pass can tell), at every block of every pass, in the thread that reads.
         on_clipped : callable, default=None
             Called before anything is charged with how many rows the bound shortened and how many there
-            are, by silo. These counts come from the rows and are for the silos' operators only, so the
-            fitted model does not keep them.
+            are, by silo; where the fit finds the bound, at its end. These counts come from the rows and
+            are for the silos' operators only, so the fitted model does not keep them.
 
         Returns
         -------
@@ -505,6 +507,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ledgers: LedgerPaths | None = None,
         data_version: Versions | None = None,
         data_set: str | None = None,
+        identities: IdentityPaths | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_rows: OnRows | None = None,
     ) -> CodeBook:
@@ -515,7 +518,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        silos, ledgers, data_version, data_set, on_round, on_rows
+        silos, ledgers, data_version, data_set, identities, on_round, on_rows
             As in :meth:`fit_silos`.
 
         Returns
@@ -524,13 +527,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Offsets, scales, ranges and bound.
         """
         parameters = Parameters.of(self)
-        if parameters.aggregation == "secure":
-            raise InputError(
-                Sentence(
-                    "preparation by itself must go with {aggregation:plain}, got {aggregation:secure}, "
-                    "where silos take part in a whole fit; fit, and take the code book of that fit"
-                )
-            )
         if not prepares(parameters):
             raise InputError(
                 Sentence(
@@ -541,11 +537,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             )
         sources = named_sources(silos, parameters.unit, parameters.rows_per_unit)
         columns, sources = match_tables(sources, rules_of(parameters), extra=self.extra_columns)
+        keys = identities_of(parameters, sources, identities)
         preflight(
             parameters,
             sources,
             columns=columns,
-            identities={},
+            identities=keys,
             ledgers=ledgers,
             data_version=data_version,
             data_set=data_set,
@@ -565,15 +562,19 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_features=next(iter(sources.values())).n_features,
             treatment=None,
             columns=columns,
+            identities={name: each.public for name, each in keys.items()},
             roster=sizes,
         )
         warn_of_delta(study, sizes.values())
+        if not ledgers:
+            warn_of_repeats(study, sources.values(), fits=0)
         found = prepare_silos(
             surveys,
             study=study,
             ledgers=ledgers,
             data_version=data_version,
             data_set=data_set,
+            identities=keys,
             n_jobs=self.n_jobs,
             on_round=on_round,
         )
@@ -749,6 +750,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         warn_of_delta(study, (moment.n_rows for moment in moments.values()))
         warn_of_copies(study, moments)
         warn_of_costly_silos(study, {name: each.n_rows for name, each in moments.items()})
+        if not ledgers and leak is None:
+            warn_of_repeats(study, sources.values())
         outcome = federate(
             moments,
             study=study,
@@ -780,6 +783,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if treatment is None:
             assert book is not None, "a run without a treatment finds one"
             treatment = book.treatment
+            counts = {
+                name: each.clipped for name, each in moments.items() if isinstance(each, Survey)
+            }
+            if on_clipped is not None and all(counts.values()):
+                on_clipped({name: each for name, each in counts.items() if each is not None})
         self.codebook_ = book
         self.result_: Result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
@@ -788,6 +796,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             feature_names=columns,
             solver=choice,
             rules=rules,
+            code_book=book,
         )
         for name in FITTED:
             setattr(self, f"{name}_", getattr(self.result_, name))
@@ -795,4 +804,5 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
         warn_of_noise(self.result_)
+        warn_of_bound(self.result_)
         return self

@@ -261,6 +261,32 @@ def warn_of_noise(result: Result) -> None:
         )
 
 
+class BoundWarning(UserWarning):
+    """A public bound shortens rows enough to have made components of a private fit what they are."""
+
+
+def warn_of_bound(result: Result) -> None:
+    """Warn of components that stand above the noise but may be made by a public bound.
+
+    One that was found is where bias and noise balance; the report has what is to be said of it.
+    """
+    if result.code_book is None and "bent" in result.standings:
+        place = result.standings.index("bent") + 1
+        count = result.standings.count("bent")
+        many = "no other" if count == 1 else f"{count - 1} more"
+        warnings.warn(
+            Sentence(
+                "the bound may have bent components that stand above the noise, pc{place} and {many}: "
+                "{clipping} give a larger {row_norm}, or leave it out to have it found",
+                place=place,
+                many=many,
+                clipping=str(result.clipping),
+            ),
+            BoundWarning,
+            stacklevel=4,
+        )
+
+
 class ClippingWarning(UserWarning):
     """Every row is longer than its bound: told to whoever holds the rows, and kept nowhere."""
 

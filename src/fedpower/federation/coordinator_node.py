@@ -146,6 +146,7 @@ class CoordinatorNode:
             feature_names=self.file.columns,
             solver=self.choice,
             rules=self.file.rules,
+            code_book=book,
         ).with_origin(started=self.started)
         federation = {
             "name": self.file.name,

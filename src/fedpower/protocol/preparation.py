@@ -25,6 +25,7 @@ from fedpower.data.survey import (
 )
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
+from fedpower.protocol.clipping import shares_cut
 
 Array = NDArray[np.float64]
 
@@ -41,7 +42,7 @@ one of them and as large a share of this side's."""
 _SPARE = 0.06
 """A range is cut by k of its bins where at most (k/16)³ of this share of the rows may lie there."""
 
-_UNEVEN = 0.2
+_UNEVEN = 0.15
 """κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
 
 _FLOOR = 1e-4
@@ -112,6 +113,10 @@ def find_code_book(
         scale[group] = np.sqrt(np.sum(scale[group] ** 2))
     answered = yield replace(ask, kind="norms", low=low, high=high, offset=offset, scale=scale)
     bound = choose_bound(answered, d, std=_moment_std(budget, answered))
+    counts, norms = _clear_norms(answered, d)
+    clipped = None
+    if counts.sum() > 0:
+        clipped = shares_cut((norms / bound) ** 2, counts / counts.sum())
     found_how = tuple(
         _how(known=ranges[place] is not None, settled=bool(settled[place])) for place in range(d)
     )
@@ -129,6 +134,7 @@ def find_code_book(
         delta=budget.delta,
         mu=mu,
         n_rows=answered.n_rows,
+        clipped=clipped,
     )
 
 
@@ -224,11 +230,9 @@ def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
         τ, the noise that the moment will have on its diagonal, in units of B².
     """
     edges = NORM_EDGES * math.sqrt(n_features)
-    counts = np.where(answered.sums > 2.0 * answered.stds[0], answered.sums, 0.0)
+    counts, norms = _clear_norms(answered, n_features)
     if counts.sum() <= 0:
         return float(edges[np.searchsorted(NORM_EDGES, 1.0)])
-    half_step = 2.0 ** (0.5 / NORM_STEPS)
-    norms = np.append(edges / half_step, edges[-1] * half_step)
     median = edges[min(int(np.searchsorted(np.cumsum(counts), counts.sum() / 2)), edges.size - 1)]
     energy = counts * norms**2
     trace = float(energy.sum() / counts.sum())
@@ -242,6 +246,22 @@ def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
         return noise + _UNEVEN * uneven / math.sqrt(n_features)
 
     return float(min((edge for edge in edges if edge <= 2.0 * median), key=cost))
+
+
+def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
+    """Return the counts of norms that stand above their noise, others as 0, and the bins' middles.
+
+    Those beside the fullest count from two standard deviations on, and those that hold rows for certain:
+    a bin far away that noise filled would have most of the energy.
+    """
+    edges, std = NORM_EDGES * math.sqrt(n_features), answered.stds[0]
+    fullest = int(np.argmax(answered.sums))
+    first, last = _widened(answered.sums, fullest, fullest, _NEXT * std)
+    clear = answered.sums > std * float(scipy.stats.norm.isf(_FALSE_SEED / answered.sums.size))
+    clear[first : last + 1] = answered.sums[first : last + 1] > _NEXT * std
+    counts = np.where(clear, answered.sums, 0.0)
+    half_step = 2.0 ** (0.5 / NORM_STEPS)
+    return counts, np.append(edges / half_step, edges[-1] * half_step)
 
 
 def _moment_std(budget: Budget, answered: Answered) -> float:

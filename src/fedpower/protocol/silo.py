@@ -101,6 +101,8 @@ class Silo:
         Computes what leaves; where the study says that only a secure sum does, its part of that.
     data_version
         What the operator calls the rows: public, and told at enrolment. Empty for a ledger in memory.
+    survey
+        The rows, where the study finds their bound: the operator is told what it did to them.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Silo:
         releases: Releases | SecureReleases,
         *,
         data_version: str = "",
+        survey: Survey | None = None,
     ) -> None:
         if isinstance(releases, SecureReleases) != (study.aggregation == "secure"):
             raise InputError(
@@ -120,6 +123,7 @@ class Silo:
         self.study = study
         self.releases = releases
         self._data_version = data_version
+        self._survey = survey
         self._digest = study.digest
 
     def answer(self, message: Message) -> Message:
@@ -135,9 +139,21 @@ class Silo:
         except Exception:
             logger.exception("silo %r could not answer round %s", self.name, message.round)
             body = Refusal(reason=NOT_YOURS)
+        else:
+            self._tell_clipped()
         return Message(
             study=self._digest, run=message.run, round=message.round, silo=self.name, body=body
         )
+
+    def _tell_clipped(self) -> None:
+        """Tell the operator, once and nobody else, how many rows the bound found shortened."""
+        counts = None if self._survey is None else self._survey.clipped
+        if counts is not None:
+            self._survey = None
+            logger.info(
+                "%.1f%% of the rows of silo %r (%d of %d) were shortened to the bound found (for your "
+                "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
+            )  # fmt: skip
 
     def _answer(self, message: Message) -> Answer:
         if message.study != self._digest:
@@ -333,7 +349,13 @@ def assemble(
         summands=summands,
         exchange=exchange,
     )
-    return Silo(name, study, releases, data_version="" if data is None else data.version)
+    return Silo(
+        name,
+        study,
+        releases,
+        data_version="" if data is None else data.version,
+        survey=moment if isinstance(moment, Survey) else None,
+    )
 
 
 def _releases(

@@ -23,6 +23,7 @@ RULED_FORMAT = "fedpower-codebook/2"
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PER_COLUMN = ("offset", "scale", "low", "high")
+_CLIPPED = ("rows", "energy", "uneven")
 
 
 def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = False) -> Path:
@@ -56,6 +57,13 @@ def rendered(book: CodeBook) -> str:
         f"rows = {book.n_rows}",
         *([] if book.rules is None else _rule_lines(book.rules)),
     ]
+    if book.clipped is not None:
+        lines += [
+            "",
+            "[clipped]",
+            "# shares of rows that are shortened, of their energy that is cut off, and how unevenly",
+            *(f"{key} = {each!r}" for key, each in zip(_CLIPPED, book.clipped, strict=True)),
+        ]
     names = book.columns or tuple(f"x{place}" for place in range(book.offset.size))
     lines += [] if book.columns else ["", "# columns have no names: they go by their order"]
     for place, name in enumerate(names):
@@ -145,6 +153,14 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
         raise InputError(
             f"the bound and the cost in the code book {place} must be numbers, got others; correct them"
         )
+    cut = content.get("clipped")
+    if cut is not None and not (
+        isinstance(cut, dict) and all(_is_number(cut.get(key)) for key in _CLIPPED)
+    ):
+        raise InputError(
+            f"what is clipped in the code book {place} must be the numbers {', '.join(_CLIPPED)}, got "
+            "others; correct them, or leave them out"
+        )
     return CodeBook(
         columns=None if named[0] is None else tuple(named),
         **{key: np.array([float(each[key]) for each in columns]) for key in _PER_COLUMN},
@@ -155,6 +171,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
         mu=float(cost.get("mu", 0.0)),
         n_rows=cost.get("rows", 0),
         rules=rules,
+        clipped=None if cut is None else tuple(float(cut[key]) for key in _CLIPPED),  # type: ignore[arg-type]
     )
 
 
@@ -169,6 +186,7 @@ def code_book_of_record(record: Mapping[str, Any]) -> CodeBook | None:
             "rules": rules_of_record(record),
             "columns": None if book["columns"] is None else tuple(book["columns"]),
             "found": tuple(book["found"]),
+            "clipped": None if book.get("clipped") is None else tuple(book["clipped"]),
             **{key: np.array(book[key], dtype=np.float64) for key in _PER_COLUMN},
         }
     )

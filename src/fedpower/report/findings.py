@@ -1,6 +1,6 @@
 """What a fit found: its numbers in the units of the rows, its record, and the scores of new rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.clipping import may_be_bent, told
 from fedpower.protocol.study import Study
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.record import privacy_of, rounds_of, study_of
@@ -32,14 +33,19 @@ _WELL_ABOVE = 2.0
 """A component whose variance is so many times the noise's stands well above it."""
 
 
-def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str]:
-    """Return of each component whether it is ``signal``, ``near`` the noise, ``noise`` or ``unknown``.
+def standings(
+    variances: Array, *, edge: float, n_above: int | None, bent: Sequence[bool] | None = None
+) -> list[str]:
+    """Return of each component how it stands to the noise and to the bound.
+
+    It is ``signal``, ``bent``, ``near`` the noise, ``noise`` or ``unknown``.
 
     Signal is what counts by the one rule that has a proof (`protocol.solvers.signal`); without its count
     nothing is assessed. Noise is what shows no more variance than noise alone would. What shows less
     than twice as much is near it: a single direction under symmetric noise that shows twice the edge has
     cos² = 0.93 with the direction that is found; at the edge itself, 0. So are components beyond those
-    that stand above the noise for certain: they may be several alike, of which the noise made one.
+    that stand above the noise for certain: they may be several alike, of which the noise made one. Bent
+    is what would be signal, but may be made by the bound on the rows (`protocol.clipping`).
 
     Parameters
     ----------
@@ -49,6 +55,8 @@ def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str
         The largest variance that noise alone would show; 0 without noise, and then all is signal.
     n_above
         How many stand above the noise for certain; None where that was not assessed.
+    bent
+        Of each, whether the bound may have turned it; none without.
     """
     if edge > 0 and n_above is None:
         return ["unknown"] * len(variances)
@@ -56,6 +64,7 @@ def standings(variances: Array, *, edge: float, n_above: int | None) -> list[str
     return [
         "noise" if edge > 0 and variance <= edge
         else "near" if variance < _WELL_ABOVE * edge or place >= counted
+        else "bent" if bent is not None and bent[place]
         else "signal"
         for place, variance in enumerate(variances)
     ]  # fmt: skip
@@ -145,8 +154,19 @@ class Findings:
 
     @property
     def standings(self) -> list[str]:
-        """How each component stands to the privacy noise: see `standings`."""
-        return standings(self.explained_variance, edge=self.noise_edge, n_above=self.n_above_noise)
+        """How each component stands to the privacy noise and the row bound: see `standings`."""
+        return standings(
+            self.explained_variance,
+            edge=self.noise_edge,
+            n_above=self.n_above_noise,
+            bent=self._bent(),
+        )
+
+    @property
+    def clipping(self) -> str | None:
+        """What the bound did to the rows, by what was released; None where nothing is known of it."""
+        record = self.run.get("clipping")
+        return None if record is None else told(record)
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -313,6 +333,20 @@ class Findings:
         project = self._projection()
         pairs = labelled.labelled(column, _rows_at_once(labelled))
         return ((cells, project(block)) for cells, block in pairs)
+
+    def _bent(self) -> list[bool] | None:
+        """Return of each component whether the bound may have turned it; None where nothing is known."""
+        cut, share = self.run.get("clipping"), float(self.explained_variance_ratio[0])
+        if cut is None or not share > 0:
+            return None
+        known = self.explained_variance if self.spectrum is None else self.spectrum
+        return may_be_bent(
+            self.explained_variance,
+            known[self.n_components :],
+            total=float(self.explained_variance[0]) / share,
+            n_features=self.n_features,
+            reach=float(cut["reach"]),
+        )
 
     def _projection(self) -> Callable[[Block], Array]:
         """Return what turns a block of rows into their scores."""

@@ -1,5 +1,6 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,8 +15,9 @@ from fedpower.data.rules import TableRules
 from fedpower.linalg import fix_signs
 from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.clipping import counted_clipping, estimated_clipping
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.private_study import noise_edge
+from fedpower.protocol.private_study import budget_of, noise_edge, noise_law
 from fedpower.protocol.solvers.upload import spread_noise
 from fedpower.protocol.study import Study
 from fedpower.report.record import FORMAT, plain, versions
@@ -32,6 +34,7 @@ def result_of(
     feature_names: tuple[str, ...] | None,
     solver: SolverChoice,
     rules: TableRules | None = None,
+    code_book: CodeBook | None = None,
 ) -> Result:
     """Return the result of a federation.
 
@@ -52,6 +55,8 @@ def result_of(
         The solver taken and the reason for it.
     rules
         What turned the silos' tables into these columns; None where nothing did.
+    code_book
+        That which the fit found or was given; None where there was none.
     """
     solution, width = outcome.solution, outcome.study.n_features
     n_samples = sum(solution.sizes.values())
@@ -75,6 +80,10 @@ def result_of(
         public = np.zeros(width) if treatment.center is None else treatment.center
         middle = public + middle * to_mean
     denoised, shares = _without_noise(outcome, values, ratios)
+    cut = _clipping(outcome, treatment, code_book)
+    record = _record(outcome, parameters, solver, edge=edge, rules=rules)
+    if cut is not None:
+        record["clipping"] = plain(cut)
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         explained_variance=values * to_variance,
@@ -86,11 +95,42 @@ def result_of(
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
-        run=_record(outcome, parameters, solver, edge=edge, rules=rules),
+        run=record,
         denoised_variance=None if denoised is None else denoised * to_variance,
         denoised_variance_ratio=shares,
         basis=solution.basis,
     )
+
+
+def _clipping(
+    outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | None
+) -> dict[str, Any] | None:
+    """Return what the bound of a private fit did to the rows; None where nothing is known of it."""
+    solution, study = outcome.solution, outcome.study
+    if not outcome.privacy.is_private or treatment.row_norm is None:
+        return None
+    means: dict[str, Any] = {
+        "bound": treatment.row_norm,
+        "standardized": solution.deviations is not None,
+    }
+    if code_book is not None and code_book.clipped is not None:
+        return counted_clipping(code_book.clipped).record(**means)
+    budget = budget_of(study)
+    assert budget is not None, "the study is private"
+    values = solution.values if solution.spectrum is None else solution.spectrum
+    trace = solution.total_variance
+    if solution.deviations is not None:
+        values = values * float(np.mean(solution.deviations**2))
+        trace = float(np.sum(solution.deviations**2))
+    middle = 0.0 if solution.center is None else float(np.sum(np.square(solution.center)))
+    found = estimated_clipping(
+        values,
+        n_features=study.n_features,
+        trace=trace,
+        mean_square=middle,
+        std=noise_law(budget, solution.sizes, math.sqrt(middle), study.weights).std,
+    )
+    return None if found is None else found.record(**means)
 
 
 def _without_noise(
@@ -173,5 +213,9 @@ def _spoken(value: Any) -> Any:
 
 
 def _book(book: CodeBook) -> dict[str, Any]:
-    """Return what was found; the rules are the record's own."""
-    return {name: plain(value) for name, value in asdict(book).items() if name != "rules"}
+    """Return a code book by name, without its rules, which the record has, and what was not counted."""
+    return {
+        name: plain(value)
+        for name, value in asdict(book).items()
+        if name != "rules" and (name != "clipped" or value is not None)
+    }

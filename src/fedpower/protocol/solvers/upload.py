@@ -188,15 +188,27 @@ class PrepareSettings:
     ----------
     study
         The terms: those of the fit that it would be a part of, whose moment is not asked for.
+    run
+        The run's identity, which silos of secure sums sign.
     """
 
     study: Study
+    run: str = ""
 
 
 def preparation(settings: PrepareSettings, rng: np.random.Generator) -> Exchange:
-    """Return the code book that the silos' tallies give, and nothing after it."""
+    """Return the code book that the silos' tallies give, and nothing after it.
+
+    With secure sums, of which each is charged by itself, the sum of the moments is not called for.
+    """
     del rng  # nothing is random here
     sizes = yield from enrol()
+    if settings.study.aggregation == "secure":
+        return (
+            yield from secure_sums(
+                settings.study, run=settings.run, enrolled=sizes, script=_prepare_securely
+            )
+        )
     book, _ = yield from prepare(settings.study, sizes)
     return book
 

@@ -87,6 +87,7 @@ SHAPES = {
 
 _SCREE_SHAPES = {
     "signal": "dot",
+    "bent": "dot",
     "near": "dot",
     "unknown": "dot",
     "noise": "cross",
@@ -113,7 +114,8 @@ def scree(
     values
         One per component.
     standing
-        Of each, whether it is ``signal`` (a dot), ``near`` the noise (a ring) or ``noise`` (a cross).
+        Of each, whether it is ``signal`` (a dot), maybe ``bent`` by the bound or ``near`` the noise
+        (rings), or ``noise`` (a cross).
     beyond
         Eigenvalues that were released beyond the components; these are small squares.
     edge

@@ -12,6 +12,7 @@ from fedpower.report.page.markup import (
     Figure,
     Markup,
     above_the_noise,
+    bent_by_the_bound,
     beside,
     beyond_bound,
     column,
@@ -36,6 +37,7 @@ _MOST_BEYOND = 20
 
 _STANDINGS = {
     "signal": ("●", "well above the noise"),
+    "bent": ("◐", "above the noise, but the bound may have bent it"),
     "near": ("○", "near the noise"),
     "noise": ("×", "noise"),
     "unknown": ("?", "not assessed"),
@@ -85,7 +87,9 @@ def above_noise(result: Findings) -> list[str]:
     )
     cause = cause_of_noise(result)
     said = [] if cause is None else [f"{cause[0].upper()}{cause[1:]}."]
-    return [f"{above_the_noise(known, result.n_features)}.", *said, *remarks]
+    turned = [] if result.clipping is None else [result.clipping]
+    turned += bent_by_the_bound(result.standings)
+    return [f"{above_the_noise(known, result.n_features)}.", *said, *remarks, *turned]
 
 
 def mixed(result: Findings) -> list[list[str]]:
@@ -207,7 +211,11 @@ _MOST_BARS = 15
 _MOST_LOADINGS = 500
 _MOST_COMPONENTS = 20
 
-_WARNINGS = {"noise": "× noise: do not read it", "near": "○ near the noise: read it with care"}
+_WARNINGS = {
+    "noise": "× noise: do not read it",
+    "near": "○ near the noise: read it with care",
+    "bent": "◐ maybe bent by the bound: read it with care",
+}
 
 
 def loadings_section(result: Findings) -> Markup:

@@ -89,6 +89,19 @@ def beyond_bound(variances: Sequence[float], most: float) -> list[str]:
     ]
 
 
+def bent_by_the_bound(standings: Sequence[str]) -> list[str]:
+    """Return a sentence where components may be what the bound made of others; else none."""
+    names = [f"pc{place}" for place, each in enumerate(standings, start=1) if each == "bent"]
+    if not names:
+        return []
+    named = listed(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])
+    stands, them = ("stands", "it") if len(names) == 1 else ("stand", "them")
+    return [
+        f"{named} {stands} above the noise, but the bound may have bent {them}: it shortens rows enough "
+        "to turn components whose variances are so close; give a larger bound, or have it found."
+    ]
+
+
 def most_variance(run: Mapping[str, Any], n_samples: int) -> float:
     """Return the most variance that rows within their bound can have; infinity where none is known."""
     terms = run["parameters"]

@@ -100,6 +100,18 @@ RECORD = {
     "noise_edge": Optional(NUMBER),
     "n_above_noise": Optional(int),
     "remarks": Optional(_ListOf(str)),
+    "clipping": Optional(
+        {
+            "bound": NUMBER,
+            "rows": NUMBER,
+            "rows_most": NUMBER,
+            "energy": NUMBER,
+            "energy_least": NUMBER,
+            "energy_most": NUMBER,
+            "counted": bool,
+            "reach": NUMBER,
+        }
+    ),
     "silos": _ListOf(SILO, least=1),
     "bytes_up": int,
     "bytes_down": int,
@@ -224,9 +236,10 @@ def _found(result: Findings) -> str:
         )
     verb = "stands" if real == 0 or total == 1 else "stand"
     near = "near it or much like what follows: read"
+    sure = " and clear of what the row bound may have done" if "bent" in held else ""
     return " ".join(
         (
-            f"{which} {verb} well above {level}{share}.",
+            f"{which} {verb} well above {level}{sure}{share}.",
             *_those(held, "near", f"is {near} it with care", f"are {near} them with care"),
             *_those(held, "noise", "is noise", "are noise"),
             *above_noise(result),

@@ -1,0 +1,136 @@
+"""How often this process fitted the same rows privately, where no ledger keeps count.
+
+A search over parameters, a cross-validation or a loop over clones spends ε with every fit, and nothing
+says so. What is kept here is a sketch of the rows: a few hashes in memory, which go nowhere.
+"""
+
+import math
+import threading
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpower.data import RowSource
+from fedpower.data.arrays import ArraySource, SparseSource
+from fedpower.data.source import is_sparse
+from fedpower.data.tables import TableSource
+from fedpower.errors import Sentence
+from fedpower.privacy.accounting import epsilon_of
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.study import Study
+
+_SKETCH = 64
+"""Hashes kept of some rows: the smallest, so that sets which share rows share hashes."""
+
+_ALIKE = 8
+"""Sets of rows overlap where one in so many hashes is in both sketches: about a seventh of the rows."""
+
+_MOST_CELLS = 4_000_000
+_MOST_KEPT = 64
+
+
+class RepeatedFitWarning(UserWarning):
+    """The same rows were fitted privately more than once in this process, and no ledger keeps count."""
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What was spent on some rows: their sketch, Σμ², and how many fits it was."""
+
+    sketch: frozenset[int | str]
+    squared_mu: float = 0.0
+    n_fits: int = 0
+    warned: bool = False
+
+
+class _Fits:
+    """The private fits of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spent: list[_Spent] = []
+
+    def add(self, sketch: frozenset[int | str], mu: float, *, fits: int) -> _Spent | None:
+        """Book a fit; return what its rows have cost where that is to be told now, else None."""
+        with self._lock:
+            known = next((each for each in self._spent if _overlap(each.sketch, sketch)), None)
+            if known is None:
+                known = _Spent(sketch)
+                self._spent = [*self._spent[1 - _MOST_KEPT :], known]
+            known.squared_mu += mu**2
+            known.n_fits += fits
+            if known.n_fits < 2 or known.warned:
+                return None
+            known.warned = True
+            return known
+
+
+_fits = _Fits()
+
+
+def warn_of_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
+    """Book a private fit without a ledger, and warn, once for the same rows, when it is not the first.
+
+    Parameters
+    ----------
+    study
+        The terms; those of an exact fit are not booked.
+    sources
+        The silos' rows.
+    fits
+        0 for preparation by itself, which is spent too and is no fit.
+    """
+    budget = budget_of(study)
+    if budget is None:
+        return
+    sketch = frozenset[int | str]().union(*(_sketch(source) for source in sources))
+    spent = _fits.add(sketch, budget.total_mu if fits else budget.preparation_mu, fits=fits)
+    if spent is not None:
+        warnings.warn(
+            Sentence(
+                "these rows are fitted privately for the second time in this process, and no ledger "
+                "keeps count: together that is epsilon={spent:.3g} at delta={at:g}, and every further "
+                "fit, as in a search or a cross-validation, adds to it; try parameters out with "
+                "{epsilon:inf} on rows that are public or made up, or give fit_silos ledgers, which cap "
+                "what is spent and repeat what was released for nothing",
+                spent=epsilon_of(math.sqrt(spent.squared_mu), budget.delta),
+                at=budget.delta,
+            ),
+            RepeatedFitWarning,
+            stacklevel=4,
+        )
+
+
+def _sketch(source: RowSource) -> frozenset[int | str]:
+    """Return the smallest hashes of the first rows, where they are in memory; of a file, which one it is.
+
+    Nothing of what lies elsewhere, at a database or at other workers: that is not counted.
+    """
+    in_memory = isinstance(source, ArraySource | SparseSource)
+    if not in_memory and not (isinstance(source, TableSource) and source.in_memory):
+        try:
+            facts = Path(source.name).stat()
+        except (OSError, ValueError):
+            return frozenset()
+        return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
+    odd = np.random.default_rng(0).integers(0, 2**63, source.n_features, dtype=np.uint64) * 2 + 1
+    left = max(1, min(65_536, _MOST_CELLS // source.n_features))
+    smallest = np.zeros(0, dtype=np.uint64)
+    for block in source.blocks(min(left, 4096)):
+        rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
+        cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
+        sums = (cells * odd).sum(axis=1, dtype=np.uint64)
+        mixed = (sums ^ (sums >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        smallest = np.unique(np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))]))[:_SKETCH]
+        left -= len(rows)
+        if left <= 0:
+            break
+    return frozenset(smallest.tolist())
+
+
+def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:
+    shared = len(one & other)
+    return shared > 0 and shared * _ALIKE >= min(len(one), len(other))

@@ -1,0 +1,229 @@
+"""What a row bound cut off, estimated from what was released, and which components it may have bent.
+
+Rows longer than B are shortened to it. Where norms were counted privately (preparation) that histogram
+tells how much it is. Where B is public there is only the released trace: with r a row's norm in units of
+B, t = E min(r², 1). For certain it says that at most a share t of the rows is shortened, for each of
+those counts 1 in it; about what they lost it says nothing, for they may be of any length. So the rest
+supposes a law: squared norms are those of normal rows with the released spectrum, times ν/χ²_ν. ν = 8 was
+nearest to the truth on real tables, and all of them lay between norms that are more alike than those of
+normal rows and ν = 4, where fourth moments end (docs/decisions/0027). The scale of the law is the one
+that gives t.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.special
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_N_LEVELS = 200
+_LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
+"""ν of the least, the likely and the most that is supposed to be cut off."""
+
+_EVEN = 10.0
+"""For the least, squared norms have so many times less variance than those of normal rows."""
+
+_BENDS, _BENDS_STANDARDIZED = 0.5, 0.125
+"""The share of the unevenness that a gap must exceed. Standardising takes the diagonal of it away."""
+
+_STDS = 2.0
+"""So many standard deviations of its noise the trace is taken to be off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """What the bound did to the rows, as far as releases tell.
+
+    Attributes
+    ----------
+    rows
+        The share of rows that are shortened.
+    rows_most
+        What that share is at most, for certain but for the noise; 1 where nothing is known for certain.
+    energy, energy_least, energy_most
+        The share of Σr² that is cut off: what is likely, and how far that may be off.
+    uneven
+        Half of E|1 − w/κ|r²/Er² for weights w and the share κ that is kept: rows that are all shortened
+        alike lose nothing but scale. Without their common scale the moments with and without the bound
+        differ by a matrix of trace 0, none of whose eigenvalues is larger than this share of the trace.
+    counted
+        Whether norms were counted privately; else it is all an estimate from the trace.
+    """
+
+    rows: float
+    rows_most: float
+    energy: float
+    energy_least: float
+    energy_most: float
+    uneven: float
+    counted: bool
+
+    def record(self, *, bound: float, standardized: bool) -> dict[str, Any]:
+        """Return it for the record, with the least gap that the bound leaves alone, as a share of all."""
+        reach = self.uneven * (_BENDS_STANDARDIZED if standardized else _BENDS)
+        return {"bound": bound, **asdict(self), "reach": reach}
+
+
+def counted_clipping(shares: tuple[float, float, float]) -> Clipping:
+    """Return what the noised counts of norms tell: shares of rows and of energy, and unevenness."""
+    rows, energy, uneven = shares
+    return Clipping(
+        rows=rows,
+        rows_most=1.0,
+        energy=energy,
+        energy_least=energy,
+        energy_most=energy,
+        uneven=uneven,
+        counted=True,
+    )
+
+
+def estimated_clipping(
+    values: Array, *, n_features: int, trace: float, mean_square: float, std: float
+) -> Clipping | None:
+    """Return what the released moment tells of rows that were divided by their bound.
+
+    Parameters
+    ----------
+    values
+        The largest eigenvalues of the moment, about the mean; those after them are taken to be alike.
+    n_features
+        d.
+    trace
+        Of the moment, about the mean; NaN where it was not released, and then nothing is known.
+    mean_square
+        ‖μ̂‖².
+    std
+        Of the trace's noise.
+    """
+    if math.isnan(trace):
+        return None
+    total = max(trace, 0.0)
+    leading = np.clip(values[:n_features], 0.0, None)
+    leading *= min(1.0, total / leading.sum()) if leading.sum() > 0 else 0.0
+    after = max(n_features - leading.size, 1)
+    squares = float(leading @ leading) + (total - float(leading.sum())) ** 2 / after
+    spread = 2.0 * squares + 4.0 * mean_square * float(leading.max(initial=0.0))
+    mean = total + mean_square
+    shape = mean**2 / spread if spread > 0 else float(n_features)
+    likely = _law(mean, shape, _USUAL)
+    least = _law(mean - _STDS * std, _EVEN * shape, _LIGHT)
+    most = _law(mean + _STDS * std, shape, _HEAVY)
+    return Clipping(
+        rows=likely[0],
+        rows_most=min(max(mean + _STDS * std, 0.0), 1.0),
+        energy=likely[1],
+        energy_least=least[1],
+        energy_most=most[1],
+        uneven=likely[2],
+        counted=False,
+    )
+
+
+def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
+    """Return shares of rows and energy, and unevenness, where squared norms follow a law (see above).
+
+    Parameters
+    ----------
+    kept
+        t: the mean of min(r², 1).
+    shape
+        Of the gamma law that has the first two moments of a normal row's squared norm.
+    tails
+        ν.
+    """
+    n_levels = _N_LEVELS if math.isinf(tails) else _N_LEVELS // 8
+    levels = (np.arange(n_levels) + 0.5) / n_levels
+    squared = np.maximum(scipy.special.gammaincinv(shape, levels) / shape, 1e-12)
+    weights = np.full(n_levels, 1.0 / n_levels)
+    if math.isfinite(tails):
+        # The longest rows have much of the energy: their levels lie close together.
+        ends = np.append(0.0, np.geomspace(1e-10, 1.0, _N_LEVELS))
+        inside = np.append(ends[1] / 2.0, np.sqrt(ends[1:-1] * ends[2:]))
+        factors = tails / (2.0 * scipy.special.gammaincinv(tails / 2.0, inside))
+        squared = np.outer(squared, factors).ravel()
+        weights = np.outer(weights, np.diff(ends)).ravel()
+    wanted = min(max(kept, 1e-6), 0.999)
+
+    least, most = -40.0, 60.0  # of the logarithm of the scale that gives it
+    for _ in range(60):
+        middle = (least + most) / 2.0
+        short = float(weights @ np.minimum(squared * math.exp(middle), 1.0)) < wanted
+        least, most = (middle, most) if short else (least, middle)
+    squared *= math.exp(least)
+    return shares_cut(squared, weights)
+
+
+def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
+    """Return shares of rows and of energy that a bound of 1 cuts off, and how unevenly.
+
+    Parameters
+    ----------
+    squared
+        Squared norms of rows.
+    weights
+        The share of all rows that each stands for.
+    """
+    energy = squared * weights
+    energy = energy / energy.sum()
+    factors = np.minimum(1.0, 1.0 / squared)
+    left = float(energy @ factors)
+    uneven = float(energy @ np.abs(1.0 - factors / left)) / 2.0
+    return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0), uneven
+
+
+def told(record: Mapping[str, Any]) -> str:
+    """Return what the bound did to the rows, in one sentence, from the record of it."""
+    shares = {key: _share(float(record[key])) for key in _TOLD}
+    begin = f"The bound {record['bound']:.3g} is shorter than about {shares['rows']} of the rows"
+    if record["counted"]:
+        return (
+            f"{begin} and cut off about {shares['energy']} of their squared length, by the noised counts "
+            "of norms."
+        )
+    return (
+        f"{begin} ({shares['rows_most']} at most) and cut off about {shares['energy']} of their squared "
+        f"length, from {shares['energy_least']} to {shares['energy_most']} as long rows are rare or "
+        "many: an estimate from the noised trace."
+    )
+
+
+_TOLD = ("rows", "rows_most", "energy", "energy_least", "energy_most")
+
+
+def _share(value: float) -> str:
+    return "less than 0.1%" if value < 0.001 else f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
+
+
+def may_be_bent(
+    values: Array, following: Array, *, total: float, n_features: int, reach: float
+) -> list[bool]:
+    """Return of each component whether the bound may have turned it into another.
+
+    The moment without the bound differs from the released one by a matrix of eigenvalues up to ``reach``
+    times the trace. Eigenvectors whose values lie closer together than that may be those of
+    others [Davis-Kahan].
+
+    Parameters
+    ----------
+    values, following
+        Variances of the components, and those that are known beyond them.
+    total
+        All variance.
+    n_features
+        d.
+    reach
+        See :meth:`Clipping.record`.
+    """
+    known = np.concatenate([values, following])
+    left = n_features - known.size
+    if left > 0:
+        known = np.append(known, max(total - float(known.sum()), 0.0) / left)
+    gaps = np.concatenate([[np.inf], -np.diff(known), [np.inf]])
+    nearest = np.minimum(gaps[:-1], gaps[1:])[: values.size]
+    return [bool(gap < reach * total) for gap in nearest]

@@ -1,0 +1,112 @@
+"""Private fits of the same rows, again and again, without a ledger: Python says what that costs."""
+
+import math
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from fedpower import FedPCA
+from fedpower.estimator import repeats
+from fedpower.estimator.repeats import RepeatedFitWarning
+from fedpower.privacy import Ledger
+
+KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 6.0}
+
+
+def rows(seed: int, n_rows: int = 400) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).standard_normal((n_rows, 5)) * [3.0, 2.0, 1.0, 1.0, 1.0]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fitted_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "_fits", repeats._Fits())
+
+
+def told(recorded: list[warnings.WarningMessage]) -> list[str]:
+    return [str(each.message) for each in recorded if each.category is RepeatedFitWarning]
+
+
+def score(model: FedPCA, X: Any, y: object = None) -> float:
+    del y
+    return float(np.sum(model.explained_variance_ratio_)) + 0.0 * len(X)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_is_warned_of_once_with_what_it_spent() -> None:
+    search = GridSearchCV(
+        FedPCA(2, **KNOWN), {"n_components": [1, 2, 3]}, scoring=score, cv=KFold(3, shuffle=True)
+    )
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        search.fit(rows(1))
+    (sentence,) = told(recorded)
+    assert "fitted privately for the second time in this process" in sentence
+    assert re.search(
+        r"epsilon=1\.4\d at delta=1e-06", sentence
+    )  # of two Gaussian releases of epsilon 1 each
+    assert "ledgers" in sentence
+
+
+def test_cross_validation_of_a_pipeline_is_warned_of() -> None:
+    model = make_pipeline(FunctionTransformer(np.asarray), FedPCA(2, **KNOWN))
+    with pytest.warns(RepeatedFitWarning):
+        cross_val_score(model, rows(2), scoring=lambda fitted, X, y=None: 1.0, cv=2 + 1)
+
+
+@pytest.mark.parametrize("made", [np.asarray, pd.DataFrame])
+def test_clones_and_copies_keep_counting(made: Any) -> None:
+    model = FedPCA(2, **KNOWN)
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        model.fit(made(rows(3)))
+        assert told(recorded) == []
+        clone(model).set_params(epsilon=2.0).fit(made(rows(3).copy()))
+        assert len(told(recorded)) == 1
+        clone(model).fit_silos([made(rows(3)[:200]), made(rows(3)[200:])])
+        assert len(told(recorded)) == 1
+
+
+def test_files_that_are_fitted_twice_are_noticed(tmp_path: Path) -> None:
+    np.save(tmp_path / "north.npy", rows(4))
+    model = FedPCA(2, **KNOWN).fit_silos([tmp_path / "north.npy"])
+    with pytest.warns(RepeatedFitWarning):
+        clone(model).fit_silos([tmp_path / "north.npy"])
+
+
+def test_first_fits_exact_fits_and_other_rows_go_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedFitWarning)
+        for seed in (5, 6, 7):
+            FedPCA(2, **KNOWN).fit(rows(seed))
+        for _ in range(3):
+            FedPCA(2, epsilon=math.inf).fit(rows(5))
+
+
+def test_fits_that_a_ledger_books_go_without_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "north.ledger"
+    Ledger.create(path, silo="north", epsilon=3.0, delta=1e-5).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedFitWarning)
+        for _ in range(3):
+            FedPCA(2, **KNOWN).fit_silos({"north": rows(8)}, ledgers={"north": path})
+
+
+def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum() -> None:
+    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+    sources = [rows(9, 3_000)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedFitWarning)
+        book = FedPCA(2, **given).prepare_silos(sources)
+        FedPCA(2, codebook=book, **given).fit_silos(sources)
+    with pytest.warns(RepeatedFitWarning, match=r"epsilon=1\.5\d at"):
+        FedPCA(2, codebook=book, **given).fit_silos(sources)

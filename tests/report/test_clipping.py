@@ -1,0 +1,204 @@
+"""What a bound cut off, as far as releases tell, and the components that it may have bent."""
+
+import logging
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from parsed_page import parsed, words
+
+from fedpower import FedPCA, read_code_book, read_result, write_code_book
+from fedpower.cli import main
+from fedpower.estimator.terms import BoundWarning
+from fedpower.protocol.clipping import estimated_clipping, may_be_bent, shares_cut
+from fedpower.report.page import page
+
+Array = NDArray[np.float64]
+KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+
+
+def visits(n_rows: int = 8_600) -> Array:
+    """Return standardised rows as of a survey of health: counts with long tails, flags, amounts.
+
+    The counts go together, and have most of the length of the rows that are long.
+    """
+    rng = np.random.default_rng(3)
+    ill = rng.gamma(0.6, 1.0, n_rows)
+    counts = rng.poisson(3.0 * ill[:, None] * [1.0, 0.7, 0.4, 0.3])
+    flags = rng.random((n_rows, 3)) < [0.5, 0.1, 0.05]
+    rich = rng.standard_normal(n_rows)
+    amounts = 0.7 * rich[:, None] + rng.standard_normal((n_rows, 5))
+    rows = np.hstack([counts, flags, amounts]).astype(float)
+    return np.asarray((rows - rows.mean(0)) / rows.std(0))
+
+
+def cut(rows: Array, bound: float) -> tuple[float, float]:
+    """Return the shares of rows and of energy that a bound cuts off."""
+    squared = np.sum(rows**2, axis=1)
+    return float(np.mean(squared > bound**2)), float(
+        1.0 - np.minimum(squared, bound**2).sum() / squared.sum()
+    )
+
+
+def fitted(rows: Any, **given: Any) -> FedPCA:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return FedPCA(7, **{**KNOWN, **given}).fit_silos([rows])
+
+
+def test_components_that_a_tight_bound_may_have_made_are_said_to_be_so() -> None:
+    """A fifth of the rows is clipped, and all seven components stand above the noise all the same."""
+    rows = visits()
+    share, energy = cut(rows, 4.0)
+    assert 0.1 < share < 0.3
+    model = fitted(rows, row_norm=4.0, epsilon=2.0)
+    result = model.result_
+    assert result.n_above_noise >= 5
+    assert "signal" not in result.standings
+    assert result.standings.count("bent") >= 4
+    told = result.run["clipping"]
+    assert share <= told["rows_most"] <= 1.0
+    assert told["rows"] == pytest.approx(share, abs=0.15)
+    assert told["energy_least"] <= energy <= told["energy_most"]
+    assert result.clipping.startswith("The bound 4 is shorter than about ")
+    shown = words(parsed(page(result)).by_id("summary"))
+    assert "stand above the noise, but the bound may have bent them" in shown
+    assert result.clipping in shown
+    verdicts = parsed(page(result)).by_id("components").every("table")[0]
+    assert "◐ above the noise, but the bound may have bent it" in words(verdicts)
+
+
+def test_a_bound_that_cuts_little_leaves_its_components_above_the_noise() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((20_000, 6)) * [3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    result = FedPCA(2, row_norm=12.0, **KNOWN).fit_silos([rows]).result_
+    assert result.standings == ["signal", "signal"]
+    assert result.run["clipping"]["energy"] < 0.01
+    assert "bent" not in page(result).replace("b.bent", "").replace("mark.bent", "")
+
+
+@pytest.mark.parametrize("law", ["normal", "t5", "alike", "counts"])
+@pytest.mark.parametrize("bound", [2.5, 4.0, 6.0, 9.0])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_the_share_cut_off_lies_in_the_range_told(
+    law: str, bound: float, standardize: bool
+) -> None:
+    rng = np.random.default_rng(1)
+    rows = visits() if law == "counts" else rng.standard_normal((20_000, 12))
+    if law == "t5":
+        rows = rows / np.sqrt(rng.chisquare(5, len(rows)) / 5)[:, None]
+    if law == "alike":
+        rows = np.sign(rows)
+        bound = max(bound, 4.0)  # at their common length no trace tells what is cut
+    result = fitted(rows, row_norm=bound, standardize=standardize).result_
+    share, energy = cut(rows, bound)
+    told = result.run["clipping"]
+    assert share <= told["rows_most"] + 0.01
+    assert told["energy_least"] - 0.01 <= energy <= told["energy_most"] + 0.01
+
+
+def test_a_bound_that_was_found_is_told_by_the_counts_of_norms(tmp_path: Path) -> None:
+    rows = visits()
+    seen: dict[str, tuple[int, int]] = {}
+    model = FedPCA(3, **KNOWN).fit_silos({"north": rows}, on_clipped=seen.update)
+    told = model.result_.run["clipping"]
+    assert told["counted"]
+    assert told["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
+    assert model.result_.clipping.endswith("by the noised counts of norms.")
+    assert read_result(model.save(tmp_path / "out")).clipping == model.result_.clipping
+    write_code_book(model.codebook_, tmp_path / "book.toml")
+    book = read_code_book(tmp_path / "book.toml")
+    assert book.clipped == model.codebook_.clipped is not None
+    again = FedPCA(3, codebook=book, **KNOWN).fit_silos({"north": rows}).result_
+    assert again.clipping == model.result_.clipping
+
+
+def test_python_warns_of_a_public_bound_that_may_have_bent_components() -> None:
+    rows = visits()
+    with pytest.warns(
+        BoundWarning, match=r"pc1 and \d more: The bound 4 is shorter than about \d+%"
+    ):
+        FedPCA(7, row_norm=4.0, **KNOWN).fit_silos([rows])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BoundWarning)
+        FedPCA(7, **KNOWN).fit_silos([rows])
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_a_silo_s_own_log_has_the_share_of_rows_that_a_bound_found_shortens(
+    aggregation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = visits(3_000)
+    silos = dict(zip(("north", "south", "east"), np.array_split(rows, 3), strict=True))
+    seen: dict[str, tuple[int, int]] = {}
+    with caplog.at_level(logging.INFO, logger="fedpower.protocol.silo"):
+        FedPCA(2, aggregation=aggregation, **KNOWN).fit_silos(silos, on_clipped=seen.update)
+    lines = [record.getMessage() for record in caplog.records if "shortened" in record.getMessage()]
+    assert len(lines) == len(silos)
+    for name, (count, total) in seen.items():
+        wanted = f"{100 * count / total:.1f}% of the rows of silo {name!r} ({count} of {total})"
+        assert sum(line.startswith(wanted) for line in lines) == 1
+
+
+def test_fit_prints_what_the_bound_cut_off_and_which_components_it_may_have_bent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd.DataFrame(visits()).add_prefix("c").to_csv(tmp_path / "north.csv", index=False)
+    given = ["-k", "4", "--epsilon", "1", "--row-norm", "4", "-o", str(tmp_path / "out")]
+    assert main(["fit", str(tmp_path / "north.csv"), *given], standalone_mode=False) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"pc1 \(maybe bent\)", printed.out)
+    assert "The bound 4 is shorter than about" in printed.out
+    assert "the bound may have bent them" in printed.out
+    assert re.search(r"clipped: \d+ in north \(\d+\.\d%\)", printed.err)
+
+
+def test_shares_are_those_of_the_rows() -> None:
+    squared = np.array([0.25, 0.25, 4.0, 4.0])
+    rows, energy, uneven = shares_cut(squared, np.full(4, 0.25))
+    assert rows == 0.5
+    assert energy == pytest.approx(1 - 2.5 / 8.5)
+    assert uneven == pytest.approx(
+        0.5 / 2.5 - 0.5 / 8.5
+    )  # of the short rows' energy, after and before
+    assert shares_cut(np.full(4, 9.0), np.full(4, 0.25))[2] == 0.0  # all are shortened alike
+
+
+def test_no_eigenvalue_moves_further_than_the_unevenness_says() -> None:
+    """The bound of `Clipping.uneven`, held against rows whose long ones lie in one direction."""
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        rows = rng.standard_normal((300, 5)) * rng.uniform(0.2, 2.0, 5)
+        rows[: rng.integers(1, 60), 0] *= rng.uniform(2.0, 9.0)
+        squared = np.sum(rows**2, axis=1)
+        short = rows * np.minimum(1.0, 1.0 / np.sqrt(squared))[:, None]
+        whole, left = (part.T @ part / np.sum(part**2) for part in (rows, short))
+        most = np.abs(np.linalg.eigvalsh(whole - left)).max()
+        assert most <= shares_cut(squared, np.full(300, 1 / 300))[2] + 1e-12
+
+
+def test_without_a_trace_nothing_is_known() -> None:
+    values = np.array([0.2, 0.1])
+    found = estimated_clipping(values, n_features=5, trace=np.nan, mean_square=0.0, std=0.0)
+    assert found is None
+
+
+def test_components_are_bent_where_a_neighbour_is_nearer_than_the_bound_reaches() -> None:
+    values, following = np.array([5.0, 3.0, 2.9]), np.array([0.1])
+    told = may_be_bent(values, following, total=12.0, n_features=9, reach=0.1)
+    assert told == [False, True, True]
+    assert may_be_bent(values, following, total=12.0, n_features=9, reach=0.0) == [False] * 3
+
+
+def test_results_from_before_have_no_word_about_the_bound() -> None:
+    result = fitted(visits(2_000), row_norm=4.0).result_
+    old = replace(result, run={key: each for key, each in result.run.items() if key != "clipping"})
+    assert old.clipping is None
+    assert "bent" not in old.standings
+    assert "is shorter than" not in words(parsed(page(old)).by_id("summary"))
