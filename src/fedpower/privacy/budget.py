@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
@@ -87,7 +88,7 @@ class Budget:
         That of all of them together.
     """
 
-    mode: NoiseMode
+    mode: NoiseMode | Literal["clipped"]
     epsilon: float
     delta: float
     n_features: int
@@ -171,7 +172,7 @@ class Budget:
         It is free beside a product of two columns or more, whose sensitivity √2/s covers both
         (`summary_sensitivity` with c = 0); beside one column, whose own is 1/s, it would not be.
         """
-        return self.mode == "moment" or self.iteration_rank > 1
+        return self.mode in ("moment", "clipped") or self.iteration_rank > 1
 
     @property
     def size(self) -> int:
@@ -221,7 +222,7 @@ class Budget:
         by (1 + c)²; the summary of ``moment`` mode is taken about the origin, from sums of whole numbers
         that nothing rounds (`integer_release`).
         """
-        if self.mode == "moment":
+        if self.mode in ("moment", "clipped"):  # of the moment that a warm start begins with
             return summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
         exact = product_sensitivity(n_rows, self.iteration_rank)
         return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
@@ -235,7 +236,7 @@ class Budget:
         if self.mode == "paper":
             printed = paper_sensitivity(n_rows, self.iteration_rank) * self._printed
             return printed * (1.0 + center_norm) ** 2
-        if self.mode == "moment":
+        if self.mode in ("moment", "clipped"):
             return self.integers.std(n_rows)
         return self.sensitivity(n_rows, center_norm) * self.multiplier
 
