@@ -37,13 +37,11 @@ def test_no_pair_of_rows_moves_a_clipped_product_further(clip, width, seed):
     for _ in range(20):
         x, y = rng.standard_normal((2, width + 2))
         x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
-        # rows near the worst ones: as much inside the basis as is not clipped
-        for row in (x, y):
+        for row in (x, y):  # near the worst ones: as much inside the basis as is not clipped
             row[:width] *= clip / np.linalg.norm(row[:width]) * rng.uniform(0.8, 1.2)
-            row[width:] *= math.sqrt(max(0.0, 1 - np.sum(row[:width] ** 2))) / np.linalg.norm(
-                row[width:]
-            )
-            row /= max(1.0, np.linalg.norm(row))
+            left = max(0.0, 1 - float(np.sum(row[:width] ** 2)))
+            row[width:] *= math.sqrt(left) / np.linalg.norm(row[width:])
+            row[:] *= min(1.0, 1.0 / float(np.linalg.norm(row)))
         assert moved(x, y, clip, width) <= bound
 
 

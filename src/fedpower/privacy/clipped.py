@@ -19,18 +19,21 @@ MEAN = "mean"
 STEP = "clipped"
 """What sums of clipped products are called, with their number."""
 
-CLIP = 0.7
+CLIP = 0.5
 """α over √(E‖Zᵀx‖²): small enough that noise falls by more than clipping takes from what is looked
 for."""
 
-_WARM_SHARE = 0.4
+_WARM_SHARE = 0.3
 _MEAN_SHARE = 0.05
-_WARM_STEPS = (1.0, 1.0, 1.0)
+_WARM_STEPS = (2.0, 2.0, 2.0, 1.5, 1.0, 1.0)
 _COLD_STEPS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
 """Widths of the bases, in units of k."""
 
-_COLD_BELOW = 1.5
+_COLD_BELOW = 0.7
 """Where the moment alone would show the weakest direction less clearly than this, steps start cold."""
+
+_WIDEST_WARM = 8192
+"""Beyond so many columns the moment is not kept easily, and steps start cold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,17 +116,16 @@ def predicted_error(
     clip = min(CLIP * math.sqrt(held), 1.0)
     gain = (_KEPT / clipped_sensitivity(clip, width)) ** 2
     steps = len(design.widths)
-    counted = steps if design.warm else max(steps - 2, 1)
+    counted = steps - 1 if design.warm else max(steps - 2, 1)
     each = (1.0 - design.moment_share - design.mean_share) / steps
     precision = design.moment_share + counted * each * gain
     # The first basis must be found at all: by the moment's share, or step by step.
-    found = seen * math.sqrt(design.moment_share) if design.warm else 1.5 * seen
-    if found <= 0.8:
+    if seen <= (0.7 if design.warm else 0.5):
         return 1.0
     return min(1.0, (1.0 + math.sqrt(width / n_features)) / (seen * math.sqrt(precision)))
 
 
-_KEPT = 0.66
+_KEPT = 0.49
 """The part of AZ that clipping at `CLIP` leaves, for normal coordinates."""
 
 _CLEAR_GAIN = 0.95
@@ -174,12 +176,10 @@ def choose_design(
         Columns of the bases, where they are given.
     """
     guess = usual_energy(n_features, rank) if energy is None else energy
-    cold = n_rows is not None and (
-        clarity(
-            n_features=n_features, rank=rank, n_rows=n_rows, multiplier=multiplier, energy=guess
-        )
-        < _COLD_BELOW
-    )
+    cold = n_features > _WIDEST_WARM
+    if n_rows is not None and not cold:
+        facts = {"n_features": n_features, "rank": rank, "n_rows": n_rows}
+        cold = clarity(multiplier=multiplier, energy=guess, **facts) < _COLD_BELOW
     steps = _COLD_STEPS if cold else _WARM_STEPS
     widths = tuple(
         min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps

@@ -120,7 +120,11 @@ def _record(
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
         "study": {"hash": study.digest, "terms": plain(_terms(study))},
-        "parameters": {name: plain(getattr(parameters, name)) for name in sorted(SPECS)},
+        "parameters": {
+            name: plain(getattr(parameters, name))
+            for name in sorted(SPECS)
+            if name != "energy" or parameters.energy is not None  # as records were without it
+        },
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
         "n_features": study.n_features,
