@@ -95,7 +95,7 @@ def errors(silos: list[Array], components: NDArray[Any]) -> tuple[float, float]:
         moment += (rows.T @ rows).astype(np.float64)
     moment /= n_rows
     rank = len(components)
-    import scipy.linalg  # noqa: PLC0415
+    import scipy.linalg
 
     d = len(moment)
     _, best = scipy.linalg.eigh(moment, subset_by_index=[d - rank, d - 1])

@@ -5,10 +5,12 @@ clipped product moves by about 2α when a row is replaced, α near the root of t
 columns hold, where the moment moves by √2. What was tried, and what it brings: docs/decisions/0031.
 """
 
+import functools
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 import scipy.linalg
@@ -67,6 +69,26 @@ class ClippedSettings:
 
 _Summary = tuple[Array, Array | None, float, float]
 """Moment about the mean, mean, trace and the σ of the moment's noise."""
+
+
+class _Asked(Protocol):
+    """Asks for the sums of a study, in its order."""
+
+    @property
+    def study(self) -> Study:
+        """The terms."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Rows by silo, of those whose numbers are summed."""
+
+    def total(
+        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
+    ) -> Generator[Ask, Round, Total]:
+        """Return the study's next sum."""
+
+    def summary(self) -> Generator[Ask, Round, _Summary]:
+        """Return the pooled moment of a warm start."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,14 +171,14 @@ def clipped(settings: ClippedSettings, rng: np.random.Generator) -> Exchange:
     begin = rng.standard_normal((study.n_features, study.iteration_rank))  # one for all attempts
     if study.aggregation == "plain":
         return (
-            yield from _iterate(_PlainSums(study=study, sizes=enrolled), begin, rank=settings.rank)
+            yield from iterate(_PlainSums(study=study, sizes=enrolled), begin, rank=settings.rank)
         )
     return (
         yield from secure_sums(
             study,
             run=settings.run,
             enrolled=enrolled,
-            script=lambda sums: _iterate(_SecureSums(sums=sums), begin, rank=settings.rank),
+            script=lambda sums: iterate(_SecureSums(sums=sums), begin, rank=settings.rank),
         )
     )
 
@@ -195,9 +217,8 @@ class _Known:
         )
 
 
-def _iterate(
-    sums: _PlainSums | _SecureSums, begin: Array, *, rank: int
-) -> Generator[Ask, Round, Solution]:
+def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, Solution]:
+    """Return what clipped iterates give; ``begin``, d×r, has the start of a cold one."""
     study = sums.study
     known = _Known(dim=study.n_features)
     labels = [label for label, _, _ in study.sums]
@@ -259,7 +280,7 @@ def _iterate(
 
 
 def _ask(
-    sums: _PlainSums | _SecureSums, label: str, question: ClippedQuestion, known: _Known
+    sums: _Asked, label: str, question: ClippedQuestion, known: _Known
 ) -> Generator[Ask, Round, tuple[Array, float, float]]:
     """Return Y = mean of y·c(Zᵀy)ᵀ plus noise, the noise, and which part of AZ clipping leaves in it."""
     public = question.to_bytes()
@@ -281,19 +302,26 @@ def _kept(seen: float, clip: float, width: int) -> float:
     For rows of an elliptical law a clipped product is that part of AZ; for others it is a guess, which
     weighs steps against each other and gives eigenvalues their size.
     """
-    norms = scipy.stats.chi.ppf((np.arange(_NORMS) + 0.5) / _NORMS, width) / math.sqrt(width)
-
-    def shown(energy: float) -> float:
-        lengths = math.sqrt(energy) * norms
-        return float(np.mean(lengths * np.minimum(lengths, clip)))
-
     low, high = 1e-4 * clip**2, 1.0
-    if seen <= shown(low):
+    if seen <= low * part_kept(low, clip, width):
         return 1.0
     for _ in range(50):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if shown(middle) < seen else (low, middle)
-    return shown(low) / low
+        less = middle * part_kept(middle, clip, width) < seen
+        low, high = (middle, high) if less else (low, middle)
+    return part_kept(low, clip, width)
+
+
+def part_kept(energy: float, clip: float, width: int) -> float:
+    """Return E‖p‖‖c(p)‖/E‖p‖² for r normal coordinates with E‖p‖² = ``energy``."""
+    lengths = math.sqrt(energy) * _norms(width)
+    return float(np.mean(lengths * np.minimum(lengths, clip))) / energy
+
+
+@functools.lru_cache(maxsize=64)
+def _norms(width: int) -> Array:
+    places = (np.arange(_NORMS) + 0.5) / _NORMS
+    return np.asarray(scipy.stats.chi.ppf(places, width) / math.sqrt(width))
 
 
 def _from_moment(
