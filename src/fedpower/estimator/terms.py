@@ -365,6 +365,7 @@ def build_study(
     delta = _delta(parameters, n_rows) if noise != "none" else 0.0
     prepared: dict[str, Any] = {}
     if noise == "clipped":
+        _check_clipped(parameters)
         design = _clipped_design(parameters, rank, n_rows, n_features, delta, center=center)
         prepared["sums"] = tuple(SumTerms(*each) for each in design.sums(n_features, center=center))
         width = max(design.widths)
@@ -426,7 +427,6 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
             mode=study.noise,
         )
     if study.noise == "clipped":
-        _check_clipped(parameters, given)
         warm = "after the moment" if sums_moment(study) else "from a random start"
         return SolverChoice(
             solver="clipped",
@@ -644,8 +644,9 @@ def _clipped_design(
     )
 
 
-def _check_clipped(parameters: Parameters, given: tuple[str, ...]) -> None:
+def _check_clipped(parameters: Parameters) -> None:
     """Refuse what clipped products cannot go with, each with the reason."""
+    given = parameters.paper_settings
     if parameters.solver != "auto" or given:
         name = given[0] if parameters.solver == "auto" else "solver"
         raise InputError(
