@@ -128,6 +128,12 @@ _DELTA = Rule(
     holds=lambda value: value is None or (_is_number(value) and 0 < value < 1),
     kinds=(int, float),
 )
+_ENERGY = Rule(
+    must="lie between 0 and 1",
+    advice="give a guess, or what an earlier result shows",
+    holds=lambda value: value is None or (_is_number(value) and 0 < value < 1),
+    kinds=(int, float),
+)
 _TOL = Rule(
     must="lie in [0, 1)",
     advice="0 never stops early",
@@ -191,13 +197,22 @@ class Parameters:
         group="privacy",
         section="privacy",
     )
-    noise: Literal["auto", "moment", "step", "paper"] = _parameter(
+    noise: Literal["auto", "moment", "clipped", "step", "paper"] = _parameter(
         "auto",
         help="What is noised; auto takes what is predicted to be most accurate.",
-        rule=_one_of("auto", "moment", "step", "paper"),
+        rule=_one_of("auto", "moment", "clipped", "step", "paper"),
         option="--noise",
         group="privacy",
         section="privacy",
+    )
+    energy: float | None = _parameter(
+        None,
+        help="Guess of the share of all variance in the k components; tells auto when to clip.",
+        rule=_ENERGY,
+        option="--energy",
+        group="privacy",
+        section="privacy",
+        newer=True,
     )
     solver: Literal["auto", "moment", "krylov", "fedpower"] = _parameter(
         "auto",

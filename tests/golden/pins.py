@@ -28,11 +28,13 @@ from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import messages as wire
 from fedpower.protocol.messages import (
     AskMasked,
+    AskNoisedSum,
     AskSum,
     CallRoll,
     KeyGone,
     MaskedMoment,
     MaskedSum,
+    NoisedSum,
     Present,
 )
 from fedpower.report import write_result
@@ -107,6 +109,8 @@ def messages() -> dict[str, Any]:
             words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1
         ),
         "ask-masked-sum": AskSum(roll=b"a roll", index=1, label="ranges", public=b"found before"),
+        "ask-noised-sum": AskNoisedSum(index=1, label="clipped 1", public=b"a basis"),
+        "noised-sum": NoisedSum(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64)),
         "masked-sum": MaskedSum(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
         "key-gone": KeyGone(),
         "refusal": wire.Refusal(reason="nothing is left; ask for less"),

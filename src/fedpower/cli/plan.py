@@ -41,6 +41,7 @@ _PLANNED = (
     "colluders",
     "min_silos",
     "noise",
+    "energy",
     "solver",
     "weights",
     "row_norm",
@@ -79,6 +80,7 @@ _PLANNED = (
 @parameter("aggregation")
 @parameter("colluders")
 @parameter("noise", help="What the fit would noise; all are shown.")
+@parameter("energy")
 @parameter("solver", help="Which solver the fit would take; all are shown.")
 @parameter("weights")
 @parameter("min_silos")

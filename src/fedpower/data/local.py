@@ -69,6 +69,7 @@ class LocalMoment:
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     on_lattice : whether rows, which must be bounded, are summed in whole numbers (`exact_moment`): what a
         noised moment is made from, in one pass.
+    rereads : whether others will read the rows again, which are then told from other rows.
     """
 
     def __init__(
@@ -83,13 +84,14 @@ class LocalMoment:
         workers: int = 1,
         fingerprinted: bool = False,
         on_lattice: bool = False,
+        rereads: bool = False,
     ) -> None:
         treatment.check_width(source.n_features)
         if on_lattice:
             choice = KernelChoice(kind="moment", reason=ON_LATTICE)
         # A moment is made in one pass, and there is none to tell from it; a fingerprint of rows that
         # lie at Dask's workers takes a second.
-        rereads = choice.kind == "product" or (fingerprinted and isinstance(source, DaskSource))
+        rereads |= choice.kind == "product" or (fingerprinted and isinstance(source, DaskSource))
         self.source = enrolled(
             source, contents=treatment.bounded and rereads, fingerprinted=fingerprinted
         )
@@ -246,6 +248,7 @@ def local_moment(
     workers: int = 1,
     fingerprinted: bool = False,
     on_lattice: bool = False,
+    rereads: bool = False,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -262,6 +265,7 @@ def local_moment(
     workers : threads that blocks of rows are shared out to while the moment is made.
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     on_lattice : whether rows are summed in whole numbers, for a moment that is noised.
+    rereads : see `LocalMoment`.
     """
     treatment = RowTreatment() if treatment is None else treatment
     choice = choose_kernel(
@@ -282,4 +286,5 @@ def local_moment(
         workers=workers,
         fingerprinted=fingerprinted,
         on_lattice=on_lattice,
+        rereads=rereads,
     )

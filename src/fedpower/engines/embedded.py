@@ -32,7 +32,7 @@ from fedpower.privacy.noise import BatchedNoise, NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
-from fedpower.protocol.private_study import REHEARSED, budget_of
+from fedpower.protocol.private_study import REHEARSED, budget_of, sums_moment
 from fedpower.protocol.roll import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
@@ -98,17 +98,18 @@ def read_silos(
     on_rows: OnRows | None = None,
     fingerprinted: bool = False,
     on_lattice: bool = False,
+    rereads: bool = False,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel.
 
     Data that cannot be used are refused here, before a study exists or a budget is touched. If
-    ``private`` the kernel and its reason, which go into results, are chosen without a look at
-    how sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
+    ``private`` the kernel and its reason, which go into results, are chosen without a look at how
+    sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
     ``on_rows`` is told of every block, now and in later passes. With ``fingerprinted`` the fingerprints
     that ledgers ask for are made from the same pass. With ``on_lattice`` rows are summed in whole
-    numbers, as a noised moment supposes. Where one silo's data are refused, or on Ctrl-C, the reading of
-    the others ends too.
+    numbers, as a noised moment supposes; ``rereads`` says that they will be read again. Where one
+    silo's data are refused, or on Ctrl-C, the reading of the others ends too.
     """
     place = None if device is None else open_device(device, single=not private)
     at_once, threads = share_cores(len(sources), n_jobs)
@@ -126,6 +127,7 @@ def read_silos(
             workers=threads,
             fingerprinted=fingerprinted,
             on_lattice=on_lattice,
+            rereads=rereads,
         )
         for name, source in sources.items()
     }
@@ -173,7 +175,8 @@ def read_for(
         rank=study.iteration_rank,
         steps=steps or study.n_steps or _USUAL_STEPS,
         private=study.is_private,
-        on_lattice=study.noise == "moment",
+        on_lattice=sums_moment(study),
+        rereads=study.noise == "clipped",
         **how,
     )
 

@@ -131,9 +131,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         exactly, without noise, and promises nothing.
     delta : float, default=None
         The δ of (ε, δ); None takes ``fedpower.privacy.default_delta`` of the public number of rows.
-    noise : {"auto", "moment", "step", "paper"}, default="auto"
-        What is noised: the moment once, every step's product, or the same with the paper's printed
-        noise. ``auto`` takes ``moment`` while d×d is kept easily (d ≤ 8192), else ``step``.
+    noise : {"auto", "moment", "clipped", "step", "paper"}, default="auto"
+        What is noised: the moment once, clipped products after it or without it (for wide rows whose
+        leading directions hold little of their variance), every step's product, or the same with the
+        paper's printed noise. ``auto`` takes ``clipped`` where ``energy`` lets a clear gain be
+        predicted, else ``moment`` while d×d is kept easily (d ≤ 8192), else ``step``.
+    energy : float, optional
+        A public guess of the share of all variance that the k components hold, such as an earlier
+        result shows; how ``clipped`` divides its budget follows from it, 4k/d unless given.
     solver : {"auto", "moment", "krylov", "fedpower"}, default="auto"
         How the eigenspace is found: from the uploaded moment in one round, from a Krylov space in a few
         rounds, or by the paper's power method. ``auto`` decides from public facts, see ``solver_``;
@@ -141,8 +146,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ``n_steps``, ``alignment``, ``reference``, ``n_participants``) make it take that one.
     aggregation : {"plain", "secure"}, default="plain"
         Whether the coordinator reads every silo's noised moment, or their sum alone: silos then share
-        the noise of one trusted curator, √m times less than m of them add by themselves. Needs
-        the extra ``secure``, noise ``moment``, and every silo that answers to stay to the end.
+        the noise of one trusted curator, √m times less than m of them add by themselves. Needs the
+        extra ``secure``, noise ``moment`` or ``clipped``, and every silo that answers to stay to the
+        end.
     colluders : int, default=1
         Of a secure sum: how many silos may tell the coordinator all they know; the noise is
         √(m/(m − colluders)) times that of a trusted curator.
@@ -284,7 +290,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
-        noise: Literal["auto", "moment", "step", "paper"] = "auto",
+        noise: Literal["auto", "moment", "clipped", "step", "paper"] = "auto",
+        energy: float | None = None,
         solver: Literal["auto", "moment", "krylov", "fedpower"] = "auto",
         aggregation: Aggregation = "plain",
         colluders: int = 1,
@@ -322,6 +329,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.epsilon = epsilon
         self.delta = delta
         self.noise = noise
+        self.energy = energy
         self.solver = solver
         self.aggregation = aggregation
         self.colluders = colluders

@@ -24,8 +24,13 @@ from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
-from fedpower.protocol.rehearsal import Rehearsed, rehearse
-from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSettings
+from fedpower.protocol.rehearsal import Rehearsed, rehearse, unrehearsed
+from fedpower.protocol.solvers import (
+    ClippedSettings,
+    SecureSettings,
+    SolverSettings,
+    UploadSettings,
+)
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 
@@ -55,11 +60,15 @@ _MOST_TIMES = 2.0**20
 MADE_UP_ROWS = 64
 """Of the fit that shows how many rounds and bytes preparation takes, which depend on no row."""
 
+_CLIPPED_FROM = 64
+"""Clipped products are told of from so many columns on: they bring nothing to fewer."""
+
 WAYS: dict[str, tuple[str, ...]] = {
     "none": ("moment", "krylov", "fedpower"),
     "moment": ("moment", "krylov", "fedpower"),
     "step": ("krylov", "fedpower"),
     "paper": ("fedpower",),
+    "clipped": ("auto",),
 }
 """Which solvers go with which noise."""
 
@@ -214,7 +223,10 @@ def plan(
     asked = _summing(parameters, parameters.aggregation)
     study, _, choice = _terms(asked, named, facts)
     taken = (choice.solver, study.noise, study.aggregation)
-    modes = ("none",) if not parameters.is_private else ("moment", "step", "paper")
+    modes = ["none"] if not parameters.is_private else ["moment", "step", "paper"]
+    clips = n_features >= _CLIPPED_FROM and parameters.unit is None
+    if parameters.is_private and (clips or study.noise == "clipped"):
+        modes.insert(1, "clipped")
     ways = [
         replace(way, chosen=(way.solver, way.noise, way.aggregation) == taken)
         for mode in modes
@@ -308,17 +320,23 @@ def _ways(
     kinds = [(solver, "plain") for solver in WAYS[mode]]
     if mode == "moment":
         kinds.insert(1, ("moment", "secure"))
+    if mode == "clipped":
+        kinds.append(("auto", "secure"))
     for solver, aggregation in kinds:
         way: dict[str, Any] = {"solver": solver, "noise": "auto" if mode == "none" else mode}
         varied = replace(_summing(parameters, aggregation), **way)
+        if mode == "clipped" and varied.energy is None and values is not None:
+            varied = replace(varied, energy=_energy(values, varied.n_components))
         try:
-            study, settings, _ = _terms(varied, sizes, facts)
+            study, settings, taken = _terms(varied, sizes, facts)
         except InputError:  # the model's own parameters rule this way out
             continue
         known = values is not None
         tried: list[Rehearsed | None] = []
         # One upload takes what it takes, and so do steps of a given number, whatever the eigenvalues are.
-        if known or solver == "moment" or study.n_steps is not None:
+        if isinstance(settings, ClippedSettings) and not known:
+            tried = [unrehearsed(settings, n_rows=facts["n_rows"])]
+        elif known or solver == "moment" or study.n_steps is not None:
             tried = _tries(
                 settings, study, sizes=sizes, facts=facts, values=values, n_rehearsals=n_rehearsals
             )
@@ -327,7 +345,7 @@ def _ways(
         prepared = study.preparation and not study.sums and runs
         rounds, up, down = _preparing(varied, facts) if prepared else (0, 0, 0)
         yield Way(
-            solver=solver,
+            solver=taken.solver,
             noise=study.noise,
             rounds=_median([rounds + run.n_rounds for run in runs]),
             bytes_up=_median([up + run.bytes_up for run in runs]),
@@ -338,6 +356,13 @@ def _ways(
             aggregation=aggregation,
             rank=_median([0 if run is None else run.rank for run in tried]) if known else None,
         )
+
+
+def _energy(values: Array, rank: Any) -> float | None:
+    """Return the share of all variance that k components of a spectrum hold; None without a k."""
+    if not isinstance(rank, int | np.integer):
+        return None
+    return float(min(values[:rank].sum() / values.sum(), 0.999))
 
 
 def _terms(
@@ -590,6 +615,16 @@ def _better_way(ways: Sequence[Way]) -> list[str]:
     error, best = min(rivals, key=lambda each: each[0])
     if error >= _CLEARLY * taken.error:
         return []
+    if best.noise == "clipped":
+        return [
+            Sentence(
+                "{noise:clipped} is predicted to be more accurate than what is taken by itself: sin θ = "
+                "{error:.2g} instead of {taken.error:.2g}; ask for it, or give {energy}, and auto takes "
+                "it",
+                error=error,
+                taken=taken,
+            )
+        ]
     return [
         Sentence(
             "{solver:{best.solver}} with {noise:{best.noise}} is predicted to be more accurate than what "

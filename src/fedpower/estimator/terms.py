@@ -21,12 +21,14 @@ from fedpower.data.survey import Survey
 from fedpower.errors import InputError, Sentence
 from fedpower.parameters import Parameters
 from fedpower.privacy.accounting import default_delta, mu_of
+from fedpower.privacy.clipped import Design, choose_design, predicted_gain
 from fedpower.privacy.preparation import shares_of
 from fedpower.protocol.choice import SolverChoice, choose_solver
-from fedpower.protocol.private_study import budget_of, noise_floor
+from fedpower.protocol.private_study import budget_of, noise_floor, sums_moment
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
+    ClippedSettings,
     KrylovSettings,
     PowerSettings,
     SecureSettings,
@@ -35,7 +37,7 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.solvers.upload import same_rows
-from fedpower.protocol.study import PREPARED, NoiseMode, Study, preparation_sums
+from fedpower.protocol.study import PREPARED, NoiseMode, Study, SumTerms, preparation_sums
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.codebook_file import read_code_book
@@ -403,7 +405,7 @@ def build_study(
             "{center:False}",
             n_rows=n_rows,
         )
-    noise = noise_of(parameters, n_features)
+    noise = noise_of(parameters, n_features, n_rows)
     rank = _rank_of(parameters, n_rows, n_features, noise)
     n_steps = parameters.n_steps
     if noise in ("step", "paper") and n_steps is None:
@@ -425,6 +427,11 @@ def build_study(
             )
     delta = _delta(parameters, n_rows) if noise != "none" else 0.0
     prepared: dict[str, Any] = {}
+    if noise == "clipped":
+        _check_clipped(parameters)
+        design = _clipped_design(parameters, rank, n_rows, n_features, delta, center=center)
+        prepared["sums"] = tuple(SumTerms(*each) for each in design.sums(n_features, center=center))
+        width = max(design.widths)
     if treatment is None:
         known = _known_ranges(parameters, columns, n_features)
         prepared = {
@@ -487,6 +494,12 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
             "{drift_correction} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}, "
             "where the product it needs would be one more release; leave it out",
             mode=study.noise,
+        )
+    if study.noise == "clipped":
+        warm = "after the moment" if sums_moment(study) else "from a random start"
+        return SolverChoice(
+            solver="clipped",
+            reason=f"rows count by their clipped products with few directions, {warm}",
         )
     if study.aggregation == "secure":
         return SolverChoice(
@@ -568,6 +581,9 @@ def settings_of(
     n_steps: int | None,
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
+    if study.noise == "clipped":
+        assert isinstance(rank, int), "a clipped fit has a number of components"
+        return ClippedSettings(study=study, rank=rank)
     if study.aggregation == "secure":
         return SecureSettings(study=study, rank=rank, standardize=_standardizes(parameters, study))
     if choice.solver == "moment":
@@ -626,18 +642,108 @@ def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.
     Where every product is noised and no ``random_state`` is given it follows from the ``study``, if that
     is given: the same fit then asks the same questions, to which ledgers hold the answers already.
     """
-    if study is not None and study.noise in ("step", "paper") and parameters.random_state is None:
+    if (
+        study is not None
+        and study.noise in ("step", "paper", "clipped")
+        and parameters.random_state is None
+    ):
         return np.random.default_rng(int(study.digest, 16))
     return np.random.default_rng(check_random_state(parameters.random_state).randint(2**31 - 1))
 
 
-def noise_of(parameters: Parameters, n_features: int) -> NoiseMode:
+def noise_of(parameters: Parameters, n_features: int, n_rows: int | None = None) -> NoiseMode:
     """Return what is noised."""
     if not parameters.is_private:
         return "none"
     if parameters.noise != "auto":
         return parameters.noise
+    if _gains_by_clipping(parameters, n_features, n_rows):
+        return "clipped"
     return "moment" if n_features <= MOST_SQUARE_FEATURES else "step"
+
+
+def _gains_by_clipping(parameters: Parameters, n_features: int, n_rows: int | None) -> bool:
+    """Return whether clipped products are predicted to be clearly more accurate than the moment.
+
+    Only where people guess how much variance the leading directions hold, and where all that the fit asks
+    for can be had from clipped products.
+    """
+    rank = parameters.n_components
+    if (
+        parameters.energy is None
+        or not isinstance(rank, Integral)
+        or isinstance(rank, bool)
+        or not 1 <= int(rank) < n_features
+        or parameters.solver != "auto"
+        or parameters.weights != "rows"
+        or parameters.standardize
+        or parameters.paper_settings
+        or parameters.device is not None
+        or parameters.unit is not None
+        or prepares(parameters)
+    ):
+        return False
+    delta = _delta(parameters, n_rows)
+    return predicted_gain(
+        n_features=n_features,
+        rank=int(rank),
+        n_rows=n_rows,
+        multiplier=1.0 / mu_of(float(parameters.epsilon), delta),
+        energy=float(parameters.energy),
+    )
+
+
+def _clipped_design(
+    parameters: Parameters,
+    rank: Rank,
+    n_rows: int | None,
+    n_features: int,
+    delta: float,
+    *,
+    center: bool,
+) -> Design:
+    """Return how a clipped fit divides its budget."""
+    assert isinstance(rank, int), "others were refused"
+    return choose_design(
+        n_features=n_features,
+        rank=rank,
+        center=center,
+        n_rows=n_rows,
+        multiplier=1.0 / mu_of(float(parameters.epsilon), delta),
+        energy=None if parameters.energy is None else float(parameters.energy),
+        width=parameters.iteration_rank,
+    )
+
+
+def _check_clipped(parameters: Parameters) -> None:
+    """Refuse what clipped products cannot go with, each with the reason."""
+    given = parameters.paper_settings
+    if parameters.solver != "auto" or given:
+        name = given[0] if parameters.solver == "auto" else "solver"
+        raise InputError(
+            f"{{{name}}} must be left alone with {{noise:clipped}}, got {{value!r}}: clipped products "
+            "have a solver of their own; leave it out",
+            value=getattr(parameters, name),
+        )
+    if parameters.standardize:
+        raise InputError(
+            Sentence(
+                "{standardize} must be left alone with {noise:clipped}, which has no diagonal to "
+                "standardise by; give public scales, or a code book"
+            )
+        )
+    if parameters.weights != "rows":
+        raise InputError(
+            "{weights} must be 'rows' with {noise:clipped}, got {given!r}: its sums are over rows; leave "
+            "it alone",
+            given=parameters.weights,
+        )
+    if parameters.device is not None:
+        raise InputError(
+            "device must be left alone with {noise:clipped}, got {given!r}: its products are made on the "
+            "processor; leave it out",
+            given=parameters.device,
+        )
 
 
 def _delta(parameters: Parameters, n_rows: int | None) -> float:
@@ -711,7 +817,7 @@ def _check_compatible(parameters: Parameters, noise: str) -> None:
                 "exact, and could be told apart from another sum; choose epsilon, or {aggregation:plain}"
             )
         )
-    if noise != "moment":
+    if noise not in ("moment", "clipped"):
         raise InputError(
             "{aggregation:secure} must go with {noise:moment}, got {mode!r}, of which each step is "
             "one more sum that could be told apart from the others; leave noise alone, or set it to "

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fedpower.errors import InputError
+from fedpower.experiments.audit_clipped import ClippedGame, clipped_terms
 from fedpower.experiments.audit_prepared import PreparedGame
 from fedpower.experiments.audit_secure import SecureGame, secured
 from fedpower.experiments.audit_worlds import Game, Progress, budget_for
@@ -22,9 +23,9 @@ from fedpower.protocol.study import PREPARED, Study
 
 _DEFAULT_ROWS = 50
 
-_AuditMode = NoiseMode | Literal["secure", "prepared"]
-"""A noise mode; ``secure``: the noise of `moment` that silos of a secure sum share; or ``prepared``:
-private preparation and the moment after it.
+_AuditMode = NoiseMode | Literal["secure", "prepared", "clipped"]
+"""A noise mode; ``secure``: the noise of `moment` that silos of a secure sum share; ``prepared``:
+private preparation and the moment after it; or ``clipped``: clipped products.
 """
 
 AUDITED_SHARES = (0.2, 0.2, 0.3, 0.2)
@@ -129,7 +130,8 @@ def audit_mode(
 
     In ``secure`` the attacker is the coordinator of a secure sum over three silos, one of which tells
     it its rows and its noise (`audit_secure`). In ``prepared`` four tallies come before the moment
-    (`audit_prepared`), and ``center`` plays no part.
+    (`audit_prepared`), and ``center`` plays no part; nor in ``clipped``, whose rows lie in the bases as
+    far as they count (`audit_clipped`).
 
     Parameters
     ----------
@@ -173,9 +175,12 @@ def audit_mode(
         study = replace(study, unit="person")
     promised = budget_for(secured(study)[0] if mode == "secure" else study)
     real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
-    kind: type[SecureGame | PreparedGame | Game] = Game
-    if mode in ("secure", "prepared"):
-        kind = SecureGame if mode == "secure" else PreparedGame
+    games: dict[str, type[SecureGame | PreparedGame | ClippedGame]] = {
+        "secure": SecureGame,
+        "prepared": PreparedGame,
+        "clipped": ClippedGame,
+    }
+    kind: type[SecureGame | PreparedGame | ClippedGame | Game] = games.get(mode, Game)
     game = kind(replace(study, epsilon=real), n_rows, source or SystemNoise())
     started = time.perf_counter()
     scores = game.play(n_runs, on_progress)
@@ -239,6 +244,16 @@ def _study(
             delta=delta,
             preparation=AUDITED_SHARES,
             ranges=(None,) * n_features,
+        )
+    if mode == "clipped":
+        return Study(
+            columns=None,
+            n_features=n_features,
+            iteration_rank=2,
+            noise="clipped",
+            epsilon=epsilon,
+            delta=delta,
+            sums=clipped_terms(n_features, n_steps),
         )
     return Study(
         columns=None,

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
@@ -93,7 +94,7 @@ class Budget:
         That of all of them together.
     """
 
-    mode: NoiseMode
+    mode: NoiseMode | Literal["clipped"]
     epsilon: float
     delta: float
     n_features: int
@@ -188,7 +189,7 @@ class Budget:
         It is free beside a product of two columns or more, whose sensitivity √2/s covers both
         (`summary_sensitivity` with c = 0); beside one column, whose own is 1/s, it would not be.
         """
-        return self.mode == "moment" or self.iteration_rank > 1
+        return self.mode in ("moment", "clipped") or self.iteration_rank > 1
 
     @property
     def size(self) -> int:
@@ -243,7 +244,7 @@ class Budget:
         by (1 + c)²; the summary of ``moment`` mode is taken about the origin, from sums of whole numbers
         that nothing rounds (`integer_release`).
         """
-        if self.mode == "moment":
+        if self.mode in ("moment", "clipped"):  # of the moment that a warm start begins with
             alone = summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
             return unit_sensitivity(alone, self._most)
         exact = unit_sensitivity(product_sensitivity(n_rows, self.iteration_rank), self._most)
@@ -264,7 +265,7 @@ class Budget:
             moved = unit_sensitivity(paper_sensitivity(n_rows, self.iteration_rank), self._most)
             printed = moved * self._printed
             return printed * (1.0 + center_norm) ** 2
-        if self.mode == "moment":
+        if self.mode in ("moment", "clipped"):
             return self.integers.std(n_rows)
         return self.sensitivity(n_rows, center_norm) * self.multiplier
 

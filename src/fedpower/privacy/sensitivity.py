@@ -54,6 +54,42 @@ def product_sensitivity(n_rows: int, iteration_rank: int) -> float:
     return bound / whole("n_rows", n_rows)
 
 
+def clipped_sensitivity(clip: float, iteration_rank: int) -> float:
+    """Return Δ(α), how far one row moves Σ x·c(Zᵀx)ᵀ, where c shortens a vector to norm α ≤ 1.
+
+    Neighbours: replace one row x by y, both of norm ≤ 1; Z (d×r, orthonormal columns) is the same for
+    both. Norm: Frobenius. c(p) = p·min(1, α/‖p‖).
+
+    Theorem. Δ² is at most 4α²(1 − α²) for α² ≤ 1/3, and (1 + α²)²/2 from there to α = 1, where it is
+    the 2 of `moment_sensitivity`; with one column it is 4α²(1 − α²) up to α² = 1/2, and 1 beyond. All
+    are attained.
+
+    Proof. Let p = c(Zᵀx), q = c(Zᵀy), s = ‖p‖, t = ‖q‖ and c = pᵀq. The squared change is F = ‖x‖²s² +
+    ‖y‖²t² − 2c·xᵀy ≤ s² + t² − 2c·xᵀy. Write xᵀy = (Zᵀx)ᵀ(Zᵀy) + v, where v is the inner product of
+    what lies outside Z. Shortening keeps directions, so (Zᵀx)ᵀ(Zᵀy) has the sign of c and is at least
+    as far from 0; and ‖Zᵀx‖ ≥ s, ‖Zᵀy‖ ≥ t, so |v| ≤ √(1 − s²)√(1 − t²) ≤ 1 − m with m = (s² + t²)/2.
+    Hence −c·xᵀy ≤ −c² + |c|(1 − m), and F ≤ 2m + 2|c|(1 − m − |c|), where |c| ≤ st ≤ m ≤ α². That grows
+    with m, so F ≤ f(|c|) = 2α² + 2|c|(1 − α² − |c|) for some 0 ≤ |c| ≤ α². f is largest at |c| = (1 −
+    α²)/2, if that is at most α², which is α² ≥ 1/3, with (1 + α²)²/2; else at |c| = α², with 4α²(1 −
+    α²). Two rows attain it with p and q at the angle that c asks for, and opposite signs inside Z and
+    outside.
+
+    With one column |c| = st, so F ≤ s² + t² + 2st(√(1 − s²)√(1 − t²) − st): with s = sin φ and t = sin
+    ψ it is sin²(φ + ψ) ≤ 1, and for φ, ψ ≤ π/4 it is largest with both at arcsin α: sin² 2φ = 4α²(1 −
+    α²). ∎
+
+    Deviation: clipping the weight alone, ‖x‖‖Zᵀx‖ ≤ α, gives 2α by the triangle inequality.
+    """
+    if not 0 < clip <= 1:
+        raise InputError(f"clip must lie above 0 and be at most 1, got {clip!r}; give one between")
+    square = clip * clip
+    if whole("iteration_rank", iteration_rank) == 1:
+        return 1.0 if square >= 0.5 else 2.0 * clip * math.sqrt(1.0 - square)
+    if square <= 1.0 / 3.0:
+        return 2.0 * clip * math.sqrt(1.0 - square)
+    return (1.0 + square) / math.sqrt(2.0)
+
+
 def mean_sensitivity(n_rows: int) -> float:
     """Return 2/s, the Euclidean sensitivity of the mean row.
 

@@ -7,7 +7,7 @@ from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.errors import Sentence
 from fedpower.protocol.study import NoiseMode
 
-Solver = Literal["fedpower", "krylov", "moment"]
+Solver = Literal["fedpower", "krylov", "moment", "clipped"]
 SOLVERS: tuple[Solver, ...] = ("fedpower", "krylov", "moment")
 
 _SECONDS_PER_ROUND = 2.0

@@ -125,6 +125,24 @@ class MaskedSum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskNoisedSum:
+    """Asks for one of a study's sums, which the silo noises by itself; fields as in :class:`AskSum`."""
+
+    kind: ClassVar[str] = "ask-noised-sum"
+    index: int
+    label: str
+    public: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedSum:
+    """A silo's whole numbers with all their noise, as 64-bit integers in two's complement."""
+
+    kind: ClassVar[str] = "noised-sum"
+    words: Words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGone:
     """A silo's answer where it no longer has its key on the roll: it was started again meanwhile.
 
@@ -367,6 +385,7 @@ Question = (
     | CallRoll
     | AskMasked
     | AskSum
+    | AskNoisedSum
 )
 Answer = (
     Enrolment
@@ -378,6 +397,7 @@ Answer = (
     | Present
     | MaskedMoment
     | MaskedSum
+    | NoisedSum
     | KeyGone
     | Refusal
 )
@@ -403,6 +423,8 @@ BODIES: dict[str, type[Any]] = {
         MaskedMoment,
         AskSum,
         MaskedSum,
+        AskNoisedSum,
+        NoisedSum,
         KeyGone,
         Refusal,
     )

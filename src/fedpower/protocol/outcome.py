@@ -15,7 +15,13 @@ from fedpower.protocol.private_study import (
     pooled_std,
     state_privacy,
 )
-from fedpower.protocol.solvers import SecureSettings, Solution, SolverSettings, UploadSettings
+from fedpower.protocol.solvers import (
+    ClippedSettings,
+    SecureSettings,
+    Solution,
+    SolverSettings,
+    UploadSettings,
+)
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import masses
 
@@ -53,7 +59,7 @@ def with_noise(
     ``kept``: whether the silos' ledgers outlive the run.
     """
     budget = budget_of(study)
-    if isinstance(settings, SecureSettings):
+    if isinstance(settings, SecureSettings | ClippedSettings):
         return replace(settings, run=run)
     if budget is None:
         return settings

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
-from fedpower.privacy.budget import Budget
+from fedpower.privacy.budget import MOMENT, Budget
 from fedpower.privacy.publication import smoothing
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import (
@@ -30,7 +30,7 @@ def budget_of(study: Study) -> Budget | None:
     """Return the price list of a private study; None where nothing is private."""
     if study.noise == "none":  # not `is_private`, so that types know the mode below
         return None
-    if study.noise != "moment" and study.n_steps is None:
+    if study.noise not in ("moment", "clipped") and study.n_steps is None:
         raise InputError(
             "noise mode {mode!r} must know its number of steps to divide the budget, got none; give "
             "{n_steps}",
@@ -52,6 +52,11 @@ def budget_of(study: Study) -> Budget | None:
         mean_weight=study.mean_weight,
         per_unit=study.counted_per_unit,
     )
+
+
+def sums_moment(study: Study) -> bool:
+    """Return whether a silo sums its moment in whole numbers: what is noised, or a part of it."""
+    return study.noise == "moment" or any(label == MOMENT for label, _, _ in study.sums)
 
 
 def noise_shift(
@@ -121,7 +126,7 @@ def noise_law(
 ) -> NoiseLaw:
     """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
     std = pooled_std(budget, sizes, weights)
-    if budget.mode == "moment":
+    if budget.mode in ("moment", "clipped"):
         return NoiseLaw(once=True, std=std)
     mean_std = 0.0
     if budget.center:
@@ -284,7 +289,7 @@ def _preparation_note(budget: Budget) -> str:
 
 def study_mu(budget: Budget, n_rows: int) -> float:
     """Return what everything that a silo of ``n_rows`` releases in the study costs together."""
-    if budget.mode == "moment":
+    if budget.mode in ("moment", "clipped"):
         return budget.total_mu
     steps = budget.product_mu(n_rows) * math.sqrt(budget.n_steps)
     return math.hypot(steps, budget.mu) if budget.center else steps

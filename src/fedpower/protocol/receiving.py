@@ -19,11 +19,13 @@ from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.privacy.shares import shared_noise
+from fedpower.protocol.clipped_sums import moved_by_a_row, plain_noise
 from fedpower.protocol.messages import (
     AskFactor,
     AskMasked,
     AskMean,
     AskMoment,
+    AskNoisedSum,
     AskPreparedMoment,
     AskSteps,
     AskSum,
@@ -37,6 +39,7 @@ from fedpower.protocol.messages import (
     MaskedMoment,
     MaskedSum,
     MeanRow,
+    NoisedSum,
     PackedMoment,
     Present,
     Question,
@@ -59,6 +62,7 @@ _ANSWER_TO: dict[type, tuple[type, ...]] = {
     CallRoll: (Present,),
     AskMasked: (MaskedMoment, KeyGone),
     AskSum: (MaskedSum, KeyGone),
+    AskNoisedSum: (NoisedSum,),
 }
 
 _MOST_ROWS = 2**40
@@ -123,6 +127,9 @@ def problem_with(
         size = study.sums[question.index].size
         found = _array("a masked sum", body.words, (size,), np.uint64)
         return found or _charged(body.charged, study, least=1)
+    if isinstance(body, NoisedSum):
+        assert isinstance(question, AskNoisedSum)
+        return _noised_sum(body, question, study, n_rows or 1)
     if isinstance(body, Tally):
         assert isinstance(question, AskTally)
         return _tally(body, question, study, n_rows or 1)
@@ -277,6 +284,18 @@ def _factor(body: Factor, study: Study, peak: _Peak, n_rows: int) -> str | None:
     squares = float(np.vdot(body.factor, body.factor))
     slack = ROUNDING * (squares + (0.0 if body.mean is None else float(body.mean @ body.mean)))
     return _scalar("a total variance", body.total_variance, squares - slack, squares + slack)
+
+
+def _noised_sum(body: NoisedSum, ask: AskNoisedSum, study: Study, n_rows: int) -> str | None:
+    """Return what is wrong with the noised whole numbers of a sum."""
+    found = _array("a noised sum", body.words, (study.sums[ask.index].size,), np.uint64)
+    if found is not None:
+        return found
+    noise = plain_noise(study, ask, n_rows)
+    _, per_row = moved_by_a_row(study, ask.label, ask.public)
+    most = (n_rows * per_row << noise.fineness) + int(LARGEST_DRAW) * noise.share
+    peak = int(np.abs(body.words.view(np.int64).astype(np.float64)).max())
+    return None if peak <= most else _must("a noised sum", "numbers that can be", "a larger one")
 
 
 def _tally(body: Tally, ask: AskTally, study: Study, n_rows: int) -> str | None:

@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.sensitivity import summary_size
+from fedpower.protocol.clipped_rehearsal import (
+    plain_bytes,
+    question_bytes,
+    rehearsed_error,
+    rounds_of,
+)
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import (
@@ -40,7 +46,13 @@ from fedpower.protocol.private_study import NOISE_SHARE
 from fedpower.protocol.releases import packed, take_local_steps
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSettings, start
+from fedpower.protocol.solvers import (
+    ClippedSettings,
+    SecureSettings,
+    SolverSettings,
+    UploadSettings,
+    start,
+)
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -97,6 +109,10 @@ def rehearse(
     rng
         Start basis, and the noise of this rehearsal.
     """
+    if isinstance(settings, ClippedSettings):
+        return _rehearse_clipped(
+            settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
+        )
     if isinstance(settings, SecureSettings):
         return _rehearse_secure(
             settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
@@ -121,6 +137,36 @@ def rehearse(
         bytes_down=sum(each.bytes_down for each in rounds),
         error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size)[:, :rank]),
         rank=rank,
+    )
+
+
+def _rehearse_clipped(
+    settings: ClippedSettings,
+    *,
+    spectrum: Array,
+    noise_std: float,
+    n_rows: int,
+    rng: np.random.Generator,
+) -> Rehearsed:
+    """Return what clipped iterates come to, with their own messages."""
+    error = rehearsed_error(
+        settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
+    )
+    return replace(unrehearsed(settings, n_rows=n_rows), error=error)
+
+
+def unrehearsed(settings: ClippedSettings, *, n_rows: int) -> Rehearsed:
+    """Return what of clipped iterates does not depend on eigenvalues; the error is NaN."""
+    study = settings.study
+    down, up = sum(len(question_bytes(study, label)) for label, _, _ in study.sums), 0
+    if study.aggregation == "secure":
+        down, up = secure_bytes(study, n_rows=n_rows)
+    return Rehearsed(
+        n_rounds=rounds_of(study),
+        bytes_up=up or plain_bytes(study),
+        bytes_down=down,
+        error=math.nan,
+        rank=settings.rank,
     )
 
 
@@ -180,6 +226,12 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
         down += sent(2, AskMasked(roll=content))
         return down, up + sent(2, MaskedMoment(words=words, charged=1))
     for index, (label, size, _) in enumerate(study.sums):
+        if study.noise == "clipped":
+            public = question_bytes(study, label)
+            down += sent(index + 2, AskSum(roll=content, index=index, label=label, public=public))
+            words = np.zeros(size, dtype=np.uint64)
+            up += sent(index + 2, MaskedSum(words=words, charged=1))
+            continue
         given = [np.zeros(study.n_features) if n < N_VECTORS[label] else None for n in range(4)]
         public = to_public(
             (given[0], given[1], given[2], given[3]), 1.0 if label == MOMENT else None

@@ -19,7 +19,7 @@ from fedpower.data.survey import CELL_SIDE, Stage, Survey
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import lower_triangle, misalignment, orth, rotation
 from fedpower.linalg.words import Words
-from fedpower.privacy.budget import Budget
+from fedpower.privacy.budget import Budget, Price
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
 from fedpower.privacy.ledger import BY_PERSON, Ledger
@@ -346,9 +346,9 @@ class MomentReleases(_ChargedReleases):
             ),
             study=self._booked_as,
             data=self._data,
-            mu=budget.mu,
-            slack_delta=budget.slack_delta,
-            study_mu=budget.total_mu if budget.preparation else None,
+            mu=self._price.mu,
+            slack_delta=self._price.slack_delta,
+            study_mu=budget.total_mu if budget.preparation or budget.sums else None,
             payload=payload,
         )
         length = int.from_bytes(raw[:2], "little")
@@ -357,6 +357,11 @@ class MomentReleases(_ChargedReleases):
         return unpack(
             vector, budget.n_features, with_mean=with_mean, mean_weight=budget.mean_weight
         )
+
+    @property
+    def _price(self) -> Price:
+        """What the noised moment costs."""
+        return Price(mu=self._budget.mu, slack_delta=self._budget.slack_delta)
 
     @property
     def _terms(self) -> tuple[bytes, ...]:

@@ -6,23 +6,27 @@ answer is either what the study allows or a :class:`Refusal` in one sentence tha
 
 import logging
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.local import LocalMoment
 from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
+from fedpower.protocol.clipped_releases import ClippedReleases
+from fedpower.protocol.clipped_sums import ClippedSums
 from fedpower.protocol.messages import (
     Answer,
     AskFactor,
     AskMasked,
     AskMean,
     AskMoment,
+    AskNoisedSum,
     AskPreparedMoment,
     AskSteps,
     AskSum,
@@ -203,6 +207,13 @@ class Silo:
                         "one whose treatment is agreed on; ask for the moment"
                     )
                 return _prepared(message.body, self.study, releases, run=message.run)
+            case AskNoisedSum() as ask:
+                if not isinstance(releases, ClippedReleases):
+                    return Refusal(
+                        reason="a noised sum must be asked for in a study with noise='clipped', got "
+                        "another study; ask for what it releases"
+                    )
+                return releases.noised_sum(ask)
             case CallRoll() | AskMasked() | AskSum():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "
@@ -406,6 +417,8 @@ def _releases(
             )
         if isinstance(moment, Survey) and summands is None:
             summands = PreparedSums(moment, study)
+        elif study.noise == "clipped" and summands is None:
+            summands = ClippedSums(cast("LocalMoment", moment), study)
         return SecureReleases(
             name,
             moment,
@@ -417,5 +430,7 @@ def _releases(
             **means,
         )
     assert not isinstance(moment, Survey), "rows that are prepared have been dealt with"
+    if budget.mode == "clipped":
+        return ClippedReleases(moment, study, budget, **means)
     kind = MomentReleases if budget.mode == "moment" else StepReleases
     return kind(moment, study, budget, **means)

@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpower.data.survey import STAGES, Stage
-from fedpower.errors import InputError, is_showable
+from fedpower.errors import InputError, Sentence, is_showable
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
 
-NoiseMode = Literal["none", "paper", "step", "moment"]
-_NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment")
+NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]
+_NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment", "clipped")
 
 PREPARED = "found by private preparation"
 """The treatment of a study that finds it."""
@@ -89,7 +89,7 @@ class Study:
         Digest of the public row treatment (public centre, scales, row bound, normalisation).
     noise
         What is noised: nothing, each step's product as the paper prints it (``paper``) or tightly
-        (``step``), or the moment once (``moment``).
+        (``step``), the moment once (``moment``), or clipped products (``clipped``; `privacy.clipped`).
     epsilon, delta
         The budget of this study at each silo, against the coordinator.
     n_steps
@@ -111,7 +111,7 @@ class Study:
         Of a secure sum: how often a silo takes part at most; ``epsilon`` is the price of each time.
     sums
         Where an attempt is several secure sums over one roll: which, in order. Empty for that of the
-        moment alone.
+        moment alone. A clipped fit lists its sums whether they are secure or not.
     weights
         How silos weigh in what is pooled: by their ``rows``, or such that the ``noise`` is least.
     preparation
@@ -200,6 +200,18 @@ class Study:
                 f"groups must be of different columns among the {self.n_features}, got others; leave "
                 "them to the rules"
             )
+        if self.noise == "clipped" and (not self.sums or self.weights != "rows"):
+            raise InputError(
+                "noise='clipped' must have its sums listed and weigh silos by their rows, got another "
+                "study; leave them to the study"
+            )
+        if self.noise == "clipped" and self.unit:
+            raise InputError(
+                Sentence(
+                    "{noise:clipped} must go without {unit}, whose persons it cannot weigh, got both; "
+                    "choose {noise:moment}, or leave {unit} out"
+                )
+            )
         self._check_preparation()
         self._check_aggregation()
 
@@ -270,13 +282,15 @@ class Study:
                     "colluders, identities, min_silos and attempts must go with aggregation='secure', "
                     "got one of them without; leave them out"
                 )
-            if self.sums:
+            if self.noise == "clipped":
+                self._check_sums()
+            elif self.sums:
                 raise InputError(
                     "sums must go with aggregation='secure', got them without; leave them out"
                 )
             return
         self._check_sums()
-        if self.noise != "moment":
+        if self.noise not in ("moment", "clipped"):
             raise InputError(
                 "aggregation='secure' must go with noise='moment', whose sum is all that is needed, got "
                 f"noise={self.noise!r}; choose that and a finite epsilon"

@@ -73,7 +73,9 @@ def result_of(
     total = max(solution.total_variance, float(values.sum()))
     ratios = values / total if total > 0 else np.full_like(values, np.nan)
     middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
-    edge = noise_edge(outcome.study, solution.sizes, float(np.linalg.norm(middle)))
+    edge = solution.noise_edge
+    if edge is None:
+        edge = noise_edge(outcome.study, solution.sizes, float(np.linalg.norm(middle)))
     edge *= to_variance * gain
     spectrum = solution.values if solution.spectrum is None else solution.spectrum
     if not treatment.normalize:
@@ -172,6 +174,7 @@ def _record(
             name: _spoken(getattr(parameters, name))
             for name in sorted(SPECS)
             if not (name in _OF_PERSONS and parameters.unit is None)
+            and (name != "energy" or parameters.energy is not None)  # as records were without it
         },
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.solvers.clipped import ClippedSettings, clipped
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
 from fedpower.protocol.solvers.shared import Solution
@@ -15,9 +16,10 @@ from fedpower.protocol.solvers.upload import (
     upload,
 )
 
-SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings
+SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings | ClippedSettings
 
 __all__ = [
+    "ClippedSettings",
     "KrylovSettings",
     "PowerSettings",
     "PrepareSettings",
@@ -25,6 +27,7 @@ __all__ = [
     "Solution",
     "SolverSettings",
     "UploadSettings",
+    "clipped",
     "fedpower",
     "krylov",
     "preparation",
@@ -45,5 +48,7 @@ def start(settings: SolverSettings | PrepareSettings, rng: np.random.Generator) 
             return upload(settings, rng)
         case SecureSettings():
             return secure(settings, rng)
+        case ClippedSettings():
+            return clipped(settings, rng)
         case PrepareSettings():
             return preparation(settings, rng)

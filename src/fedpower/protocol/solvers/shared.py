@@ -51,6 +51,9 @@ class Solution:
         What columns of treated rows were divided by to have variance 1; None where they were not.
     code_book
         What the run found about the columns, where it prepared them; else None.
+    noise_edge
+        About the largest eigenvalue that noise alone would show, where that depends on the run; else
+        None.
     """
 
     basis: Array
@@ -69,6 +72,7 @@ class Solution:
     remarks: tuple[str, ...] = ()
     deviations: Array | None = None
     code_book: CodeBook | None = None
+    noise_edge: float | None = None
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

@@ -1,0 +1,209 @@
+"""Clipped products in whole numbers: Σ y·c(Zᵀy)ᵀ over bounded rows, for a public basis Z.
+
+A row's numbers depend on its own values and on what is public, by operations that are exact or correctly
+rounded: neither its place in a block nor the order of rows has a part in them.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data.blocks import dense_blocks, full_blocks
+from fedpower.data.columns import require_count
+from fedpower.data.lattice_rows import BITS, LatticeRows
+from fedpower.data.local import LocalMoment
+from fedpower.data.source import Matrix, Vector, is_sparse
+from fedpower.errors import ProtocolError
+
+SIDE = 2**BITS
+"""S, the whole number that a row of norm 1 has for its norm."""
+
+BASIS_SIDE = 2**30
+"""Numbers of a basis are whole numbers of 1/2³⁰: times a row they are exact in float64."""
+
+CLIP_SIDE = 2**16
+"""α is this whole number: coordinates are cut to whole numbers of α/2¹⁶."""
+
+SLANT = 2.0**-20
+"""How far from orthonormal a basis may be: ‖ZᵀZ − I‖_F."""
+
+LEAST_CLIP = 2.0**-8
+"""A smaller α than any that is of use; what is off by `SLANT` is little beside it."""
+
+_BLOCK_BYTES = 32 * 2**20
+_EXACT_ROWS = 2**16
+"""Rows whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order."""
+
+_HEAD = struct.Struct("<dqq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClippedQuestion:
+    """A public basis, where coordinates are clipped, and what rows are taken about.
+
+    Attributes
+    ----------
+    clip
+        α.
+    basis
+        Z·2³⁰, d×r, in whole numbers.
+    center
+        c·S in whole numbers, or None for the origin.
+    """
+
+    clip: float
+    basis: NDArray[np.int32]
+    center: NDArray[np.int32] | None
+
+    @classmethod
+    def of(cls, basis: Matrix, clip: float, center: Vector | None = None) -> "ClippedQuestion":
+        """Return the question for a basis with orthonormal columns, rounded to its lattice."""
+        return cls(
+            clip=float(clip),
+            basis=np.rint(basis * BASIS_SIDE).astype(np.int32),
+            center=None if center is None else np.rint(center * SIDE).astype(np.int32),
+        )
+
+    @property
+    def real_basis(self) -> Matrix:
+        """Z as silos have it."""
+        return self.basis / float(BASIS_SIDE)
+
+    @property
+    def real_center(self) -> Vector | None:
+        """The centre as silos have it."""
+        return None if self.center is None else self.center / float(SIDE)
+
+    def to_bytes(self) -> bytes:
+        """Return what silos are sent."""
+        parts = [_HEAD.pack(self.clip, self.basis.shape[1], int(self.center is not None))]
+        parts.append(self.basis.astype("<i4").tobytes())
+        if self.center is not None:
+            parts.append(self.center.astype("<i4").tobytes())
+        return b"".join(parts)
+
+    @classmethod
+    def from_bytes(
+        cls, public: bytes, *, n_features: int, width: int, center: bool
+    ) -> "ClippedQuestion":
+        """Return the question in bytes that a coordinator sent; refuse what the noise is not made for."""
+        expected = _HEAD.size + 4 * n_features * (width + int(center))
+        if len(public) != expected:
+            raise ProtocolError(_NO_QUESTION)
+        clip, columns, centred = _HEAD.unpack_from(public)
+        if columns != width or centred != int(center) or not LEAST_CLIP <= clip <= 1.0:
+            raise ProtocolError(_NO_QUESTION)
+        numbers = np.frombuffer(public, dtype="<i4", offset=_HEAD.size).astype(np.int32)
+        basis = numbers[: n_features * width].reshape(n_features, width)
+        about = numbers[n_features * width :] if center else None
+        made = cls(clip=clip, basis=basis, center=about)
+        if not made.is_orthonormal:
+            raise ProtocolError(
+                "a basis must have orthonormal columns to 1e-6, got one that has not; orthonormalise it "
+                "first"
+            )
+        if about is not None and np.abs(about.astype(np.int64)).max(initial=0) > SIDE:
+            raise ProtocolError(
+                "a centre must have norm 1 at most, got a longer one; send the mean"
+            )
+        return made
+
+    @property
+    def is_orthonormal(self) -> bool:
+        """Whether ‖ZᵀZ − I‖_F is so small that the sensitivity below holds."""
+        real = self.real_basis
+        return bool(np.linalg.norm(real.T @ real - np.eye(real.shape[1])) <= SLANT)
+
+
+_NO_QUESTION = (
+    "a clipped product must be asked for with the width that was agreed on, a clip between 2**-8 and 1 "
+    "and a centre where the study centres, got another question; send what the sums before give"
+)
+
+
+def clipped_scale(clip: float) -> float:
+    """Return what a clipped product of rows of norm 1 is multiplied by in whole numbers."""
+    return float(SIDE * CLIP_SIDE / clip)
+
+
+def clipped_sums(
+    moment: LocalMoment, question: ClippedQuestion, *, kappa: int
+) -> NDArray[np.int64]:
+    """Return Σ y qᵀ (d·r numbers, row by row) and ⌊κ‖y‖²⌋ summed, over all rows, in whole numbers.
+
+    y is the bounded row about the centre, shortened to norm 1 where that made it longer, times S;
+    q = c(Zᵀy)·2¹⁶/α, cut to whole numbers.
+
+    Parameters
+    ----------
+    moment : the rows.
+    question : the basis, the clip and the centre.
+    kappa : κ, by which the squared norms are multiplied.
+    """
+    basis = question.basis.astype(np.float64)
+    total = np.zeros(basis.shape, dtype=np.int64)
+    squares = 0
+    for integers in _whole_rows(moment):
+        about, norms = _about(integers, question.center)
+        total += (about.T @ _clipped(about @ basis, question.clip)).astype(np.int64)
+        squares += int(np.floor(norms * (kappa / float(SIDE) ** 2)).astype(np.int64).sum())
+    return np.append(total.reshape(-1), squares)
+
+
+def mean_sums(moment: LocalMoment) -> NDArray[np.int64]:
+    """Return Σ z of the bounded rows, in whole numbers."""
+    total = np.zeros(moment.source.n_features, dtype=np.int64)
+    for integers in _whole_rows(moment):
+        total += integers.sum(axis=0).astype(np.int64)
+    return total
+
+
+def _whole_rows(moment: LocalMoment) -> Iterator[Matrix]:
+    """Yield the bounded rows times S in whole numbers, some at a time; the memory is used again."""
+    source = moment.source
+    width = source.n_features
+    size = max(1, min(_EXACT_ROWS, _BLOCK_BYTES // (8 * width)))
+    blocks: Iterator[Any]
+    if source.sparse:
+        blocks, recheck = full_blocks(source, size, moment.watch), lambda: None
+    else:
+        blocks, recheck = dense_blocks(source, size, moment.watch)
+    rows = LatticeRows(moment.treatment, width, recheck)
+    count = 0
+    for block in blocks:
+        for start in range(0, int(block.shape[0]), size):
+            part = block[start : start + size]
+            integers, _ = rows.of_dense(part.toarray() if is_sparse(part) else part)
+            count += len(integers)
+            yield integers
+    require_count(source.name, moment.n_rows, count)
+
+
+def _about(rows: Matrix, center: NDArray[np.int32] | None) -> tuple[Matrix, Vector]:
+    """Return whole rows about a whole centre, of norm S at most, and their squared norms; all exact."""
+    if center is None:
+        return rows, np.asarray(np.einsum("ij,ij->i", rows, rows))
+    moved = rows - center
+    squares = np.asarray(np.einsum("ij,ij->i", moved, moved))
+    long = np.flatnonzero(squares > float(SIDE) ** 2)
+    if long.size:
+        factors = (1.0 - 2.0**-40) * SIDE / np.sqrt(squares[long])
+        moved[long] = np.trunc(moved[long] * factors[:, np.newaxis])
+        squares[long] = np.einsum("ij,ij->i", moved[long], moved[long])
+    return moved, squares
+
+
+def _clipped(coordinates: Matrix, clip: float) -> Matrix:
+    """Return c(p)·2¹⁶/α cut to whole numbers, from p·S·2³⁰ in whole numbers."""
+    unit = float(SIDE) * BASIS_SIDE * clip  # what norm α is in the units of the coordinates
+    # Column by column, so that a row's norm is made by the same operations wherever the row stands.
+    squares = np.zeros(len(coordinates))
+    for column in coordinates.T:
+        squares += (column / unit) ** 2
+    norms = np.maximum(np.sqrt(squares), 1.0)
+    factors = (1.0 - 2.0**-40) * CLIP_SIDE / (unit * norms)
+    return np.trunc(coordinates * factors[:, np.newaxis])

@@ -1,0 +1,123 @@
+"""The leading subspace that several noised products, and perhaps a noised moment, show together."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.linalg.subspace import orth
+
+Array = NDArray[np.float64]
+
+_MOST_PASSES = 60
+_STILL = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NoisedProduct:
+    """Y = AZ + noise of variance 1/``precision`` in every entry; ``basis`` is Z, d×r orthonormal."""
+
+    product: Array
+    basis: Array
+    precision: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JointFit:
+    """What products show together.
+
+    Attributes
+    ----------
+    basis
+        d×r orthonormal, the clearest direction first.
+    captured
+        uᵀ(A − bI)u of each of its columns, as far as it can be expected: less than an eigenvalue where
+        noise turned the column away.
+    core
+        UᵀAU, r×r and symmetric, from all products.
+    """
+
+    basis: Array
+    captured: Array
+    core: Array
+
+
+def joint_subspace(
+    products: Sequence[NoisedProduct],
+    *,
+    rank: int,
+    level: float,
+    moment: NoisedProduct | None = None,
+    start: Array | None = None,
+) -> JointFit:
+    """Return the r-dimensional subspace that fits all products of one moment best.
+
+    The moment is bI + G, G of rank r. With right factors UᵀZ_t for an estimate U the least-squares left
+    factor spans W = Σ c_t(Y_t − bZ_t)(Z_tᵀU), c_t the precisions; its noise has covariance N = Σ
+    c_t(Z_tᵀU)ᵀ(Z_tᵀU) in every row, so the left singular vectors of W·N^(−½), whose noise is even, are
+    the next U. Products whose basis has turned away from U count for little; those near it are
+    averaged, so that earlier steps are not lost.
+
+    Parameters
+    ----------
+    products
+        At least one, unless there is a moment.
+    rank
+        r.
+    level
+        b, the variance of directions that are not looked for.
+    moment
+        The noised moment itself, where there is one: Z is the identity, and is not looked at.
+    start
+        U to begin with; by default the leading left singular vectors of all products side by side.
+    """
+    dim = (products[0] if products else moment).product.shape[0]  # type: ignore[union-attr]
+    basis = _stacked(products, rank, level) if start is None else start[:, :rank]
+    for _ in range(_MOST_PASSES):
+        left, inner = _left_factor(products, moment, basis, level)
+        half = _inverse_root(inner)
+        found, clear, right = np.linalg.svd(left @ half, full_matrices=False)
+        turned = float(np.linalg.svd(basis.T @ found, compute_uv=False)[-1])
+        before, basis = basis, found
+        if 1.0 - turned < _STILL:
+            break
+    # Columns of noise alone have length √d: what is beyond is signal, and tells how far off they are.
+    signal = np.sqrt(np.maximum(clear**2 - dim, 0.0))
+    cosines = signal**2 / np.maximum(clear**2, np.finfo(np.float64).tiny)
+    strength = np.linalg.norm((signal[:, np.newaxis] * right) @ half, axis=1)
+    product = (found * clear) @ right @ half  # GU of the last U but one
+    inner_core = found.T @ product @ (before.T @ found)
+    core = (inner_core + inner_core.T) / 2.0 + level * np.eye(len(clear))
+    return JointFit(basis=found, captured=strength * cosines, core=core)
+
+
+def _stacked(products: Sequence[NoisedProduct], rank: int, level: float) -> Array:
+    side_by_side = np.hstack(
+        [math.sqrt(each.precision) * (each.product - level * each.basis) for each in products]
+    )
+    _, vectors = np.linalg.eigh(side_by_side.T @ side_by_side)
+    return orth(side_by_side @ vectors[:, ::-1][:, :rank])
+
+
+def _left_factor(
+    products: Sequence[NoisedProduct], moment: NoisedProduct | None, basis: Array, level: float
+) -> tuple[Array, Array]:
+    """Return W and N for an estimate U."""
+    rank = basis.shape[1]
+    left, inner = np.zeros(basis.shape), np.zeros((rank, rank))
+    for each in products:
+        turned = each.basis.T @ basis
+        left += each.precision * ((each.product - level * each.basis) @ turned)
+        inner += each.precision * (turned.T @ turned)
+    if moment is not None:
+        left += moment.precision * (moment.product @ basis - level * basis)
+        inner += moment.precision * np.eye(rank)
+    return left, inner
+
+
+def _inverse_root(matrix: Array) -> Array:
+    values, vectors = np.linalg.eigh(matrix)
+    values = np.maximum(values, values[-1] * 1e-9)
+    return np.asarray((vectors / np.sqrt(values)) @ vectors.T)

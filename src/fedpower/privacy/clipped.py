@@ -1,0 +1,232 @@
+"""Clipped iterates: into which sums a budget is divided, and how far one row moves each of them.
+
+A fit with ``noise="clipped"`` releases, in turn, perhaps the moment (a *warm* start) and then clipped
+products Σ x·c(Zᵀx)ᵀ with bases Z that follow from what was released before (`clipped_sensitivity`). All
+are adaptive Gaussian releases, so Σμ² is exactly what they cost together [DRS22 Cor. 3.3].
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.integer_release import root_above
+from fedpower.privacy.sensitivity import clipped_sensitivity, summary_size
+
+MEAN = "mean"
+"""What the sum of the mean row is called, of a cold start that centres."""
+
+STEP = "clipped"
+"""What sums of clipped products are called, with their number."""
+
+CLIP = 0.5
+"""α over √(E‖Zᵀx‖²): small enough that noise falls by more than clipping takes from what is looked
+for."""
+
+_WARM_SHARE = 0.3
+_MEAN_SHARE = 0.05
+_WARM_STEPS = (2.0, 2.0, 2.0, 1.5, 1.0, 1.0)
+_FAINT_STEPS = (3.0, 3.0, 2.0, 2.0, 1.5, 1.0)
+_COLD_STEPS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
+"""Widths of the bases, in units of k."""
+
+_COLD_BELOW = 0.7
+"""Where the moment alone would show the weakest direction less clearly than this, steps start cold."""
+
+_FAINT_BELOW = 1.5
+"""Likewise, first bases are wider: so noisy a moment has the directions further down."""
+
+_WIDEST_WARM = 8192
+"""Beyond so many columns the moment is not kept easily, and steps start cold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """How the budget of clipped iterates is divided.
+
+    Attributes
+    ----------
+    moment_share
+        Of μ², for the moment of a warm start; 0 for a cold one.
+    mean_share
+        Of μ², for the mean row of a cold start that centres, else 0.
+    widths
+        Columns of the basis of each clipped product; these share the rest equally.
+    """
+
+    moment_share: float
+    mean_share: float
+    widths: tuple[int, ...]
+
+    @property
+    def warm(self) -> bool:
+        """Whether the moment comes first."""
+        return self.moment_share > 0
+
+    def sums(self, n_features: int, *, center: bool) -> tuple[tuple[str, int, float], ...]:
+        """Return label, length and share of μ² of each sum, in order."""
+        listed: list[tuple[str, int, float]] = []
+        if self.warm:
+            listed.append((MOMENT, summary_size(n_features, with_mean=center), self.moment_share))
+        if self.mean_share:
+            listed.append((MEAN, n_features, self.mean_share))
+        each = (1.0 - self.moment_share - self.mean_share) / len(self.widths)
+        for number, width in enumerate(self.widths, start=1):
+            listed.append((f"{STEP} {number}", n_features * width + 1, each))
+        return tuple(listed)
+
+
+def clarity(*, n_features: int, rank: int, n_rows: int, multiplier: float, energy: float) -> float:
+    """Return how clearly a moment noised with the whole budget shows the weakest of k directions.
+
+    The gap over half the edge of the noise, (λ_k − b)·n/(σ√d), with ``energy`` shared equally by the k
+    directions and the rest by the others; up to 1 nothing is to be seen [BGN11 §3.1].
+    """
+    rest = (1.0 - energy) / max(n_features - rank, 1)
+    gap = max(energy / rank - rest, 0.0)
+    return gap * n_rows / (multiplier * math.sqrt(n_features))
+
+
+def usual_energy(n_features: int, rank: int) -> float:
+    """Return what is supposed of the leading directions where nobody guesses: 4k/d, at most a half."""
+    return min(4.0 * rank / n_features, 0.5)
+
+
+def predicted_error(
+    *,
+    n_features: int,
+    rank: int,
+    n_rows: int,
+    multiplier: float,
+    energy: float,
+    design: Design | None,
+) -> float:
+    """Return about the sine of the largest angle between found and true directions.
+
+    Without a ``design`` it is the moment's. Noise turns directions of clarity q by 1/q (`clarity`); up
+    to q = 1 a moment shows nothing. Of clipped products each has (κ/Δ(α))² times the precision that a
+    moment of the same share has, κ the part that clipping leaves; all of them are averaged
+    (`joint_subspace`) but for the first of a cold start, whose basis has turned away.
+    """
+    seen = clarity(
+        n_features=n_features, rank=rank, n_rows=n_rows, multiplier=multiplier, energy=energy
+    )
+    if seen == 0:
+        return 1.0
+    if design is None:
+        return 1.0 if seen <= 1.0 else min(1.0, (1.0 + math.sqrt(rank / n_features)) / seen)
+    width = design.widths[-1]
+    held = min(energy + (width - rank) * (1.0 - energy) / n_features, 1.0)
+    clip = min(CLIP * math.sqrt(held), 1.0)
+    gain = (_KEPT / clipped_sensitivity(clip, width)) ** 2
+    steps = len(design.widths)
+    counted = steps - 1 if design.warm else max(steps - 2, 1)
+    each = (1.0 - design.moment_share - design.mean_share) / steps
+    precision = design.moment_share + counted * each * gain
+    # The first basis must be found at all: by the moment's share, or step by step.
+    if seen <= (0.7 if design.warm else 0.5):
+        return 1.0
+    return min(1.0, (1.0 + math.sqrt(width / n_features)) / (seen * math.sqrt(precision)))
+
+
+_KEPT = 0.49
+"""The part of AZ that clipping at `CLIP` leaves, for normal coordinates."""
+
+_CLEAR_GAIN = 0.95
+"""Clipping is taken where the predicted error is below so much of the moment's."""
+
+
+def predicted_gain(
+    *, n_features: int, rank: int, n_rows: int | None, multiplier: float, energy: float
+) -> bool:
+    """Return whether clipped products are predicted to be clearly more accurate than the moment."""
+    if n_rows is None:
+        return False
+    facts = {
+        "n_features": n_features,
+        "rank": rank,
+        "n_rows": n_rows,
+        "multiplier": multiplier,
+        "energy": energy,
+    }
+    design = choose_design(center=False, **facts)  # type: ignore[arg-type]
+    clipped = predicted_error(design=design, **facts)  # type: ignore[arg-type]
+    return clipped < _CLEAR_GAIN * predicted_error(design=None, **facts)  # type: ignore[arg-type]
+
+
+def choose_design(
+    *,
+    n_features: int,
+    rank: int,
+    center: bool,
+    n_rows: int | None,
+    multiplier: float,
+    energy: float | None,
+    width: int | None = None,
+) -> Design:
+    """Return how a budget is best divided, from public facts.
+
+    Parameters
+    ----------
+    n_features, rank, n_rows
+        d, k and n; without n the start is warm.
+    center
+        Whether the mean row is needed.
+    multiplier
+        σ of the whole budget.
+    energy
+        A guess of what share of all variance the k leading directions hold; None for the usual one.
+    width
+        Columns of the bases, where they are given.
+    """
+    guess = usual_energy(n_features, rank) if energy is None else energy
+    seen = math.inf
+    if n_rows is not None:
+        facts = {"n_features": n_features, "rank": rank, "n_rows": n_rows}
+        seen = clarity(multiplier=multiplier, energy=guess, **facts)
+    cold = n_features > _WIDEST_WARM or seen < _COLD_BELOW
+    steps = _COLD_STEPS if cold else _FAINT_STEPS if seen < _FAINT_BELOW else _WARM_STEPS
+    widths = tuple(
+        min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps
+    )
+    return Design(
+        moment_share=0.0 if cold else _WARM_SHARE,
+        mean_share=_MEAN_SHARE if cold and center else 0.0,
+        widths=widths,
+    )
+
+
+_TRACE_SHARE = 10
+"""The trace beside a product is scaled to move by a tenth of what the product moves by."""
+
+
+def product_moved(
+    clip: float, width: int, *, side: int, clip_side: int, slant: float
+) -> tuple[Fraction, int]:
+    """Return how far a row moves the whole numbers of a clipped product, and κ of the trace beside it.
+
+    Numbers are Σ y·qᵀ, y a row of norm at most S in whole numbers and q its coordinates, clipped to α and
+    cut to whole numbers of α/2¹⁶; and Σ⌊κ‖y‖²/S²⌋.
+
+    Theorem. The product moves by at most D = S·2¹⁶·(Δ(α) + 2e)/α with e = 2⁻²⁰ + 2⁻³⁸ + α√r·2⁻¹⁶, the
+    trace by at most κ + 1; together √(D² + (κ + 1)²).
+
+    Proof. Z, a basis as it is sent, has ‖ZᵀZ − I‖ ≤ 2⁻²⁰ + 2⁻⁴⁰ (the last for computing it), so its
+    polar factor Q is as near: ‖Zᵀx − Qᵀx‖ ≤ 2⁻²⁰ + 2⁻⁴⁰ for ‖x‖ ≤ 1. Clipping is the projection onto a
+    ball and brings nothing further apart. Zᵀx is exact, in whole numbers below 2⁵³. The factor of a row
+    is off by a relative 2⁻³⁹ at most, and cutting r coordinates to multiples of α/2¹⁶ moves them by
+    α√r·2⁻¹⁶ at most. So what a row adds is within e of x·c(Qᵀx)ᵀ, for each of two neighbours, and these
+    are Δ(α) apart at most (`clipped_sensitivity`). ‖y‖²/S² lies between 0 and 1. ∎
+
+    Parameters
+    ----------
+    clip, width
+        α and r.
+    side, clip_side, slant
+        S, 2¹⁶ and 2⁻²⁰ (`fedpower.data.clipped_product`).
+    """
+    off = slant + 2.0**-38 + clip * math.sqrt(width) / clip_side
+    bound = (clipped_sensitivity(clip, width) + 2.0 * off) * (1.0 + 2.0**-40)
+    moved = Fraction(bound) * side * clip_side / Fraction(clip)
+    kappa = max(1, int(moved) // _TRACE_SHARE)
+    return root_above(moved**2 + (kappa + 1) ** 2), kappa

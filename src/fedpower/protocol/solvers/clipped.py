@@ -1,0 +1,372 @@
+"""Clipped iterates: products with public bases, each row's part bounded before noise is made for it.
+
+From some hundred columns on, noise on a d×d moment is spent on d² numbers of which few matter. A
+clipped product moves by about 2α when a row is replaced, α near the root of the variance that its few
+columns hold, where the moment moves by √2. What was tried, and what it brings: docs/decisions/0031.
+"""
+
+import functools
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+import scipy.stats
+from numpy.typing import NDArray
+
+from fedpower.data.clipped_product import (
+    LEAST_CLIP,
+    SIDE,
+    ClippedQuestion,
+    clipped_scale,
+)
+from fedpower.linalg import orth
+from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspace
+from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.clipped import CLIP, MEAN
+from fedpower.privacy.sensitivity import unpack
+from fedpower.protocol.clipped_sums import moved_by_a_row, plain_noise, product_noise, width_of
+from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.messages import AskMoment, AskNoisedSum, NoisedSum, PackedMoment, read_only
+from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.solvers.shared import Solution, enrol
+from fedpower.protocol.solvers.signal import LEVEL, Signal, find_signal_of_product
+from fedpower.protocol.solvers.sums import Sums, Total, secure_sums
+from fedpower.protocol.solvers.upload import pool
+from fedpower.protocol.study import NoiseLaw, Study
+
+Array = NDArray[np.float64]
+
+_LANCZOS_FROM = 400
+"""From so many columns on leading eigenvectors are found by Lanczos steps."""
+
+_NORMS = 400
+"""Quantiles of a chi distribution that stand for the norms of clipped coordinates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedSettings:
+    """What to ask for.
+
+    Attributes
+    ----------
+    study
+        The terms; they list the sums.
+    rank
+        k.
+    run
+        The run's identity, which silos sign where sums are secure.
+    """
+
+    study: Study
+    rank: int
+    run: str = ""
+
+
+_Summary = tuple[Array, Array | None, float, float]
+"""Moment about the mean, mean, trace and the σ of the moment's noise."""
+
+
+class _Asked(Protocol):
+    """Asks for the sums of a study, in its order."""
+
+    @property
+    def study(self) -> Study:
+        """The terms."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Rows by silo, of those whose numbers are summed."""
+
+    def total(
+        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
+    ) -> Generator[Ask, Round, Total]:
+        """Return the study's next sum."""
+
+    def summary(self) -> Generator[Ask, Round, _Summary]:
+        """Return the pooled moment of a warm start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _PlainSums:
+    """Sums of what silos noise by themselves; who misses one is asked for nothing more."""
+
+    study: Study
+    sizes: dict[str, int]
+    n_done: int = field(default=0, init=False)
+
+    def total(
+        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
+    ) -> Generator[Ask, Round, Total]:
+        """Return the study's next sum."""
+        del sensitivity, per_row  # which follow from the question
+        ask = AskNoisedSum(index=self.n_done, label=label, public=public)
+        opened = yield Ask(body=ask, silos=tuple(self.sizes), step=self.n_done + 1)
+        answers: dict[str, NoisedSum] = opened.answers
+        self.sizes = {name: self.sizes[name] for name in answers}
+        self.n_done += 1
+        opened.notes["change"] = 0.0
+        integers = np.sum([each.words.view(np.int64) for each in answers.values()], axis=0)
+        alone = plain_noise(self.study, ask, max(self.sizes.values()))
+        return Total(integers=integers, noise=replace(alone, n_silos=len(answers)))
+
+    def summary(self) -> Generator[Ask, Round, _Summary]:
+        """Return the pooled moment of a warm start."""
+        opened = yield Ask(body=AskMoment(), silos=tuple(self.sizes), step=self.n_done + 1)
+        answers: dict[str, PackedMoment] = opened.answers
+        self.sizes = {name: self.sizes[name] for name in answers}
+        self.n_done += 1
+        opened.notes["change"] = 0.0
+        budget = budget_of(self.study)
+        assert budget is not None
+        pooled = pool(answers, self.sizes, self.study.n_features)
+        return (*pooled, pooled_std(budget, self.sizes))
+
+
+@dataclass(slots=True, kw_only=True)
+class _SecureSums:
+    """The same sums, of which the coordinator sees nothing else."""
+
+    sums: Sums
+
+    @property
+    def study(self) -> Study:
+        """The terms."""
+        return self.sums.study
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Rows by silo."""
+        return self.sums.sizes
+
+    def total(
+        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
+    ) -> Generator[Ask, Round, Total]:
+        """Return the study's next sum."""
+        return self.sums.total(label, public, sensitivity=sensitivity, per_row=per_row)
+
+    def summary(self) -> Generator[Ask, Round, _Summary]:
+        """Return the pooled moment of a warm start."""
+        vector = yield from self.sums.moment()
+        study = self.study
+        budget = budget_of(study)
+        assert budget is not None
+        moment, mean, trace = unpack(
+            vector, study.n_features, with_mean=study.center, mean_weight=study.mean_weight
+        )
+        if mean is not None:
+            moment -= np.outer(mean, mean)
+            trace -= float(mean @ mean)
+        return moment, mean, trace, pooled_std(budget, self.sizes)
+
+
+def clipped(settings: ClippedSettings, rng: np.random.Generator) -> Exchange:
+    """Return the :class:`Solution` that clipped iterates give, over plain or secure sums."""
+    enrolled = yield from enrol()
+    study = settings.study
+    begin = rng.standard_normal((study.n_features, study.iteration_rank))  # one for all attempts
+    if study.aggregation == "plain":
+        return (
+            yield from iterate(_PlainSums(study=study, sizes=enrolled), begin, rank=settings.rank)
+        )
+    return (
+        yield from secure_sums(
+            study,
+            run=settings.run,
+            enrolled=enrolled,
+            script=lambda sums: iterate(_SecureSums(sums=sums), begin, rank=settings.rank),
+        )
+    )
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the sums so far have told."""
+
+    dim: int
+    moment: NoisedProduct | None = None
+    center: Array | None = None
+    mean_std: float = 0.0
+    traces: list[tuple[float, float]] = field(default_factory=list)
+    products: list[NoisedProduct] = field(default_factory=list)
+
+    @property
+    def trace(self) -> float:
+        """Tr A, from all that showed it; at most 1 and never negative."""
+        weights = np.array([1.0 / std**2 for _, std in self.traces])
+        values = np.array([value for value, _ in self.traces])
+        return float(np.clip(weights @ values / weights.sum(), 1e-12, 1.0)) if self.traces else 1.0
+
+    @property
+    def trace_std(self) -> float:
+        """The noise in it."""
+        return math.sqrt(1.0 / sum(1.0 / std**2 for _, std in self.traces))
+
+    def fit(self, rank: int, start: Array | None) -> JointFit:
+        """Return what all of it shows together."""
+        return joint_subspace(
+            self.products,
+            rank=rank,
+            level=self.trace / self.dim,
+            moment=self.moment,
+            start=None if self.moment is None else start,
+        )
+
+
+def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, Solution]:
+    """Return what clipped iterates give; ``begin``, d×r, has the start of a cold one."""
+    study = sums.study
+    known = _Known(dim=study.n_features)
+    labels = [label for label, _, _ in study.sums]
+    steps = [label for label in labels if label not in (MOMENT, MEAN)]
+    width = width_of(study, steps[0])
+    basis = orth(begin[:, :width])
+    energy = width / study.n_features
+    if MOMENT in labels:
+        moment, known.center, trace, std = yield from sums.summary()
+        known.traces.append((trace, std))
+        known.moment = NoisedProduct(product=moment, basis=basis, precision=2.0 / std**2)
+        known.mean_std = std / (math.sqrt(2.0) * study.mean_weight) if study.center else 0.0
+        basis, energy = _from_moment(moment, std, width, known.trace, begin[:, 0])
+    if MEAN in labels:
+        moved, per_row = moved_by_a_row(study, MEAN, b"")
+        found = yield from sums.total(MEAN, sensitivity=moved, per_row=per_row)
+        rows = sum(sums.sizes.values()) * float(SIDE)
+        known.center, known.mean_std = found.values / rows, found.std / rows
+    if known.center is not None:
+        known.center = known.center / max(1.0, float(np.linalg.norm(known.center)))
+    signal: Signal | None = None
+    edge = 0.0
+    for place, label in enumerate(steps):
+        clip = min(max(CLIP * math.sqrt(energy), LEAST_CLIP), 1.0)
+        question = ClippedQuestion.of(basis, clip, known.center)
+        product, std, kept = yield from _ask(sums, label, question, known)
+        known.products.append(
+            NoisedProduct(
+                product=product / kept,
+                basis=question.real_basis,
+                precision=(kept / std) ** 2,
+            )
+        )
+        last = place + 1 == len(steps)
+        width = rank if last else width_of(study, steps[place + 1])
+        fit = known.fit(max(width, basis.shape[1]), basis)
+        if last:
+            signal, edge = _judged(question, product, std, kept, known)
+        else:
+            basis = fit.basis[:, :width]
+            level = known.trace / known.dim
+            energy = float(np.clip(fit.captured[:width].sum() + width * level, width * level, 1.0))
+    values, turn = np.linalg.eigh(fit.core[:rank, :rank])
+    vectors = fit.basis[:, :rank] @ turn[:, ::-1]
+    return Solution(
+        basis=vectors,
+        values=values[::-1].copy(),
+        vectors=vectors,
+        rank=rank,
+        total_variance=known.trace,
+        center=None if known.center is None else read_only(known.center),
+        sizes=sums.sizes,
+        n_steps=len(steps),
+        change=0.0,
+        converged=True,
+        signal=signal,
+        noise_edge=edge,
+    )
+
+
+def _ask(
+    sums: _Asked, label: str, question: ClippedQuestion, known: _Known
+) -> Generator[Ask, Round, tuple[Array, float, float]]:
+    """Return Y = mean of y·c(Zᵀy)ᵀ plus noise, the noise, and which part of AZ clipping leaves in it."""
+    public = question.to_bytes()
+    moved, per_row = moved_by_a_row(sums.study, label, public)
+    found = yield from sums.total(label, public, sensitivity=moved, per_row=per_row)
+    rows = sum(sums.sizes.values())
+    shape = question.basis.shape
+    unit = rows * clipped_scale(question.clip)
+    product = found.values[:-1].reshape(shape) / unit
+    kappa = product_noise(question)[1] * float(rows)
+    known.traces.append((float(found.values[-1]) / kappa, found.std / kappa))
+    seen = float(np.sum(question.real_basis * product))
+    return product, found.std / unit, _kept(seen, question.clip, shape[1])
+
+
+def _kept(seen: float, clip: float, width: int) -> float:
+    """Return E‖p‖‖c(p)‖/E‖p‖² for normal coordinates p whose E‖p‖‖c(p)‖ is as ``seen``.
+
+    For rows of an elliptical law a clipped product is that part of AZ; for others it is a guess, which
+    weighs steps against each other and gives eigenvalues their size.
+    """
+    low, high = 1e-4 * clip**2, 1.0
+    if seen <= low * part_kept(low, clip, width):
+        return 1.0
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        less = middle * part_kept(middle, clip, width) < seen
+        low, high = (middle, high) if less else (low, middle)
+    return part_kept(low, clip, width)
+
+
+def part_kept(energy: float, clip: float, width: int) -> float:
+    """Return E‖p‖‖c(p)‖/E‖p‖² for r normal coordinates with E‖p‖² = ``energy``."""
+    lengths = math.sqrt(energy) * _norms(width)
+    return float(np.mean(lengths * np.minimum(lengths, clip))) / energy
+
+
+@functools.lru_cache(maxsize=64)
+def _norms(width: int) -> Array:
+    places = (np.arange(_NORMS) + 0.5) / _NORMS
+    return np.asarray(scipy.stats.chi.ppf(places, width) / math.sqrt(width))
+
+
+def _from_moment(
+    moment: Array, std: float, width: int, trace: float, begin: Array
+) -> tuple[Array, float]:
+    """Return the leading eigenvectors of a noised moment, and what variance is to be expected in them.
+
+    An eigenvalue that noise of edge 2s, s² = dτ²/2, moved from θ to θ + s²/θ has a vector that holds 1
+    − s²/θ² of its own [BGN11 §3.1].
+    """
+    dim = moment.shape[0]
+    if dim < _LANCZOS_FROM or 4 * width > dim:
+        values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - width, dim - 1])
+    else:
+        values, vectors = scipy.sparse.linalg.eigsh(
+            moment, k=width, which="LA", v0=begin, ncv=max(4 * width, 60), tol=1e-6
+        )
+        order = np.argsort(values)
+        values, vectors = values[order], vectors[:, order]
+    level = trace / dim
+    spread = dim * std**2 / 2.0
+    above = np.maximum(values[::-1] - level, 0.0)
+    root = np.sqrt(np.maximum(above**2 - 4.0 * spread, 0.0))
+    theta = np.where(root > 0, (above + root) / 2.0, 0.0)
+    held = np.where(theta > 0, theta - spread / np.maximum(theta, 1e-300), 0.0)
+    energy = float(np.clip(np.sum(np.maximum(held, 0.0)) + width * level, width / dim * trace, 1.0))
+    return orth(np.ascontiguousarray(vectors[:, ::-1])), energy
+
+
+def _judged(
+    question: ClippedQuestion, product: Array, std: float, kept: float, known: _Known
+) -> tuple[Signal, float]:
+    """Return what stands above the noise of the last product, and the edge of its noise.
+
+    Its noise is newer than its basis, so `find_signal_of_product` holds of Σ w·y yᵀ, w ≤ 1 a row's
+    weight in the basis: clipping makes variances smaller, and what counts all the same counts without.
+    """
+    side = float(scipy.stats.norm.isf(LEVEL / 10))
+    most = known.trace + max(known.trace_std - std, 0.0) * side
+    found = find_signal_of_product(
+        question.real_basis,
+        product,
+        law=NoiseLaw(once=False, std=std, mean_std=known.mean_std),
+        center=known.center,
+        total_variance=most,
+    )
+    edge = std / kept * math.sqrt(2.0 * product.shape[1])
+    return replace(found, denoised=found.denoised / kept, total_variance=known.trace), edge

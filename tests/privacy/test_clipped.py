@@ -1,0 +1,181 @@
+"""How far one row moves a clipped product, and how a budget is divided among such products."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpower.data import RowTreatment, local_moment, open_source
+from fedpower.data.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums
+from fedpower.errors import InputError, ProtocolError
+from fedpower.linalg import orth
+from fedpower.privacy.clipped import choose_design, predicted_error, predicted_gain, product_moved
+from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity
+
+clips = st.floats(0.02, 1.0)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def moved(x, y, clip, width):
+    """The change of x·c(Zᵀx)ᵀ, Z the first coordinates."""
+
+    def part(row):
+        p = row[:width]
+        norm = np.linalg.norm(p)
+        return np.outer(row, p * min(1.0, clip / norm) if norm else p)
+
+    return float(np.linalg.norm(part(x) - part(y)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(clip=clips, width=st.integers(1, 4), seed=seeds)
+def test_no_pair_of_rows_moves_a_clipped_product_further(clip, width, seed):
+    rng = np.random.default_rng(seed)
+    bound = clipped_sensitivity(clip, width) * (1 + 1e-12)
+    for _ in range(20):
+        x, y = rng.standard_normal((2, width + 2))
+        x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
+        for row in (x, y):  # near the worst ones: as much inside the basis as is not clipped
+            row[:width] *= clip / np.linalg.norm(row[:width]) * rng.uniform(0.8, 1.2)
+            left = max(0.0, 1 - float(np.sum(row[:width] ** 2)))
+            row[width:] *= math.sqrt(left) / np.linalg.norm(row[width:])
+            row[:] *= min(1.0, 1.0 / float(np.linalg.norm(row)))
+        assert moved(x, y, clip, width) <= bound
+
+
+def test_a_search_for_the_worst_rows_reaches_the_bound_and_not_beyond():
+    for clip in (0.1, 0.5, 1 / math.sqrt(3), 0.65, 1 / math.sqrt(2), 0.9, 1.0):
+        worst = 0.0
+        inside = np.array([clip, 0.0])
+        outside = math.sqrt(1 - clip**2)
+        for angle in np.linspace(0, math.pi, 2001):
+            turned = clip * np.array([math.cos(angle), math.sin(angle)])
+            for sign in (-1.0, 1.0):
+                x, y = np.append(inside, outside), np.append(turned, sign * outside)
+                worst = max(worst, moved(x, y, clip, 2))
+        assert worst == pytest.approx(clipped_sensitivity(clip, 2), rel=1e-6)
+
+
+def test_two_columns_move_further_than_the_formula_of_one_beyond_a_third():
+    clip = 0.65
+    assert clipped_sensitivity(clip, 2) > 2 * clip * math.sqrt(1 - clip**2)
+    assert clipped_sensitivity(clip, 1) == 2 * clip * math.sqrt(1 - clip**2)
+
+
+def test_without_clipping_it_is_the_moments_sensitivity():
+    assert clipped_sensitivity(1.0, 3) == pytest.approx(moment_sensitivity(1), rel=1e-15)
+    assert clipped_sensitivity(1.0, 1) == 1.0
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, 1.5, math.nan])
+def test_a_clip_that_is_none_is_refused(clip):
+    with pytest.raises(InputError, match="clip must lie above 0"):
+        clipped_sensitivity(clip, 2)
+
+
+def sums_of(rows, question):
+    moment = local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=2, steps=3)
+    kappa = product_moved(
+        question.clip, question.basis.shape[1], side=SIDE, clip_side=CLIP_SIDE, slant=SLANT
+    )[1]
+    return clipped_sums(moment, question, kappa=kappa)
+
+
+@settings(max_examples=60, deadline=None)
+@given(clip=st.floats(0.02, 1.0), width=st.integers(1, 3), seed=seeds, centred=st.booleans())
+def test_whole_numbers_of_neighbours_are_no_further_apart_than_noise_is_made_for(
+    clip, width, seed, centred
+):
+    rng = np.random.default_rng(seed)
+    d = width + 3
+    basis = orth(rng.standard_normal((d, width)))
+    center = None
+    if centred:
+        center = rng.standard_normal(d)
+        center *= rng.uniform(0, 1) / np.linalg.norm(center)
+    question = ClippedQuestion.of(basis, clip, center)
+    assert question.is_orthonormal
+    rows = rng.standard_normal((4, d))
+    other = rows.copy()
+    along = basis @ rng.standard_normal(width)
+    rows[-1] = clip * along / np.linalg.norm(
+        along
+    ) + 3 * rng.standard_normal() * rng.standard_normal(d)
+    other[-1] = -rows[-1] if rng.integers(2) else rng.standard_normal(d)
+    apart = np.linalg.norm((sums_of(rows, question) - sums_of(other, question)).astype(float))
+    most, _ = product_moved(clip, width, side=SIDE, clip_side=CLIP_SIDE, slant=SLANT)
+    assert apart <= float(most)
+
+
+def test_the_order_of_rows_and_the_size_of_blocks_have_no_part_in_the_sums():
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((3000, 40))
+    question = ClippedQuestion.of(orth(rng.standard_normal((40, 3))), 0.2, np.full(40, 0.01))
+    one = sums_of(rows, question)
+    assert np.array_equal(one, sums_of(rows[::-1].copy(), question))
+    halves = [sums_of(part, question) for part in (rows[:1234], rows[1234:])]
+    assert np.array_equal(one, halves[0] + halves[1])
+
+
+def test_sums_are_those_of_the_real_rows_to_the_width_of_the_lattice():
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((500, 30))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    basis = orth(rng.standard_normal((30, 3)))
+    question = ClippedQuestion.of(basis, 0.3)
+    p = rows @ basis
+    p *= np.minimum(1.0, 0.3 / np.linalg.norm(p, axis=1))[:, np.newaxis]
+    found = sums_of(rows, question)[:-1].reshape(30, 3) * (0.3 / (SIDE * CLIP_SIDE))
+    assert np.abs(found - rows.T @ p).max() < 500 * 2.0**-16
+
+
+def test_a_question_that_the_noise_is_not_made_for_is_refused():
+    rng = np.random.default_rng(7)
+    good = ClippedQuestion.of(orth(rng.standard_normal((9, 2))), 0.2)
+    terms = {"n_features": 9, "width": 2, "center": False}
+    again = ClippedQuestion.from_bytes(good.to_bytes(), **terms)
+    assert np.array_equal(again.basis, good.basis)
+    inflated = ClippedQuestion.of(1.01 * orth(rng.standard_normal((9, 2))), 0.2)
+    with pytest.raises(ProtocolError, match="orthonormal"):
+        ClippedQuestion.from_bytes(inflated.to_bytes(), **terms)
+    with pytest.raises(ProtocolError, match="a clipped product must be asked for"):
+        ClippedQuestion.from_bytes(good.to_bytes()[:-4], **terms)
+    with pytest.raises(ProtocolError, match="a clipped product must be asked for"):
+        ClippedQuestion.from_bytes(good.to_bytes(), n_features=9, width=2, center=True)
+    unclipped = ClippedQuestion.of(orth(rng.standard_normal((9, 2))), 1.5)
+    with pytest.raises(ProtocolError, match="a clip between"):
+        ClippedQuestion.from_bytes(unclipped.to_bytes(), **terms)
+
+
+FACTS = {"n_features": 1000, "rank": 4, "multiplier": 4.22}
+
+
+def test_shares_of_a_design_add_up_to_the_whole_budget():
+    for n_rows in (None, 20_000, 10**6):
+        for center in (False, True):
+            design = choose_design(center=center, n_rows=n_rows, energy=0.015, **FACTS)
+            listed = design.sums(1000, center=center)
+            assert math.fsum(share for _, _, share in listed) == pytest.approx(1.0, rel=1e-15)
+            assert all(width >= 4 for width in design.widths)
+
+
+def test_a_gain_is_predicted_where_leading_directions_hold_little_and_not_where_they_hold_much():
+    assert predicted_gain(n_rows=100_000, energy=0.015, **FACTS)
+    assert not predicted_gain(n_rows=100_000, energy=0.5, **FACTS)
+    assert not predicted_gain(n_rows=None, energy=0.015, **FACTS)
+    assert not predicted_gain(n_features=20, rank=4, n_rows=100_000, multiplier=4.22, energy=0.8)
+
+
+def test_more_rows_are_predicted_to_err_less():
+    errors = [
+        predicted_error(
+            n_rows=n,
+            energy=0.015,
+            design=choose_design(center=False, n_rows=n, energy=0.015, **FACTS),
+            **FACTS,
+        )
+        for n in (10**5, 3 * 10**5, 10**6)
+    ]
+    assert errors == sorted(errors, reverse=True)
