@@ -19,7 +19,7 @@ from fedpower import FedPCA
 from fedpower.experiments.models import spiked_covariance
 
 STORED = Path(__file__).parent / "results" / "clipped.json"
-N_SILOS = 20
+N_SILOS = 50
 ROWS: tuple[tuple[str, int, int, int], ...] = (
     ("Model I", 100, 100_000, 4),
     ("Model I", 300, 20_000, 4),
@@ -175,7 +175,9 @@ def main() -> None:
             for noise in asked.noise:
                 if (place, seed, noise) in known:
                     continue
-                found.append(measure(place, seed, noise))
+                made = measure(place, seed, noise)
+                found = json.loads(STORED.read_text()) if STORED.exists() else []
+                found.append(made)
                 STORED.write_text(json.dumps(found, indent=1) + "\n")
                 print(found[-1], flush=True)
 

@@ -186,6 +186,7 @@ AGREED: dict[str, dict[str, Any]] = {
     "reference": {"solver": {"reference": "broadcast"}},
     "random_state": {"solver": {"random_state": 1}},
     "weights": {"privacy": {"weights": "noise"}},
+    "energy": {"privacy": {"energy": 0.1}},
     "offset": {"columns": {"offset": [1.0] * 5}},
     "ranges": {"columns": {"ranges": [[0.0, 1.0]] * 5}},
     "standardize": {"rows": {"standardize": True}},

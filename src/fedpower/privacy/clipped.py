@@ -26,15 +26,11 @@ for."""
 _WARM_SHARE = 0.3
 _MEAN_SHARE = 0.05
 _WARM_STEPS = (2.0, 2.0, 2.0, 1.5, 1.0, 1.0)
-_FAINT_STEPS = (3.0, 3.0, 2.0, 2.0, 1.5, 1.0)
 _COLD_STEPS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
 """Widths of the bases, in units of k."""
 
 _COLD_BELOW = 0.7
 """Where the moment alone would show the weakest direction less clearly than this, steps start cold."""
-
-_FAINT_BELOW = 1.5
-"""Likewise, first bases are wider: so noisy a moment has the directions further down."""
 
 _WIDEST_WARM = 8192
 """Beyond so many columns the moment is not kept easily, and steps start cold."""
@@ -180,12 +176,11 @@ def choose_design(
         Columns of the bases, where they are given.
     """
     guess = usual_energy(n_features, rank) if energy is None else energy
-    seen = math.inf
-    if n_rows is not None:
+    cold = n_features > _WIDEST_WARM
+    if n_rows is not None and not cold:
         facts = {"n_features": n_features, "rank": rank, "n_rows": n_rows}
-        seen = clarity(multiplier=multiplier, energy=guess, **facts)
-    cold = n_features > _WIDEST_WARM or seen < _COLD_BELOW
-    steps = _COLD_STEPS if cold else _FAINT_STEPS if seen < _FAINT_BELOW else _WARM_STEPS
+        cold = clarity(multiplier=multiplier, energy=guess, **facts) < _COLD_BELOW
+    steps = _COLD_STEPS if cold else _WARM_STEPS
     widths = tuple(
         min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps
     )

@@ -254,7 +254,7 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         )
         last = place + 1 == len(steps)
         width = rank if last else width_of(study, steps[place + 1])
-        fit = known.fit(max(width, basis.shape[1]), basis)
+        fit = known.fit(width, basis)
         if last:
             signal, edge = _judged(question, product, std, kept, known)
         else:
