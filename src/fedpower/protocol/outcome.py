@@ -7,6 +7,7 @@ from typing import Any
 from fedpower.privacy.publication import smoothing
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.exact_sums import notes_of
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.private_study import (
     budget_of,
@@ -15,7 +16,13 @@ from fedpower.protocol.private_study import (
     pooled_std,
     state_privacy,
 )
-from fedpower.protocol.solvers import SecureSettings, Solution, SolverSettings, UploadSettings
+from fedpower.protocol.solvers import (
+    ExactSumsSettings,
+    SecureSettings,
+    Solution,
+    SolverSettings,
+    UploadSettings,
+)
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import masses
 
@@ -53,7 +60,7 @@ def with_noise(
     ``kept``: whether the silos' ledgers outlive the run.
     """
     budget = budget_of(study)
-    if isinstance(settings, SecureSettings):
+    if isinstance(settings, SecureSettings | ExactSumsSettings):
         return replace(settings, run=run)
     if budget is None:
         return settings
@@ -92,6 +99,12 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
         sampled=getattr(settings, "n_participants", None) is not None,
         used_before=used_before,
     )
+    if study.aggregation == "secure" and not study.is_private:
+        privacy = replace(
+            privacy,
+            public=(*privacy.public, "who was on the roll"),
+            notes=notes_of(study, solution.sizes, rounds),
+        )
     declared = _declared_versions(coordinator, solution.sizes)
     return Outcome(
         solution=solution,

@@ -17,6 +17,7 @@ from fedpower.linalg import is_orthonormal, orth
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
+from fedpower.protocol.exact_sums import ExactSecureReleases
 from fedpower.protocol.messages import (
     Answer,
     AskFactor,
@@ -357,6 +358,10 @@ def _releases(
         )
     if budget is None:
         assert not isinstance(moment, Survey), "only a private study prepares"
+        if study.aggregation == "secure":
+            return ExactSecureReleases(
+                name, moment, study, identity=_signing(name, identity), exchange=exchange
+            )
         return ExactReleases(moment, center=study.center)
     if ledger is None:
         raise InputError(
@@ -377,11 +382,6 @@ def _releases(
     if isinstance(moment, Survey) and study.aggregation == "plain":
         return PreparedReleases(moment, study, budget, **means)
     if study.aggregation == "secure":
-        if identity is None:
-            raise InputError(
-                f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-                "`fedpower identity new`"
-            )
         if isinstance(moment, Survey) and summands is None:
             summands = PreparedSums(moment, study)
         return SecureReleases(
@@ -389,7 +389,7 @@ def _releases(
             moment,
             study,
             budget,
-            identity=identity,
+            identity=_signing(name, identity),
             summands=summands,
             exchange=exchange,
             **means,
@@ -397,3 +397,13 @@ def _releases(
     assert not isinstance(moment, Survey), "rows that are prepared have been dealt with"
     kind = MomentReleases if budget.mode == "moment" else StepReleases
     return kind(moment, study, budget, **means)
+
+
+def _signing(name: str, identity: Identity | None) -> Identity:
+    """Return the key with which a silo of a secure sum signs; refuse none."""
+    if identity is None:
+        raise InputError(
+            f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+            "`fedpower identity new`"
+        )
+    return identity

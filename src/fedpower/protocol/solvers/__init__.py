@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.solvers.exact_sums import ExactSumsSettings, exact_secure
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
 from fedpower.protocol.solvers.shared import Solution
@@ -15,9 +16,12 @@ from fedpower.protocol.solvers.upload import (
     upload,
 )
 
-SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings
+SolverSettings = (
+    PowerSettings | KrylovSettings | UploadSettings | SecureSettings | ExactSumsSettings
+)
 
 __all__ = [
+    "ExactSumsSettings",
     "KrylovSettings",
     "PowerSettings",
     "PrepareSettings",
@@ -25,6 +29,7 @@ __all__ = [
     "Solution",
     "SolverSettings",
     "UploadSettings",
+    "exact_secure",
     "fedpower",
     "krylov",
     "preparation",
@@ -45,5 +50,7 @@ def start(settings: SolverSettings | PrepareSettings, rng: np.random.Generator) 
             return upload(settings, rng)
         case SecureSettings():
             return secure(settings, rng)
+        case ExactSumsSettings():
+            return exact_secure(settings, rng)
         case PrepareSettings():
             return preparation(settings, rng)
