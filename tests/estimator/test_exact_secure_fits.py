@@ -7,6 +7,7 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import InputError
+from fedpower.estimator.plan import plan
 from fedpower.linalg import sin_theta
 from problems import spiked_rows, split
 
@@ -99,3 +100,44 @@ def test_a_report_shows_what_the_sums_gave_away(tmp_path):
     page = (tmp_path / "result" / "report.html").read_text()
     assert "NOT differentially private" in page
     assert "whole second moment of all rows" in page
+
+
+@pytest.mark.parametrize("solver", ["moment", "krylov"])
+def test_a_plan_has_a_row_with_the_rounds_and_bytes_that_exact_sums_really_take(solver):
+    model = FedPCA(3, **TERMS, solver=solver, iteration_rank=5, max_rounds=1, tol=0.5)
+    sizes = {name: len(part) for name, part in PARTS.items()}
+    made = plan(model, sizes=sizes, n_features=12, spectrum=[0.4, 0.3, 0.2, 1e-4])
+    (way,) = (way for way in made.ways if way.chosen)
+    assert (way.solver, way.aggregation, way.noise) == (solver, "secure", "none")
+    fitted = model.fit_silos(PARTS)
+    assert way.rounds == len(fitted.history_)
+    up = sum(row["bytes_up"] for row in fitted.history_) / 3
+    down = sum(row["bytes_down"] for row in fitted.history_) / 3
+    assert way.bytes_up == pytest.approx(up, abs=64)
+    assert way.bytes_down == pytest.approx(down, abs=64 * way.rounds)
+
+
+def test_a_plan_says_what_is_out_of_reach_how_many_rows_it_takes_and_what_there_is_instead():
+    model = FedPCA(3, epsilon=1.0, row_norm=1.0)
+    (said,) = plan(model, sizes=[100] * 3, n_features=300).remarks
+    assert "out of reach at epsilon=1 with 300 rows" in str(said)
+    assert "even if they held half of the variance" in str(said)
+    assert "aggregation='secure'" in str(said)
+    assert "NOT differentially private" in str(said)
+    needed = int(str(said).split("about ")[1].split(" would")[0].replace(",", ""))
+    enough = [needed // 3] * 3
+    assert plan(model, sizes=enough, n_features=300).remarks == ()
+    spectrum = [0.5 / 3] * 3 + [1e-4]
+    made = plan(model, sizes=enough, n_features=300, spectrum=spectrum)
+    errors = [way.error for way in made.ways if way.noise == "moment" and way.error is not None]
+    assert min(errors) < 0.7
+    alone = plan(model, sizes=[300], n_features=300).remarks
+    assert all("aggregation" not in str(each) for each in alone)
+
+
+def test_a_plan_with_a_spectrum_that_noise_hides_says_so():
+    model = FedPCA(3, epsilon=1.0, row_norm=1.0)
+    made = plan(model, sizes=[500] * 3, n_features=50, spectrum=[0.02, 0.02, 0.02, 0.001])
+    assert any("out of reach" in str(each) for each in made.remarks)
+    seen = plan(model, sizes=[10**6] * 3, n_features=50, spectrum=[0.02, 0.02, 0.02, 0.001])
+    assert not any("out of reach" in str(each) for each in seen.remarks)

@@ -179,6 +179,11 @@ class _SummedProducts:
         return np.zeros_like(block)
 
 
+def most_columns(n_features: int, width: int) -> int:
+    """Return the bound on V's columns: the coordinator holds V and AV, and nothing of a silo."""
+    return min(n_features, max(3 * width, MOST_BYTES // (16 * n_features)))
+
+
 def _iterated(
     sums: Sums, settings: ExactSumsSettings, center: Array | None, exponent: int, seed: int
 ) -> Generator[Ask, Round, Solution]:
@@ -186,8 +191,6 @@ def _iterated(
     study, rng = settings.study, np.random.default_rng(seed)
     by_share = isinstance(settings.rank, float)
     width = min(FRACTION_BLOCK, study.n_features) if by_share else study.iteration_rank
-    # The coordinator holds V and AV, and nothing of a silo.
-    most = max(3 * width, MOST_BYTES // (16 * study.n_features))
     products = _SummedProducts(
         sums=sums,
         center=center,
@@ -199,7 +202,7 @@ def _iterated(
         rank=settings.rank,
         tol=settings.tol,
         lookahead=False,
-        max_basis=None if by_share else min(study.n_features, most),
+        max_basis=None if by_share else most_columns(study.n_features, width),
         rng=rng,
     )
     start = orth(rng.standard_normal((study.n_features, width)))
