@@ -186,8 +186,7 @@ def _rehearse_exact_sums(
     found = rehearse(
         same, plain, spectrum=spectrum, noise_std=0.0, silo_std=0.0, n_rows=n_rows, rng=rng
     )
-    products = found.n_rounds - study.center  # the mean's round of the plain fit
-    asked = study.sums[: before + products] if settings.solver == "krylov" else study.sums
+    asked = study.sums[: before + found.n_rounds] if settings.solver == "krylov" else study.sums
     center = np.zeros(study.n_features) if study.center else None
     block = np.zeros((study.n_features, study.iteration_rank))
 
