@@ -36,6 +36,7 @@ def test_a_benchmark_finds_all_that_it_takes_from_the_product(name: str):
         ("model1_modes", "--rows 2000 --silos 4 --seeds 1"),
         ("memory", "--gigabytes 0.001 --csv-gigabytes 0.001"),
         ("secure", "--rows 2000 --nodes 200 --seeds 1 --columns 8 --silos 3 --fits 3 --repeats 1"),
+        ("exact_secure", "--rows 60 --variants 200 --repeats 1"),
         ("parallel_silos", "--rows 200 --features 8 --repetitions 1"),
     ],
 )

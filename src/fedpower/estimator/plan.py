@@ -25,7 +25,12 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse
-from fedpower.protocol.solvers import SecureSettings, SolverSettings, UploadSettings
+from fedpower.protocol.solvers import (
+    ExactSumsSettings,
+    SecureSettings,
+    SolverSettings,
+    UploadSettings,
+)
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 
@@ -575,6 +580,7 @@ def _narrowed(
             **terms,
         )
     else:
+        assert not isinstance(settings, ExactSumsSettings), "exact sums have no d×d noise"
         run = rehearse(
             replace(settings, n_features=fewer, iteration_rank=width),
             narrow,

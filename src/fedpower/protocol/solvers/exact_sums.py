@@ -112,7 +112,7 @@ def _from_squares(
     moment = np.empty((study.n_features, study.n_features))
     rows, columns = lower_triangle(study.n_features)
     moment[rows, columns] = moment[columns, rows] = found[:-1]
-    remarks = ()
+    remarks: tuple[str, ...] = ()
     if settings.standardize:
         remarks = _coarse(np.diagonal(moment), exponent, sums)
     return decompose(
