@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.cli.console import note
 from fedpower.data import RowSource, match_columns, open_source, split_by_group
+from fedpower.data.plink import VariantList
 from fedpower.data.source import Extra
 from fedpower.errors import InputError
 
@@ -67,6 +68,11 @@ def open_silos(
             "out and let each file be a silo"
         )
     return dict(split_by_group(next(iter(named.values())), groups, drop=drop, columns=columns))
+
+
+def listed_columns(files: Sequence[str], listed: VariantList) -> tuple[str, ...]:
+    """Return the columns of a public list of variants, by the first file where it names no alleles."""
+    return listed.columns(open_source(next(iter(_named_files(files).values()))))
 
 
 def find_ledgers(

@@ -21,6 +21,7 @@ from fedpower.data.dask_source import dask_source, is_dask
 from fedpower.data.device import is_tensor, tensor_source
 from fedpower.data.files import csv_reader, ipc_reader, parquet_reader
 from fedpower.data.h5ad import anndata_source, h5ad_source, is_anndata
+from fedpower.data.plink import PlinkSource, plink_source
 from fedpower.data.source import Extra, RowSource
 from fedpower.data.sparse import npz_source, svmlight_source
 from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_file, query_of, query_table
@@ -47,10 +48,11 @@ _TABLE_FILES: _Readers = {
     ".arrow": ipc_reader,
     ".toml": query_file,
 }
-_ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
+_ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource | PlinkSource]] = {
     ".npy": npy_source,
     ".npz": npz_source,
     ".h5ad": h5ad_source,
+    ".bed": plink_source,
 }
 _SVMLIGHT_FILES = tuple(
     f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
@@ -73,8 +75,9 @@ def open_source(
     ----------
     data : a 2-d NumPy array, SciPy sparse matrix or PyTorch tensor; a pandas data frame, an Arrow
         table or what exports itself as one; a Dask array or data frame; an AnnData; a path ending in
-        .npy, .npz, .h5ad, .csv, .tsv, .parquet, .feather, .arrow, .svm, .libsvm or .svmlight (text also
-        with .gz); a `SqlQuery`, or a .toml file that holds one; or a `RowSource`.
+        .npy, .npz, .h5ad, .bed (of PLINK, with .bim and .fam), .csv, .tsv, .parquet, .feather, .arrow,
+        .svm, .libsvm or .svmlight (text also with .gz); a `SqlQuery`, or a .toml file that holds one; or
+        a `RowSource`.
     name : what error sentences call it; the path, or the kind of object, by default.
     columns : where columns have names, the ones to use, in this order; where they have none, their
         names.

@@ -16,6 +16,7 @@ from fedpower.data import (
     open_source,
 )
 from fedpower.data.codebook import CodeBook
+from fedpower.data.plink import fill_missing
 from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
@@ -255,8 +256,12 @@ class Findings:
         return np.asarray(rows + self.mean)
 
     def select(self, source: RowSource) -> RowSource:
-        """Return the source with the columns of the fit: by name where both have names."""
-        return columns_of_fit(source, self.feature_names, self.n_features)
+        """Return the source with the columns of the fit: by name where both have names.
+
+        For a missing genotype stands what stood for it in the fit, the public offset, or else the mean.
+        """
+        selected = columns_of_fit(source, self.feature_names, self.n_features)
+        return fill_missing(selected, self.mean if self.center is None else self.center)
 
     def scores(self, rows: Block) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""
