@@ -221,27 +221,41 @@ def _written(sizes: Sizes, folder: Path) -> dict[str, Path]:
 
 
 def _genotypes(sizes: Sizes, folder: Path) -> list[Path]:
-    """Return Parquet files of people's counts of alleles: four peoples in each of five regions.
-
-    Regions have drifted apart far, peoples in a region little: four components stand alone, the next
-    fifteen are close to each other, and the tenth of them has a small gap.
-    """
+    """Return Parquet files of people's counts of alleles."""
     import pandas as pd
 
     rng = np.random.default_rng(SEED)
     count, width = sizes.wide_exact
+    likely = _peoples(width, rng)
+    files = []
+    for place, part in enumerate(np.array_split(np.arange(count), sizes.wide_exact_silos)):
+        rows = _counts(len(part), likely, rng).astype(np.float64)
+        files.append(folder / f"genotypes-{place}.parquet")
+        pd.DataFrame(rows, columns=[f"v{j}" for j in range(width)]).to_parquet(files[-1])
+    return files
+
+
+def people(count: int, width: int, rng: np.random.Generator) -> Any:
+    """Return counts of alleles of people of four peoples in each of five regions.
+
+    Regions have drifted apart far, peoples in a region little: four components stand alone, the next
+    fifteen are close to each other, and the tenth of them has a small gap.
+    """
+    return _counts(count, _peoples(width, rng), rng)
+
+
+def _counts(count: int, likely: Any, rng: np.random.Generator) -> Any:
+    return rng.binomial(2, likely[rng.integers(len(likely), size=count)])
+
+
+def _peoples(width: int, rng: np.random.Generator) -> Any:
+    """Return allele frequencies, a row for each people."""
     ancestral = rng.uniform(0.05, 0.95, width)
     peoples = []
     for _ in range(5):
         region = _drifted(ancestral, 0.08, rng)
         peoples += [_drifted(region, 0.015, rng) for _ in range(4)]
-    likely = np.array(peoples)
-    files = []
-    for place, part in enumerate(np.array_split(np.arange(count), sizes.wide_exact_silos)):
-        rows = rng.binomial(2, likely[rng.integers(len(likely), size=len(part))]).astype(np.float64)
-        files.append(folder / f"genotypes-{place}.parquet")
-        pd.DataFrame(rows, columns=[f"v{j}" for j in range(width)]).to_parquet(files[-1])
-    return files
+    return np.array(peoples)
 
 
 def _drifted(frequencies: Any, drift: float, rng: np.random.Generator) -> Any:

@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fedpower.protocol.roll import Identity
+from genotypes import people, write_bed
 
 HEART = ("age", "bmi", "sbp", "dbp", "hdl")
 """Columns of a made-up study; the pages say nothing about them but their names."""
@@ -76,6 +77,19 @@ def visits(folder: Path) -> None:
         pa.csv.write_csv(table, folder / f"{name}.csv")
 
 
+def genotyped(folder: Path) -> None:
+    """Write three silos' files of PLINK, with some genotypes missing, and a public panel."""
+    counts, p = people(120, 200)
+    counts[::9, 5] = -1
+    ids, alleles = [f"rs{place}" for place in range(200)], [("A", "G")] * 200
+    for place, name in enumerate(("north", "south", "east")):
+        part = counts[40 * place : 40 * (place + 1)]
+        write_bed(folder / f"{name}.bed", part, alleles=alleles, ids=ids, first=40 * place)
+    lines = [f"1\t{one}\tG\tA\t{q:.4f}\t1000" for one, q in zip(ids, p, strict=True)]
+    head = "#CHROM\tID\tREF\tALT\tALT_FREQS\tOBS_CT"
+    (folder / "panel.afreq").write_text("\n".join([head, *lines]) + "\n")
+
+
 GROUNDS: dict[str, Callable[[Path], None]] = {
     "README.md": three_hospitals,
     "docs/data.md": ward,
@@ -84,6 +98,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/how-to/centre-and-scale.md": three_hospitals,
     "docs/how-to/choose-epsilon-and-row-bound.md": three_hospitals,
     "docs/how-to/persons.md": visits,
+    "docs/how-to/genotypes.md": genotyped,
     "docs/how-to/run-a-federation.md": three_hospitals,
     "docs/report.md": three_hospitals,
     "docs/secure-aggregation.md": signed_hospitals,

@@ -90,7 +90,6 @@ def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"epsilon": math.inf}, "must go with a finite epsilon"),
         ({"noise": "step"}, "must go with noise='moment'"),
         ({"noise": "paper"}, "must go with noise='moment'"),
         ({"solver": "krylov"}, "must go with solver='moment'"),

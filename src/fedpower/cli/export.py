@@ -99,6 +99,6 @@ def _plink(
         )
         scores = stack.enter_context(scores_of(result, rows, id_column))
         count = write_plink(result, scores, eigenvec=eigenvec, eigenval=eigenval)
-    if id_column is None:
+    if scores.label is None:
         note("samples are numbered from 1 as no --id-column was given")
     return {targets[0]: f"{count} samples", targets[1]: "their eigenvalues"}

@@ -31,12 +31,14 @@ from fedpower.cli.silos import (
     Silos,
     agreed_columns,
     find_ledgers,
+    listed_columns,
     open_silos,
     read_vector,
     tell_doubts,
 )
 from fedpower.cli.words import in_options
 from fedpower.data import RowSource
+from fedpower.data.plink import VariantList, read_variants
 from fedpower.data.rules import TableRules
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
@@ -95,6 +97,8 @@ _HERE = (
            help="Public numbers to take off the columns first: name,value lines, or .npy."),
     option("--scale-file", group="main", type=PATH, metavar="FILE",
            help="Public divisors of columns: name,value lines, or .npy."),
+    option("--variants", group="main", type=PATH, metavar="FILE",
+           help="Public variants of .bed files: ids, or .afreq, whose p gives 2p and the usual scaling."),
     option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
            help="Folder for the result."),
     option("--force", group="main", is_flag=True, help="Replace an earlier result in that folder."),
@@ -155,11 +159,14 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     """
     started = datetime.now(UTC)
     _check_promise(options)
+    listed = _variants(options)
     with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
         silos = open_silos(
             options["files"],
             groups=options["groups"],
-            columns=options["columns"],
+            columns=options["columns"]
+            if listed is None
+            else listed_columns(options["files"], listed),
             drop=options["drop"],
             n_features=options["n_features"],
             **reading_of(options),
@@ -167,7 +174,10 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
-        model = FedPCA(options["n_components"], **_parameters(options, silos))
+        parameters = _parameters(options, silos)
+        if listed is not None and listed.offset is not None:
+            parameters |= {"offset": listed.offset, "scale": listed.scale}
+        model = FedPCA(options["n_components"], **parameters)
         tell_doubts(silos, _rules(options), options["unit"])
         origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
@@ -257,8 +267,24 @@ def _has_numbers(options: dict[str, Any]) -> bool:
     return path is not None and not (Path(path).is_file() and read_code_book(path).is_draft)
 
 
+def _variants(options: dict[str, Any]) -> VariantList | None:
+    """Return the public list of variants; None without one."""
+    if options["variants"] is None:
+        return None
+    names = ("columns", "groups", "center_file", "scale_file", "codebook")
+    given = [name for name in names if options[name]]
+    if given:
+        raise InputError(
+            f"--variants must go without --{given[0].replace('_', '-')}, for it says which columns there "
+            "are and what is done to them, got both; leave one of them out"
+        )
+    return read_variants(options["variants"])
+
+
 def _prepares(options: dict[str, Any]) -> bool:
     """Return whether the fit finds offset, scale and bound privately."""
+    if options["variants"] is not None and read_variants(options["variants"]).offset is not None:
+        return False
     if options["center_file"] is not None or options["scale_file"] is not None:
         return False
     given = {name: options[name] for name in _PASSED_ON if options[name] is not None}

@@ -15,6 +15,7 @@ from fedpower.cli.options import reading_of
 from fedpower.data import RowSource, open_source, split_by_group
 from fedpower.data.inspecting import doubtful
 from fedpower.data.opening import Reading, is_text, name_of_silo, rows_at
+from fedpower.data.plink import VariantList
 from fedpower.data.ruled import match_tables, ruled
 from fedpower.data.rules import TableRules
 from fedpower.data.source import Extra
@@ -143,6 +144,11 @@ def tell_doubts(
                 f"column {column!r} of {source.name} {why}; unless it is a measurement, leave it out "
                 f"with --drop {shlex.quote(column)} or by a rule (for your eyes)"
             )
+
+
+def listed_columns(files: Sequence[str], listed: VariantList) -> tuple[str, ...]:
+    """Return the columns of a public list of variants, by the first file where it names no alleles."""
+    return listed.columns(open_source(next(iter(_named_files(files).values()))))
 
 
 def find_ledgers(

@@ -22,6 +22,7 @@ from fedpower.data.kernel import (
 )
 from fedpower.data.moment import Moments, accumulate_moment, require_center
 from fedpower.data.passes import EnrolledRows, enrolled
+from fedpower.data.plink import fill_missing
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector, is_sparse
@@ -268,6 +269,7 @@ def local_moment(
     rereads : see `LocalMoment`.
     """
     treatment = RowTreatment() if treatment is None else treatment
+    source = fill_missing(source, treatment.center)
     choice = choose_kernel(
         n_rows=source.n_rows,
         n_features=source.n_features,

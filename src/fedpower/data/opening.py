@@ -26,6 +26,7 @@ from fedpower.data.folders import base_of, folder_reader, is_pattern, parts_of
 from fedpower.data.h5ad import anndata_source, h5ad_source, is_anndata
 from fedpower.data.harmonise import HarmonisedTable, Harmony, harmonised
 from fedpower.data.lazy_tables import lazy_reader
+from fedpower.data.plink import PlinkSource, plink_source
 from fedpower.data.source import Extra, RowSource
 from fedpower.data.sparse import npz_source, svmlight_source
 from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_of, query_table
@@ -57,10 +58,11 @@ _TABLE_FILES: _Readers = {
 _OTHER_TABLES = (ENDING, ".toml")
 """Endings of a workbook, which has several tables, and of a file that says where one is."""
 
-_ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource]] = {
+_ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource | PlinkSource]] = {
     ".npy": npy_source,
     ".npz": npz_source,
     ".h5ad": h5ad_source,
+    ".bed": plink_source,
 }
 _SVMLIGHT_FILES = tuple(
     f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
@@ -109,10 +111,10 @@ def open_source(
     ----------
     data : a 2-d NumPy array, SciPy sparse matrix or PyTorch tensor; a pandas data frame, an Arrow
         table or what exports itself as one; an Arrow dataset; a Polars LazyFrame; a Dask array or data
-        frame; an AnnData; a path ending in .npy, .npz, .h5ad, .csv, .tsv, .parquet, .feather, .arrow,
-        .xlsx (``ward.xlsx#Sheet``), .svm, .libsvm or .svmlight (text also with .gz); a folder, or a
-        pattern with *, whose tables are parts of one; a `SqlQuery`; a .toml file that says where the
-        rows are; or a `RowSource`.
+        frame; an AnnData; a path ending in .npy, .npz, .h5ad, .bed (of PLINK, with .bim and .fam), .csv,
+        .tsv, .parquet, .feather, .arrow, .xlsx (``ward.xlsx#Sheet``), .svm, .libsvm or .svmlight (text
+        also with .gz); a folder, or a pattern with *, whose tables are parts of one; a `SqlQuery`; a
+        .toml file that says where the rows are; or a `RowSource`.
     name : what error sentences call it; the path, or the kind of object, by default.
     columns : where columns have names, the ones to use, in this order; where they have none, their
         names.

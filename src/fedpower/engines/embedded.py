@@ -32,7 +32,12 @@ from fedpower.privacy.noise import BatchedNoise, NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
-from fedpower.protocol.private_study import REHEARSED, budget_of, sums_moment
+from fedpower.protocol.private_study import (
+    REHEARSED,
+    REHEARSED_EXACTLY,
+    budget_of,
+    sums_moment,
+)
 from fedpower.protocol.roll import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
@@ -257,7 +262,8 @@ def federate(
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
     if study.aggregation == "secure":
-        notes = (*outcome.privacy.notes, REHEARSED)
+        said = REHEARSED if study.is_private else REHEARSED_EXACTLY
+        notes = (*outcome.privacy.notes, said)
         outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
     return outcome
 

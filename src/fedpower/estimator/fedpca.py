@@ -148,7 +148,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Whether the coordinator reads every silo's noised moment, or their sum alone: silos then share
         the noise of one trusted curator, √m times less than m of them add by themselves. Needs the
         extra ``secure``, noise ``moment`` or ``clipped``, and every silo that answers to stay to the
-        end.
+        end. With ``epsilon=inf`` it reads exact sums, of the moment or of krylov's products: NOT
+        private.
     colluders : int, default=1
         Of a secure sum: how many silos may tell the coordinator all they know; the noise is
         √(m/(m − colluders)) times that of a trusted curator.
@@ -454,8 +455,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         ----------
         silos : list or mapping from names
             Each a NumPy array, pandas or Arrow table, scipy.sparse matrix, PyTorch tensor, Dask array
-            or data frame, AnnData, or the path of a .npy, .npz, .csv, .parquet, .feather, .svm or .h5ad
-            file.
+            or data frame, AnnData, or the path of a .npy, .npz, .csv, .parquet, .feather, .svm, .h5ad or
+            .bed file.
         y : ignored
             Here for scikit-learn's sake.
         ledgers : mapping from silo names to ledger files, default=None

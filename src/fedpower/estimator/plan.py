@@ -27,6 +27,7 @@ from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse, unrehearsed
 from fedpower.protocol.solvers import (
     ClippedSettings,
+    ExactSumsSettings,
     SecureSettings,
     SolverSettings,
     UploadSettings,
@@ -56,6 +57,12 @@ _MOST_EPSILON = 20.0
 
 _MOST_TIMES = 2.0**20
 """More rows than so many times those at hand are not looked for."""
+
+_MUCH = 0.5
+"""Of the variance: what the components of a plan without a spectrum are taken to hold at most."""
+
+_LOST = 0.9
+"""Components that are predicted to be off by more are not found."""
 
 MADE_UP_ROWS = 64
 """Of the fit that shows how many rounds and bytes preparation takes, which depend on no row."""
@@ -240,7 +247,11 @@ def plan(
         noise=study.noise,
         epsilon=float(parameters.epsilon),
         delta=study.delta,
-        remarks=(*_better_way(ways), *_costly_silos(study, named)),
+        remarks=(
+            *_out_of_reach(parameters, ways, sizes=named, n_features=n_features, values=values),
+            *_better_way(ways),
+            *_costly_silos(study, named),
+        ),
         preparation=math.fsum(study.preparation),
         missing=_missing(error) if values is None else None,
         needed=None
@@ -322,6 +333,8 @@ def _ways(
         kinds.insert(1, ("moment", "secure"))
     if mode == "clipped":
         kinds.append(("auto", "secure"))
+    if mode == "none":
+        kinds = [*kinds[:2], ("moment", "secure"), ("krylov", "secure"), *kinds[2:]]
     for solver, aggregation in kinds:
         way: dict[str, Any] = {"solver": solver, "noise": "auto" if mode == "none" else mode}
         varied = replace(_summing(parameters, aggregation), **way)
@@ -588,6 +601,9 @@ def _narrowed(
             **terms,
         )
     else:
+        assert not isinstance(settings, ExactSumsSettings | ClippedSettings), (
+            "these are rehearsed as they are: they draw no d×d noise"
+        )
         run = rehearse(
             replace(settings, n_features=fewer, iteration_rank=width),
             narrow,
@@ -633,6 +649,55 @@ def _better_way(ways: Sequence[Way]) -> list[str]:
             best=best,
             error=error,
             taken=taken,
+        )
+    ]
+
+
+def _out_of_reach(
+    parameters: Parameters,
+    ways: Sequence[Way],
+    *,
+    sizes: Mapping[str, int],
+    n_features: int,
+    values: Array | None,
+) -> list[str]:
+    """Return a sentence where no private way can find the components, and what it would take.
+
+    An eigenvalue below τ√(d/2) leaves no trace beside symmetric noise of standard deviation τ, whatever
+    is made of it [BGN11 §3.1]; one of twice that is turned by 30°. Eigenvalues of rows of norm at most 1
+    add up to 1 at most, so that the k-th is `_MUCH`/k where k components hold `_MUCH` of it, and τ falls
+    with the number of rows.
+    """
+    rank = parameters.n_components
+    levels = [way.noise_level for way in ways if way.noise == "moment"]
+    if not levels or not isinstance(rank, int | np.integer) or rank > n_features:
+        return []
+    least = min(levels) * math.sqrt(n_features / 2.0)
+    known = _MUCH / int(rank) if values is None else float(values[int(rank) - 1])
+    found = [way.error for way in ways if way.error is not None]
+    if known >= least or min(found, default=1.0) < _LOST:
+        return []
+    n_rows = sum(sizes.values())
+    needed = "no number of them would do"
+    if known > 0:
+        needed = f"about {_rounded_up(2.0 * n_rows * least / known):,.0f} would be needed"
+    best = "even if they held half of the variance, " if values is None else ""
+    alternative = (
+        "; {epsilon:inf} with {aggregation:secure} finds them exactly, of which nobody reads more than "
+        "sums over the silos, but is NOT differentially private"
+        if len(sizes) > 1
+        else ""
+    )
+    return [
+        Sentence(
+            "{k} components of {d:,} columns are out of reach at epsilon={asked:g} with {n:,} rows: "
+            "{best}{needed}" + alternative,
+            k=int(rank),
+            d=n_features,
+            asked=float(parameters.epsilon),
+            n=n_rows,
+            best=best,
+            needed=needed,
         )
     ]
 

@@ -24,11 +24,13 @@ from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.clipped import Design, choose_design, predicted_gain
 from fedpower.privacy.preparation import shares_of
 from fedpower.protocol.choice import SolverChoice, choose_solver
+from fedpower.protocol.exact_sums import MOST_PRODUCTS, exact_sums
 from fedpower.protocol.private_study import budget_of, noise_floor, sums_moment
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
     ClippedSettings,
+    ExactSumsSettings,
     KrylovSettings,
     PowerSettings,
     SecureSettings,
@@ -455,6 +457,15 @@ def build_study(
     if rules is not None and columns is not None:
         prepared["rules"] = rules.digest
         prepared["groups"] = rules.groups(columns)
+    if parameters.aggregation == "secure" and noise == "none":
+        _check_compatible(parameters, noise)
+        iterates = _exact_solver(parameters, n_features, width).solver == "krylov"
+        prepared["sums"] = exact_sums(
+            n_features=n_features,
+            iteration_rank=width,
+            center=center,
+            n_products=min(parameters.max_rounds, MOST_PRODUCTS) if iterates else None,
+        )
     if center and noise == "moment" and (treatment is None or treatment.low is not None):
         prepared["mean_weight"] = PREPARED_MEAN_WEIGHT
     study = Study(
@@ -501,6 +512,8 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
             solver="clipped",
             reason=f"rows count by their clipped products with few directions, {warm}",
         )
+    if study.aggregation == "secure" and not study.is_private:
+        return _exact_solver(parameters, study.n_features, study.iteration_rank)
     if study.aggregation == "secure":
         return SolverChoice(
             solver="moment",
@@ -534,6 +547,25 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
             advice="it belongs to {solver:fedpower}",
             taken=parameters.solver,
         )
+    return SolverChoice(solver=parameters.solver, reason="it was asked for")
+
+
+def _exact_solver(parameters: Parameters, n_features: int, iteration_rank: int) -> SolverChoice:
+    """Return the solver of an exact fit over secure sums."""
+    if parameters.standardize:
+        if parameters.solver == "krylov":
+            raise InputError(
+                Sentence(
+                    "standardize must go with the sum of the moment, whose diagonal has the variances, "
+                    "got {solver:krylov}; leave one of them out, or give public scales"
+                )
+            )
+        return SolverChoice(
+            solver="moment",
+            reason="columns are standardised by the moment's diagonal, which its sum gives",
+        )
+    if parameters.solver == "auto":
+        return choose_solver(n_features=n_features, iteration_rank=iteration_rank, noise="none")
     return SolverChoice(solver=parameters.solver, reason="it was asked for")
 
 
@@ -584,6 +616,15 @@ def settings_of(
     if study.noise == "clipped":
         assert isinstance(rank, int), "a clipped fit has a number of components"
         return ClippedSettings(study=study, rank=rank)
+    if study.aggregation == "secure" and not study.is_private:
+        assert rank != "noise", "without noise there is nothing to stand above"
+        return ExactSumsSettings(
+            study=study,
+            rank=rank,
+            solver="krylov" if choice.solver == "krylov" else "moment",
+            tol=float(parameters.tol),
+            standardize=_standardizes(parameters, study),
+        )
     if study.aggregation == "secure":
         return SecureSettings(study=study, rank=rank, standardize=_standardizes(parameters, study))
     if choice.solver == "moment":
@@ -810,21 +851,21 @@ def _secure_terms(
 
 def _check_compatible(parameters: Parameters, noise: str) -> None:
     """Refuse what a secure sum cannot go with, each with the reason."""
-    if not parameters.is_private:
-        raise InputError(
-            Sentence(
-                "{aggregation:secure} must go with a finite epsilon, got inf: the sum itself would be "
-                "exact, and could be told apart from another sum; choose epsilon, or {aggregation:plain}"
-            )
-        )
-    if noise not in ("moment", "clipped"):
+    if noise not in ("moment", "clipped", "none"):
         raise InputError(
             "{aggregation:secure} must go with {noise:moment}, got {mode!r}, of which each step is "
             "one more sum that could be told apart from the others; leave noise alone, or set it to "
             "'moment' for wide rows",
             mode=noise,
         )
-    if parameters.solver not in ("auto", "moment"):
+    if noise == "none" and parameters.solver == "fedpower":
+        raise InputError(
+            Sentence(
+                "{aggregation:secure} must go with {solver:moment} or {solver:krylov}, got "
+                "{solver:fedpower}, whose local steps are no sum over silos; leave solver alone"
+            )
+        )
+    if noise == "moment" and parameters.solver not in ("auto", "moment"):
         raise InputError(
             "{aggregation:secure} must go with {solver:moment}, got {taken!r}: silos take part in "
             "one sum, and every later round would be another; leave solver alone",

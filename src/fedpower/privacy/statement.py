@@ -41,6 +41,13 @@ ASSUMPTIONS = (
 )
 
 
+SUMS_NOT_PRIVATE = (
+    "NOT PRIVATE (epsilon = inf): exact sums over the silos were read, which is NOT differentially "
+    "private: whoever reads them or the result can learn about single rows"
+)
+"""How the statement of an exact fit over secure sums begins."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
     """What one observer can learn at most: (ε, δ) and the Gaussian-DP μ it comes from."""
@@ -137,6 +144,10 @@ class PrivacyStatement:
             return (
                 f"NOT PRIVATE although epsilon={self.asked_epsilon:g} was asked for: {self.leak}; "
                 "noise was added, and nothing is promised."
+            )
+        if not self.is_private and self.notes:  # exact numbers, of which sums alone were seen
+            return "\n".join(
+                [f"{SUMS_NOT_PRIVATE}.", *(f"Note that {note}." for note in self.notes)]
             )
         if not self.is_private:
             return (

@@ -230,6 +230,15 @@ class _KeyGoneError(Exception):
     """There are no bytes for a roll in the ledger, and no key to make them with."""
 
 
+def check_identity(name: str, study: Study, identity: Identity) -> None:
+    """Refuse another identity than the one that the study lists for a silo."""
+    if dict(study.identities).get(name) != identity.public:
+        raise InputError(
+            f"silo {name!r} must hold the identity that the study lists for it, got another; give "
+            "the right file, or agree on a study with the new key"
+        )
+
+
 class SecureReleases:
     """A silo's side of secure sums.
 
@@ -269,11 +278,7 @@ class SecureReleases:
         summands: Summands | None = None,
         exchange: Exchanging = exchanged,
     ) -> None:
-        if dict(study.identities).get(name) != identity.public:
-            raise InputError(
-                f"silo {name!r} must hold the identity that the study lists for it, got another; give "
-                "the right file, or agree on a study with the new key"
-            )
+        check_identity(name, study, identity)
         self._name = name
         self._rows = moment
         self._study = study
@@ -392,7 +397,7 @@ class SecureReleases:
         """
         terms = self._terms(ask)
         roll, own = self._checked(ask.roll, run)
-        question = _question(ask)
+        question = question_of(ask)
         with self._lock:
             attempt = self._bound_attempt(roll, own, ask.index, question)
             made = None
@@ -578,7 +583,7 @@ class SecureReleases:
         return f"{SUM} {index + 1}/{len(self._study.sums)}:{digest.hexdigest()}"
 
 
-def _question(ask: AskSum) -> bytes:
+def question_of(ask: AskSum) -> bytes:
     """Return the hash of what is asked for; silos that are asked for different things share no mask."""
     digest = hashlib.sha256()
     for part in (b"%d" % ask.index, ask.label.encode(), ask.public):

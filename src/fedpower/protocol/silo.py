@@ -20,6 +20,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.clipped_releases import ClippedReleases
 from fedpower.protocol.clipped_sums import ClippedSums
+from fedpower.protocol.exact_sums import ExactSecureReleases
 from fedpower.protocol.messages import (
     Answer,
     AskFactor,
@@ -390,6 +391,10 @@ def _releases(
         )
     if budget is None:
         assert not isinstance(moment, Survey), "only a private study prepares"
+        if study.aggregation == "secure":
+            return ExactSecureReleases(
+                name, moment, study, identity=_signing(name, identity), exchange=exchange
+            )
         return ExactReleases(moment, center=study.center)
     if ledger is None:
         raise InputError(
@@ -410,11 +415,6 @@ def _releases(
     if isinstance(moment, Survey) and study.aggregation == "plain":
         return PreparedReleases(moment, study, budget, **means)
     if study.aggregation == "secure":
-        if identity is None:
-            raise InputError(
-                f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-                "`fedpower identity new`"
-            )
         if isinstance(moment, Survey) and summands is None:
             summands = PreparedSums(moment, study)
         elif study.noise == "clipped" and summands is None:
@@ -424,7 +424,7 @@ def _releases(
             moment,
             study,
             budget,
-            identity=identity,
+            identity=_signing(name, identity),
             summands=summands,
             exchange=exchange,
             **means,
@@ -434,3 +434,13 @@ def _releases(
         return ClippedReleases(moment, study, budget, **means)
     kind = MomentReleases if budget.mode == "moment" else StepReleases
     return kind(moment, study, budget, **means)
+
+
+def _signing(name: str, identity: Identity | None) -> Identity:
+    """Return the key with which a silo of a secure sum signs; refuse none."""
+    if identity is None:
+        raise InputError(
+            f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+            "`fedpower identity new`"
+        )
+    return identity

@@ -39,7 +39,7 @@ class SumTerms(NamedTuple):
     size
         How many numbers are summed.
     share
-        Of μ²: the sums of an attempt compose to the study's ε exactly.
+        Of μ²: the sums of an attempt compose to the study's ε exactly. 0 in an exact study.
     """
 
     label: str
@@ -99,7 +99,7 @@ class Study:
         (who takes part, k, solver, deadlines); empty where there is none.
     aggregation
         ``plain``: the coordinator reads what each silo sends. ``secure``: it reads their sum alone, of
-        the moment, once, or of what ``sums`` lists, and silos share the noise.
+        the moment, once, or of what ``sums`` lists, and silos share the noise, if there is any.
     colluders
         c, how many silos of a secure sum may tell the coordinator all they know; at least 1, for every
         silo knows its own share of the noise and sees the result.
@@ -290,10 +290,15 @@ class Study:
                 )
             return
         self._check_sums()
-        if self.noise not in ("moment", "clipped"):
+        if self.noise not in ("moment", "clipped", "none"):
             raise InputError(
                 "aggregation='secure' must go with noise='moment', whose sum is all that is needed, got "
                 f"noise={self.noise!r}; choose that and a finite epsilon"
+            )
+        if self.noise == "none" and not self.sums:
+            raise InputError(
+                "an exact study with aggregation='secure' must list its sums, got none; leave them to "
+                "the study"
             )
         keys = [key for _, key in self.identities]
         if len(dict(self.identities)) < len(keys) or len(set(keys)) < len(keys):
@@ -325,7 +330,8 @@ class Study:
                 f"{labels!a}; rename them"
             )
         if len(labels) > _MOST_SUMS or not all(
-            type(size) is int and size >= 1 and 0 < share <= 1 for _, size, share in self.sums
+            type(size) is int and size >= 1 and (0 < share <= 1 if self.is_private else share == 0)
+            for _, size, share in self.sums
         ):
             raise InputError(
                 f"there must be at most {_MOST_SUMS} secure sums, each of 1 number or more and with "

@@ -16,6 +16,7 @@ from fedpower.data import (
     open_source,
 )
 from fedpower.data.codebook import CodeBook
+from fedpower.data.plink import fill_missing
 from fedpower.data.ruled import ruled
 from fedpower.data.rules import TableRules
 from fedpower.data.tables import TableSource
@@ -285,7 +286,8 @@ class Findings:
         """Return the source with the columns of the fit: by name where both have names.
 
         The cells of a table become numbers by the rules of the fit, if it had any; one whose columns are
-        the features already is taken as it is.
+        the features already is taken as it is. For a missing genotype stands what stood for it in the
+        fit, the public offset, or else the mean.
         """
         rules, names = self.rules, source.columns or ()
         if rules is not None and not (
@@ -293,7 +295,8 @@ class Findings:
         ):
             # columns without a name are features already, in their order
             source = source if source.columns is None else _by_rules(source, rules)
-        return columns_of_fit(source, self.feature_names, self.n_features)
+        selected = columns_of_fit(source, self.feature_names, self.n_features)
+        return fill_missing(selected, self.mean if self.center is None else self.center)
 
     def scores(self, rows: Block) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""

@@ -2,7 +2,8 @@
 
 import csv
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,6 +53,48 @@ def write_csv(stream: IO[str], scores: Scores) -> int:
         writer.writerows(rows)
         count += len(block)
     return count
+
+
+_SIDE, _EDGE = 480.0, 48.0
+"""Of a picture of scores and of its margin, in units of SVG."""
+
+
+def plotted(scores: Scores, kept: list[tuple[float, float]]) -> Scores:
+    """Return scores that leave their first two numbers in ``kept`` as they go by."""
+
+    def blocks() -> Iterable[tuple[Any, Array]]:
+        for cells, block in scores.blocks:
+            kept.extend((float(row[0]), float(row[1])) for row in block)
+            yield cells, block
+
+    return replace(scores, blocks=blocks())
+
+
+def picture(names: tuple[str, ...], points: list[tuple[float, float]], title: str) -> str:
+    """Return an SVG of the first two scores of every row, on axes of one unit."""
+    numbers = np.array(points)
+    middle = (numbers.max(axis=0) + numbers.min(axis=0)) / 2
+    reach = max(float((numbers.max(axis=0) - numbers.min(axis=0)).max()) / 2, 1e-300)
+    room = _SIDE / 2 - _EDGE
+    places = _SIDE / 2 + room * (numbers - middle) / reach * [1.0, -1.0]
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places)
+    low, high, last = _EDGE - 8, _SIDE - _EDGE + 8, _SIDE - 14
+    ends = middle[:, np.newaxis] + reach * np.array([-1.0, 1.0])
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SIDE:g} {_SIDE:g}" role="img" '
+        f'aria-label="{escape(title)}" font-family="sans-serif" font-size="12">'
+        f"<title>{escape(title)}</title>"
+        f'<rect width="{_SIDE:g}" height="{_SIDE:g}" fill="#fff"/>'
+        f'<path d="M{low:g} {low:g}V{high:g}H{high:g}" fill="none" stroke="#888"/>'
+        f'<g fill="#1f5fa8" fill-opacity="0.55">{dots}</g>'
+        f'<text x="{low:g}" y="{last:g}">{ends[0, 0]:.3g}</text>'
+        f'<text x="{high:g}" y="{last:g}" text-anchor="end">{ends[0, 1]:.3g}</text>'
+        f'<text x="{_SIDE / 2:g}" y="{last:g}" text-anchor="middle">{escape(names[0])}</text>'
+        f'<text x="{low - 6:g}" y="{high:g}" text-anchor="end">{ends[1, 0]:.2g}</text>'
+        f'<text x="{low - 6:g}" y="{low + 8:g}" text-anchor="end">{ends[1, 1]:.2g}</text>'
+        f'<text x="14" y="{_SIDE / 2:g}" text-anchor="middle" '
+        f'transform="rotate(-90 14 {_SIDE / 2:g})">{escape(names[1])}</text></svg>\n'
+    )
 
 
 def writer_for(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores], int]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.solvers.clipped import ClippedSettings, clipped
+from fedpower.protocol.solvers.exact_sums import ExactSumsSettings, exact_secure
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
 from fedpower.protocol.solvers.shared import Solution
@@ -16,10 +17,18 @@ from fedpower.protocol.solvers.upload import (
     upload,
 )
 
-SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings | ClippedSettings
+SolverSettings = (
+    PowerSettings
+    | KrylovSettings
+    | UploadSettings
+    | SecureSettings
+    | ClippedSettings
+    | ExactSumsSettings
+)
 
 __all__ = [
     "ClippedSettings",
+    "ExactSumsSettings",
     "KrylovSettings",
     "PowerSettings",
     "PrepareSettings",
@@ -28,6 +37,7 @@ __all__ = [
     "SolverSettings",
     "UploadSettings",
     "clipped",
+    "exact_secure",
     "fedpower",
     "krylov",
     "preparation",
@@ -50,5 +60,7 @@ def start(settings: SolverSettings | PrepareSettings, rng: np.random.Generator) 
             return secure(settings, rng)
         case ClippedSettings():
             return clipped(settings, rng)
+        case ExactSumsSettings():
+            return exact_secure(settings, rng)
         case PrepareSettings():
             return preparation(settings, rng)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +45,33 @@ _MODEL_PRODUCTS = 12
 """Inner products with the model per round: at the coordinator, over arrays it holds."""
 
 
-class _Expansion:
+class PooledProducts(Protocol):
+    """What :class:`Expansion` asks; :class:`Products` is one."""
+
+    step: int
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no exchange is left."""
+
+    @property
+    def total_variance(self) -> float:
+        """The trace of the pooled moment, or NaN."""
+
+    def multiply(self, block: Array) -> Exchange:
+        """Return the :class:`Product` of the pooled moment and an orthonormal block."""
+
+    def model(self, block: Array) -> Array:
+        """Return a lower bound of the pooled moment, times ``block``."""
+
+
+class Expansion:
     """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors.
 
     Parameters
     ----------
     products
-        Gives pooled products, and the silos' models.
+        Gives pooled products, and the silos' models where there is lookahead.
     rank
         k, or a fraction of variance.
     tol
@@ -66,7 +86,7 @@ class _Expansion:
 
     def __init__(
         self,
-        products: Products,
+        products: PooledProducts,
         *,
         rank: int | float,
         tol: float,
@@ -420,13 +440,13 @@ def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_featur
     return weights
 
 
-_FRACTION_BLOCK = 16
+FRACTION_BLOCK = 16
 """Columns of a block where the number of components is to be found."""
 
 _RANDOM_COLUMNS = 2
 """Columns of a warm start that stay random."""
 
-_MOST_BYTES = 2**30
+MOST_BYTES = 2**30
 """What the coordinator keeps of all silos' answers, where the choice is left to it."""
 
 
@@ -524,7 +544,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     else:
         if settings.warm and settings.max_rounds != 1:
             start = yield from _warm_start(products, start, settings, shift)
-        expansion = _Expansion(
+        expansion = Expansion(
             products,
             rank=settings.rank,
             tol=settings.tol
@@ -622,7 +642,7 @@ def _warm_start(
 
 def _block_width(settings: KrylovSettings) -> int:
     if isinstance(settings.rank, float):
-        return min(settings.n_features, _FRACTION_BLOCK)
+        return min(settings.n_features, FRACTION_BLOCK)
     return min(settings.n_features, settings.iteration_rank)
 
 
@@ -631,5 +651,5 @@ def _max_basis(settings: KrylovSettings, n_silos: int) -> int:
     width = _block_width(settings)
     asked = settings.max_basis
     if asked is None:
-        asked = min(10 * width, _MOST_BYTES // (32 * settings.n_features * n_silos))
+        asked = min(10 * width, MOST_BYTES // (32 * settings.n_features * n_silos))
     return min(settings.n_features, max(asked, 3 * width))

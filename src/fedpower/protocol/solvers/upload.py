@@ -113,7 +113,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         remarks = _copies(answers, heard)
         # Columns are divided by their own deviations before anything is lost beside another.
         remarks += [] if settings.standardize else _imprecise(moment)
-    return _decompose(
+    return decompose(
         moment,
         center=center,
         total_variance=total,
@@ -266,7 +266,7 @@ def _imprecise(moment: Array) -> list[str]:
     ]
 
 
-def _decompose(
+def decompose(
     moment: Array,
     *,
     center: Array | None,
@@ -518,7 +518,7 @@ def _solution(
     if mean is not None:
         moment -= np.outer(mean, mean)
         trace -= float(mean @ mean)
-    return _decompose(
+    return decompose(
         moment,
         center=None if mean is None else read_only(mean),
         total_variance=trace,

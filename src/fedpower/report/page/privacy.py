@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fedpower.privacy.statement import PERSON
+from fedpower.privacy.statement import PERSON, SUMS_NOT_PRIVATE
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import (
     Figure,
@@ -46,7 +46,13 @@ def privacy_section(run: dict[str, Any]) -> Markup:
             "privacy",
             "Privacy",
             element("p", _not_private(promise), class_="warning"),
-            facts((("What everybody may know", items(promise["public"])),), kind="terms"),
+            facts(
+                (
+                    ("What everybody may know", items(promise["public"])),
+                    ("Note that", items(promise["notes"]) if promise["notes"] else None),
+                ),
+                kind="terms",
+            ),
         )
     statement = (
         ("What is protected", f"{promise['unit'].capitalize()}."),
@@ -114,6 +120,8 @@ def _not_private(promise: dict[str, Any]) -> str:
             f"NOT PRIVATE although {equals('ε', promise['asked_epsilon'])} was asked for: "
             f"{promise['leak']}; noise was added, and nothing is promised."
         )
+    if promise["notes"]:
+        return f"{SUMS_NOT_PRIVATE}.".replace("epsilon = inf", "ε = ∞")
     return (
         "NOT PRIVATE (ε = ∞): exact quantities left every silo, and whoever reads the messages or the "
         "result can learn about single rows."

@@ -1,0 +1,149 @@
+"""PLINK's .bed files as rows: counts of alleles, matched by id, flipped where needed, missing ones 2p."""
+
+import numpy as np
+import pytest
+
+from fedpower import FedPCA
+from fedpower.data import open_source
+from fedpower.data.plink import PlinkSource, fill_missing, read_variants
+from fedpower.errors import InputError
+from fedpower.linalg import sin_theta
+from genotypes import people, write_bed
+
+IDS = ("rs1", "rs2", "rs3", "rs4", "rs5")
+ALLELES = (("A", "G"), ("T", "C"), ("C", "A"), ("G", "T"), ("A", "C"))
+COUNTS = people(11, 5, seed=3)[0]
+
+
+@pytest.fixture
+def bed(tmp_path):
+    return write_bed(tmp_path / "north.bed", COUNTS, alleles=ALLELES, ids=IDS)
+
+
+def rows_of(source, max_rows=4):
+    return np.vstack(list(source.blocks(max_rows)))
+
+
+def first_in_the_alphabet():
+    flip = np.array([one > two for one, two in ALLELES])
+    return np.where(flip, 2 - COUNTS, COUNTS)
+
+
+def test_rows_are_samples_and_columns_are_called_by_the_counted_allele(bed):
+    source = open_source(bed)
+    assert isinstance(source, PlinkSource)
+    assert source.columns == ("rs1_A", "rs2_C", "rs3_A", "rs4_G", "rs5_A")
+    assert (source.n_rows, source.n_features) == COUNTS.shape
+    assert source.samples[:2] == ("P0", "P1")
+    assert np.array_equal(rows_of(source), first_in_the_alphabet())
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 4, 5, 11, 100])
+def test_blocks_of_any_size_hold_the_same_rows(bed, max_rows):
+    blocks = list(open_source(bed).blocks(max_rows))
+    assert max(len(block) for block in blocks) <= max_rows
+    assert np.array_equal(np.vstack(blocks), first_in_the_alphabet())
+
+
+def test_the_other_allele_s_counts_are_2_less_these_and_columns_come_in_the_order_asked_for(bed):
+    source = open_source(bed, columns=("rs5_C", "rs1_A"), extra="drop")
+    assert np.array_equal(rows_of(source), np.column_stack([2 - COUNTS[:, 4], COUNTS[:, 0]]))
+
+
+def test_silos_whose_files_have_alleles_the_other_way_round_are_matched(tmp_path, bed):
+    turned = write_bed(
+        tmp_path / "south.bed",
+        2 - COUNTS[:, ::-1],
+        alleles=[(two, one) for one, two in ALLELES[::-1]],
+        ids=IDS[::-1],
+    )
+    rows = open_source(turned, columns=open_source(bed).columns)
+    assert np.array_equal(rows_of(rows), first_in_the_alphabet())
+    one = FedPCA(2, epsilon=float("inf")).fit_silos([bed])
+    with pytest.warns(UserWarning, match="hold the same rows"):  # and so they do, once matched
+        both = FedPCA(2, epsilon=float("inf")).fit_silos([bed, turned])
+    assert sin_theta(one.components_.T, both.components_.T) < 1e-10
+
+
+def test_an_allele_that_nobody_in_the_file_has_is_the_other_silos_own(tmp_path):
+    fixed = write_bed(
+        tmp_path / "fixed.bed", np.zeros((5, 1), dtype=int), alleles=[("0", "G")], ids=["rs1"]
+    )
+    assert open_source(fixed).columns == ("rs1_G",)
+    assert np.array_equal(rows_of(open_source(fixed)), np.full((5, 1), 2.0))
+    assert np.array_equal(rows_of(open_source(fixed, columns=("rs1_A",))), np.zeros((5, 1)))
+
+
+def test_variants_that_a_silo_lacks_or_has_with_other_alleles_are_listed(bed):
+    with pytest.raises(InputError, match=r"none of .*rs9_A.* and other alleles of .*rs1_T"):
+        open_source(bed, columns=("rs9_A", "rs1_T"), extra="drop")
+
+
+def test_a_missing_genotype_is_refused_without_a_frequency_and_2p_with_one(tmp_path):
+    counts = COUNTS.copy()
+    counts[6, 2] = -1
+    bed = write_bed(tmp_path / "gap.bed", counts, alleles=ALLELES, ids=IDS)
+    with pytest.raises(InputError, match="got none for 'rs3_A' of sample 7"):
+        rows_of(open_source(bed))
+    filled = rows_of(fill_missing(open_source(bed), np.array([0.2, 0.4, 0.6, 0.8, 1.0])))
+    assert filled[6, 2] == 0.6
+    known = counts >= 0
+    assert np.array_equal(filled[known], first_in_the_alphabet()[known])
+
+
+def test_a_fit_puts_its_public_offset_in_the_place_of_missing_genotypes(tmp_path):
+    counts, p = people(60, 12)
+    gaps = counts.copy()
+    gaps[np.random.default_rng(1).random(counts.shape) < 0.1] = -1
+    alleles, ids = [("A", "G")] * 12, [f"rs{place}" for place in range(12)]
+    bed = write_bed(tmp_path / "all.bed", gaps, alleles=alleles, ids=ids)
+    scale = np.sqrt(2 * p * (1 - p))
+    model = FedPCA(2, epsilon=float("inf"), offset=2 * p, scale=scale).fit_silos([bed])
+    rows = (np.where(gaps < 0, 2 * p, gaps) - 2 * p) / scale
+    rows -= rows.mean(axis=0)
+    assert sin_theta(model.components_.T, np.linalg.svd(rows)[2][:2].T) < 1e-10
+    assert model.transform(bed) == pytest.approx(rows @ model.components_.T, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda bed: bed.write_bytes(b"\x6c\x1b\x00" + bed.read_bytes()[3:]), "variant by variant"),
+        (lambda bed: bed.write_bytes(bed.read_bytes()[:-1]), "5 variants of 11 samples"),
+        (lambda bed: bed.with_suffix(".fam").unlink(), "must have north.fam beside it"),
+        (lambda bed: bed.with_suffix(".bim").write_text("1 rs1 0\n"), "6 words in every line"),
+    ],
+)
+def test_files_that_are_none_are_refused(bed, spoil, sentence):
+    spoil(bed)
+    with pytest.raises(InputError, match=sentence):
+        open_source(bed)
+
+
+def test_variants_are_listed_by_id_or_with_their_frequencies(tmp_path, bed):
+    ids = tmp_path / "pruned.prune.in"
+    ids.write_text("rs4\nrs2\n")
+    assert read_variants(ids).columns(open_source(bed)) == ("rs4_G", "rs2_C")
+    assert read_variants(ids).offset is None
+    frequencies = tmp_path / "all.afreq"
+    frequencies.write_text("#CHROM\tID\tREF\tALT\tALT_FREQS\tOBS_CT\n1\trs1\tA\tG\t0.25\t22\n")
+    listed = read_variants(frequencies)
+    assert listed.columns(open_source(bed)) == ("rs1_G",)
+    assert listed.offset == pytest.approx([0.5])
+    assert listed.scale == pytest.approx([np.sqrt(0.375)])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "one variant at least"),
+        ("rs1\nrs1\n", "more than once"),
+        ("#ID\tALT\nrs1\tA\n", "ID, ALT and ALT_FREQS"),
+        ("#ID\tALT\tALT_FREQS\nrs1\tA\t1.0\n", "between 0 and 1"),
+    ],
+)
+def test_lists_that_are_none_are_refused(tmp_path, text, sentence):
+    path = tmp_path / "list"
+    path.write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        read_variants(path)
