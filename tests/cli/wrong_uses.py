@@ -75,7 +75,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     "Files": {
         "no such file": Wrong(("fit", "nowhere.csv", *EXACT, "-o", "new"), "nowhere.csv must be a file that exists, got none there; give one file per silo"),
         "a folder": Wrong(("fit", ".", *EXACT, "-o", "new"), ". must be a file that exists, got a folder; give one file per silo"),
-        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .toml, .npy, .npz, .h5ad, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
+        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .toml, .npy, .npz, .h5ad, .bed, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
         "an empty file": Wrong(("fit", "empty.csv", *EXACT, "-o", "new"), "empty.csv must have a line of column names and rows, got an empty file; write it again"),
         "a header without rows": Wrong(("fit", "header.csv", *EXACT, "-o", "new"), "header.csv must have at least one row, got none; leave this silo out"),
         "a row that is too short": Wrong(("fit", "ragged.csv", *EXACT, "-o", "new"), "every row of ragged.csv must have 2 cells like its first line, got 1 at row 2; repair that row"),
