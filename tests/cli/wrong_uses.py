@@ -67,6 +67,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a bound beyond all measure": Wrong((*NORTH, "-k", 2, "--epsilon", 1, "--row-norm", 1e308), "--row-norm must lie between 1e-150 and 1e+150, got 1e+308; give a public bound near the rows' length, or the columns in other units"),
         "delta of one": Wrong((*NORTH, *PRIVATE, "--delta", 1), "--delta must lie between 0 and 1, got 1.0; 1e-6 is usual"),
         "a secure sum of one silo": Wrong((*NORTH, *PRIVATE, "--aggregation", "secure"), "a secure sum must have more silos than the 1 that may collude, got 1 as the fewest of 1; bring more silos, declare fewer colluders or change --min-silos"),
+        "exact secure sums of local steps": Wrong(("fit", "north.csv", "south.parquet", "east.csv", "-k", "2", "--epsilon", "inf", "--aggregation", "secure", "--solver", "fedpower", "-o", "new"), "--aggregation secure must go with --solver moment or --solver krylov, got --solver fedpower, whose local steps are no sum over silos; leave solver alone"),
         "a secure sum of steps": Wrong(("fit", "north.csv", "south.parquet", "east.csv", *PRIVATE, "--aggregation", "secure", "--noise", "step", "-o", "new"), "--aggregation secure must go with --noise moment, got 'step', of which each step is one more sum that could be told apart from the others; leave noise alone, or set it to 'moment' for wide rows"),
         "an audit of nothing": Wrong(("audit", "--epsilon", "inf"), "an audit must put a finite epsilon to the test, got inf, no promise at all; give one"),
     },
@@ -91,7 +92,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     "Files": {
         "no such file": Wrong(("fit", "nowhere.csv", *EXACT, "-o", "new"), "nowhere.csv must be a file that exists, got none there; give one file per silo"),
         "a folder": Wrong(("fit", ".", *EXACT, "-o", "new"), ". must hold the parts of one table and nothing else, got ... and ...; move the others out, or give a pattern in quotes such as '...'"),
-        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .xlsx, .toml, .npy, .npz, .h5ad, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
+        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .xlsx, .toml, .npy, .npz, .h5ad, .bed, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
         "an empty file": Wrong(("fit", "empty.csv", *EXACT, "-o", "new"), "empty.csv must have a line of column names and rows, got an empty file; write it again"),
         "a header without rows": Wrong(("fit", "header.csv", *EXACT, "-o", "new"), "header.csv must have at least one row, got none; leave this silo out"),
         "a row that is too short": Wrong(("fit", "ragged.csv", *EXACT, "-o", "new"), "every row of ragged.csv must have 2 cells like its first line, got 1 at row 2; repair that row"),
