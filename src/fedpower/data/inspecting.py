@@ -4,7 +4,7 @@ All of it is read from rows, so none of it may travel; names and types alone mak
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -236,10 +236,14 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
     known = None
     if rules is not None:
         known = {rule.column for rule in rules.rules if rule.kind == "number" and not rule.range}
+    blocks = source.blocks(_ROWS)
     try:
-        rows = np.asarray(next(iter(source.blocks(_ROWS))))
+        rows = np.asarray(next(iter(blocks)))
     except CellError:  # the fit will tell
         return []
+    finally:
+        if isinstance(blocks, Generator):
+            blocks.close()  # left open, a reader's thread may outlive the interpreter
     names: Sequence[str] = source.columns or [f"{place + 1}" for place in range(rows.shape[1])]
     found = []
     for name, cells in zip(names, rows.T, strict=True):
