@@ -17,6 +17,7 @@ from fedpower.data import (
     fingerprint,
     local_moment,
     open_source,
+    units,
 )
 from fedpower.data.device import open_device
 from fedpower.data.exact_moment import ExactMoments, exact_moment
@@ -367,3 +368,10 @@ def test_a_device_refuses_in_one_sentence():
         local_moment(source, RULE, rank=2, steps=3, device=open_device("cpu"))
     with pytest.raises(InputError, match="got the device 'cpu'; leave that out"):
         Survey(source, device=open_device("cpu"))
+
+
+def test_more_persons_than_sums_have_room_for_are_refused(monkeypatch):
+    rows, ids = visits()
+    monkeypatch.setattr(units, "_MOST_UNITS", 10)
+    with pytest.raises(InputError, match="must count for 10 at most"):
+        _ = with_ids(open_source(rows), ids).n_units

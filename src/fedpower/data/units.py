@@ -47,6 +47,9 @@ PARTS = 2**16
 TALLY_PARTS = 2**12
 """T: weights are whole numbers of 1/T where rows are counted."""
 
+_MOST_UNITS = 2**26
+"""Σ k z of so many is below 2⁶², and so are the sums of preparation."""
+
 _ID_ROWS = 2**16
 """Ids that are looked at together."""
 
@@ -267,7 +270,13 @@ class UnitRows:
     @property
     def n_units(self) -> int:
         """Σ min(m, C): the public number, of persons where C is 1."""
-        return int(np.minimum(self._count().counts, self.most).sum(dtype=np.int64))
+        found = int(np.minimum(self._count().counts, self.most).sum(dtype=np.int64))
+        if found > _MOST_UNITS:
+            raise InputError(
+                f"{self.name} must count for {_MOST_UNITS:,} at most, so that sums fit into 64 bits, got "
+                "more persons; split it into silos"
+            )
+        return found
 
     @property
     def n_read(self) -> int:
