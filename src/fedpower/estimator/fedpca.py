@@ -32,6 +32,7 @@ from fedpower.engines.embedded import (
     survey_silos,
 )
 from fedpower.errors import InputError, Sentence
+from fedpower.estimator.moments import result_from
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.terms import (
@@ -56,6 +57,7 @@ from fedpower.protocol.solvers.power import Reference
 from fedpower.protocol.solvers.shared import Participation
 from fedpower.protocol.study import Aggregation
 from fedpower.protocol.weights import Weights
+from fedpower.report.moment import Moment, read_moment
 from fedpower.report.outcome import result_of
 from fedpower.report.result import Result
 
@@ -87,6 +89,7 @@ FITTED = (
     "study",
     "kernels",
     "remarks",
+    "moment",
 )
 """What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
@@ -146,6 +149,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     standardize : bool, default=None
         Whether columns are brought to variance 1, from the released moment: correlations instead of
         covariances. None does so where columns were prepared, or a code book is given.
+    keep_moment : bool, default=False
+        Whether the result keeps the pooled moment (``moment_``, and two files more in its folder), from
+        which any number of analyses can be computed at no further cost: see `FedMoment`.
     one_shot_start : bool, default=None
         Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
         the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
@@ -231,6 +237,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         What is promised about the rows; print it.
     codebook_ : CodeBook or None
         Offsets, scales, ranges and bound of the columns that were found privately, or given.
+    moment_ : Moment or None
+        The pooled moment, where ``keep_moment`` asked for it.
     study_ : Study
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
@@ -261,6 +269,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
         standardize: bool | None = None,
+        keep_moment: bool = False,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
@@ -296,6 +305,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.codebook = codebook
         self.ranges = ranges
         self.standardize = standardize
+        self.keep_moment = keep_moment
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule
@@ -510,6 +520,30 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_round=on_round,
         )
 
+    def fit_moment(self, moment: Moment | str | PathLike[str]) -> Self:
+        """Fit to a released moment: the same numbers as the fit that released it, at no cost.
+
+        Parameters
+        ----------
+        moment : Moment or path
+            What `FedMoment` or ``keep_moment=True`` gave, or the folder that it was written to. Only
+            ``n_components``, ``iteration_rank`` and ``standardize`` are left to choose; other parameters
+            must be left alone, or be those of the release.
+
+        Returns
+        -------
+        FedPCA
+            Itself.
+        """
+        parameters = Parameters.of(self)
+        given = moment if isinstance(moment, Moment) else read_moment(moment)
+        self.n_features_in_ = given.n_features
+        if given.feature_names is not None:
+            self.feature_names_in_ = np.asarray(given.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self._take(result_from(given, parameters), given.code_book)
+
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
 
@@ -682,18 +716,23 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if treatment is None:
             assert book is not None, "a run without a treatment finds one"
             treatment = book.treatment
-        self.codebook_ = book
-        self.result_: Result = result_of(
+        result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
             parameters=parameters,
             treatment=treatment,
             feature_names=columns,
             solver=choice,
         )
+        return self._take(result, book)
+
+    def _take(self, result: Result, book: CodeBook | None) -> Self:
+        """Show what was found as attributes, warn of what is to be known first, and return itself."""
+        self.codebook_ = book
+        self.result_: Result = result
         for name in FITTED:
             setattr(self, f"{name}_", getattr(self.result_, name))
         self.history_ = self.result_.rounds
         for remark in self.remarks_:
-            warnings.warn(remark, UserWarning, stacklevel=3)
+            warnings.warn(remark, UserWarning, stacklevel=4)
         warn_of_noise(self.result_)
         return self

@@ -314,6 +314,29 @@ def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise:
     )
 
 
+def rank_and_width(
+    parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode
+) -> tuple[Rank, int]:
+    """Return k, or how it is to be found, and r: as asked for, or what goes with k."""
+    rank = _rank_of(parameters, n_rows, n_features, noise)
+    if not isinstance(rank, int):
+        width = n_features
+    elif parameters.iteration_rank is None:
+        width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
+    else:
+        width = parameters.iteration_rank
+        if not rank <= width <= n_features:
+            raise InputError.about(
+                "iteration_rank",
+                must="lie between {n_components:{rank}} and the number of columns {most}",
+                got=str(width),
+                advice="choose one in between",
+                rank=rank,
+                most=n_features,
+            )
+    return rank, width
+
+
 def build_study(
     parameters: Parameters,
     *,
@@ -341,25 +364,10 @@ def build_study(
             n_rows=n_rows,
         )
     noise = noise_of(parameters, n_features)
-    rank = _rank_of(parameters, n_rows, n_features, noise)
+    rank, width = rank_and_width(parameters, n_rows, n_features, noise)
     n_steps = parameters.n_steps
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
-    if not isinstance(rank, int):
-        width = n_features
-    elif parameters.iteration_rank is None:
-        width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
-    else:
-        width = parameters.iteration_rank
-        if not rank <= width <= n_features:
-            raise InputError.about(
-                "iteration_rank",
-                must="lie between {n_components:{rank}} and the number of columns {most}",
-                got=str(width),
-                advice="choose one in between",
-                rank=rank,
-                most=n_features,
-            )
     delta = _delta(parameters, n_rows) if noise != "none" else 0.0
     prepared: dict[str, Any] = {}
     if treatment is None:
@@ -430,6 +438,8 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
         return _whole_spectrum(parameters, rank, given)
     if _standardizes(parameters, study):
         return _whole_moment(parameters, study, given)
+    if parameters.keep_moment:
+        return _kept_moment(parameters, study, given)
     if parameters.solver == "auto":
         return choose_solver(
             n_features=study.n_features,
@@ -470,6 +480,21 @@ def _whole_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) 
     )
 
 
+def _kept_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) -> SolverChoice:
+    """Return the solver that has the pooled moment, which the result is to keep."""
+    if study.noise in ("step", "paper") or parameters.solver not in ("auto", "moment") or given:
+        raise InputError(
+            "{keep_moment:True} must go with {solver:moment} and {noise:moment} or {epsilon:inf}, got "
+            "settings with which no silo sends its moment; leave {odd} alone",
+            odd=Sentence("{" + (given[0] if given else _odd_one(parameters)) + "}"),
+        )
+    return SolverChoice(solver="moment", reason="the pooled moment is kept, which its upload gives")
+
+
+def _odd_one(parameters: Parameters) -> str:
+    return "noise" if parameters.solver in ("auto", "moment") else "solver"
+
+
 def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) -> SolverChoice:
     """Return the solver that shows how many components stand above the noise: there is one."""
     if parameters.solver not in ("auto", "moment") or given:
@@ -500,7 +525,12 @@ def settings_of(
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
     if study.aggregation == "secure":
-        return SecureSettings(study=study, rank=rank, standardize=_standardizes(parameters, study))
+        return SecureSettings(
+            study=study,
+            rank=rank,
+            standardize=_standardizes(parameters, study),
+            keep_moment=bool(parameters.keep_moment),
+        )
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features,
@@ -510,6 +540,7 @@ def settings_of(
             preparation=study if study.preparation else None,
             mean_weight=study.mean_weight,
             standardize=_standardizes(parameters, study),
+            keep_moment=bool(parameters.keep_moment),
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":

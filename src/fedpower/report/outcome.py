@@ -16,6 +16,7 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import noise_edge
 from fedpower.protocol.solvers.upload import spread_noise
 from fedpower.protocol.study import Study
+from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
 from fedpower.report.result import Result
 
@@ -70,6 +71,8 @@ def result_of(
         public = np.zeros(width) if treatment.center is None else treatment.center
         middle = public + middle * to_mean
     denoised, shares = _without_noise(outcome, values, ratios)
+    run = _record(outcome, parameters, solver, edge=edge)
+    pooled = solution.pooled
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         explained_variance=values * to_variance,
@@ -81,10 +84,13 @@ def result_of(
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
-        run=_record(outcome, parameters, solver, edge=edge),
+        run=run,
         denoised_variance=None if denoised is None else denoised * to_variance,
         denoised_variance_ratio=shares,
         basis=solution.basis,
+        moment=None
+        if pooled is None
+        else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=run),
     )
 
 
@@ -118,7 +124,7 @@ def _record(
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
         "study": {"hash": study.digest, "terms": plain(_terms(study))},
-        "parameters": {name: plain(getattr(parameters, name)) for name in sorted(SPECS)},
+        "parameters": recorded(parameters),
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
         "n_features": study.n_features,
@@ -137,6 +143,15 @@ def _record(
         "rounds": rounds,
         "privacy": plain(outcome.privacy.as_dict()),
         **({} if solution.code_book is None else {"code_book": plain(asdict(solution.code_book))}),
+    }
+
+
+def recorded(parameters: Parameters) -> dict[str, Any]:
+    """Return the parameters of a fit in JSON's types; that no moment is kept goes without saying."""
+    return {
+        name: plain(getattr(parameters, name))
+        for name in sorted(SPECS)
+        if name != "keep_moment" or parameters.keep_moment
     }
 
 

@@ -6,7 +6,7 @@ is the release that `moment` mode makes anyway.
 
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
@@ -31,7 +31,7 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
 from fedpower.protocol.prepared_sums import moved_by_a_row, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
-from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
+from fedpower.protocol.solvers.shared import Pooled, Solution, enrol, rank_for
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
 from fedpower.protocol.solvers.sums import Sums, secure_sums
 from fedpower.protocol.study import Study
@@ -62,6 +62,8 @@ class UploadSettings:
         c of the joint release of moment, mean and trace.
     standardize
         Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
+    keep_moment
+        Whether the solution holds the pooled moment too.
     """
 
     n_features: int
@@ -74,6 +76,7 @@ class UploadSettings:
     preparation: Study | None = None
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
+    keep_moment: bool = False
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -108,20 +111,24 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         remarks = _copies(answers, heard)
         # Columns are divided by their own deviations before anything is lost beside another.
         remarks += [] if settings.standardize else _imprecise(moment)
-    return _decompose(
-        moment,
+    pooled = Pooled(
+        moment=moment,
         center=center,
         total_variance=total,
+        noise_std=0.0 if settings.noise is None else settings.noise(heard),
+        mean_weight=settings.mean_weight,
+        kept=settings.kept,
+        remarks=tuple(remarks),
+    )
+    solution = decompose(
+        pooled,
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
-        noise_std=0.0 if settings.noise is None else settings.noise(heard),
-        kept=settings.kept,
-        remarks=tuple(remarks),
-        mean_weight=settings.mean_weight,
         standardize=settings.standardize,
         code_book=book,
     )
+    return replace(solution, pooled=pooled) if settings.keep_moment else solution
 
 
 def prepare(
@@ -247,26 +254,22 @@ def _imprecise(moment: Array) -> list[str]:
     ]
 
 
-def _decompose(
-    moment: Array,
+def decompose(
+    pooled: Pooled,
     *,
-    center: Array | None,
-    total_variance: float,
     sizes: dict[str, int],
     rank: Rank,
     iteration_rank: int,
-    noise_std: float = 0.0,
-    kept: bool = True,
-    remarks: tuple[str, ...] = (),
-    mean_weight: float = MEAN_WEIGHT,
     standardize: bool = False,
     code_book: CodeBook | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
-    ``noise_std`` is the σ of the moment's noise; a rank that is no number is then found among the
-    components that stand above it (``kept``: see :func:`chosen_rank`).
+    A rank that is no number is found among the components that stand above the moment's noise (see
+    :func:`chosen_rank`).
     """
+    moment, center, noise_std = pooled.moment, pooled.center, pooled.noise_std
+    total_variance = pooled.total_variance
     dim = moment.shape[0]
     deviations = None
     if standardize:
@@ -287,11 +290,11 @@ def _decompose(
             center=middle,
             total_variance=total_variance,
             std=noise_std,
-            mean_weight=mean_weight,
+            mean_weight=pooled.mean_weight,
         )
     if not isinstance(rank, int):
         if signal is not None:
-            rank = chosen_rank(rank, signal, kept=kept)
+            rank = chosen_rank(rank, signal, kept=pooled.kept)
         else:
             assert isinstance(rank, float), "without noise there is nothing to stand above"
             rank = rank_for(rank, values, total_variance)
@@ -308,7 +311,7 @@ def _decompose(
         converged=True,
         spectrum=spectrum,
         signal=signal,
-        remarks=remarks,
+        remarks=pooled.remarks,
         deviations=deviations,
         code_book=code_book,
     )
@@ -426,7 +429,7 @@ class SecureSettings:
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
         k, a fraction of variance, or ``"noise"``.
-    standardize
+    standardize, keep_moment
         See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
@@ -435,6 +438,7 @@ class SecureSettings:
     study: Study
     rank: Rank
     standardize: bool = False
+    keep_moment: bool = False
     run: str = ""
 
 
@@ -493,16 +497,20 @@ def _solution(
     if mean is not None:
         moment -= np.outer(mean, mean)
         trace -= float(mean @ mean)
-    return _decompose(
-        moment,
+    pooled = Pooled(
+        moment=moment,
         center=None if mean is None else read_only(mean),
         total_variance=trace,
+        noise_std=pooled_std(budget, sizes),
+        mean_weight=study.mean_weight,
+        kept=False,
+    )
+    solution = decompose(
+        pooled,
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=study.iteration_rank,
-        noise_std=pooled_std(budget, sizes),
-        kept=False,
-        mean_weight=study.mean_weight,
         standardize=settings.standardize,
         code_book=book,
     )
+    return replace(solution, pooled=pooled) if settings.keep_moment else solution
