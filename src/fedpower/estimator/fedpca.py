@@ -542,7 +542,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(given.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return self._take(result_from(given, parameters), given.code_book)
+        self._take(result_from(given, parameters), given.code_book)
+        for remark in self.remarks_:
+            warnings.warn(remark, UserWarning, stacklevel=2)
+        warn_of_noise(self.result_, stacklevel=3)
+        return self
 
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
@@ -723,16 +727,16 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             feature_names=columns,
             solver=choice,
         )
-        return self._take(result, book)
+        self._take(result, book)
+        for remark in self.remarks_:
+            warnings.warn(remark, UserWarning, stacklevel=3)
+        warn_of_noise(self.result_)
+        return self
 
-    def _take(self, result: Result, book: CodeBook | None) -> Self:
-        """Show what was found as attributes, warn of what is to be known first, and return itself."""
+    def _take(self, result: Result, book: CodeBook | None) -> None:
+        """Show what was found as attributes."""
         self.codebook_ = book
         self.result_: Result = result
         for name in FITTED:
             setattr(self, f"{name}_", getattr(self.result_, name))
         self.history_ = self.result_.rounds
-        for remark in self.remarks_:
-            warnings.warn(remark, UserWarning, stacklevel=4)
-        warn_of_noise(self.result_)
-        return self

@@ -210,7 +210,7 @@ class NoiseWarning(UserWarning):
     """No component of a private fit stands above its noise: what it found may be noise alone."""
 
 
-def warn_of_noise(result: Result) -> None:
+def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
     """Warn of a fit that found nothing for certain, and say what would help."""
     cause = cause_of_noise(result)
     if cause is not None:
@@ -220,7 +220,7 @@ def warn_of_noise(result: Result) -> None:
                 cause=cause,
             ),
             NoiseWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
 
 
