@@ -60,10 +60,10 @@ def test_mean_and_covariance_are_numpys(moment: Moment):
 def test_correlations_are_numpys_and_their_intervals_fishers(moment: Moment):
     found = Correlations().fit(moment)
     near(found.correlation_, np.corrcoef(ROWS.T))
-    # Fisher: the error of arctanh r is 1/√n, drawn with 2,000 draws: 6 deviations of them are 10%.
+    # Fisher: the error of arctanh r is 1/√n, drawn with 1,000 draws: 6 deviations of them are 14%.
     expected = (1 - found.correlation_**2) / np.sqrt(len(ROWS))
     off = ~np.eye(7, dtype=bool)
-    assert np.allclose(found.standard_error_[off], expected[off], rtol=0.10)
+    assert np.allclose(found.standard_error_[off], expected[off], rtol=0.14)
     near(Correlations(sampling=False).fit(moment).low_, found.correlation_)
 
 
@@ -79,14 +79,14 @@ def test_ridge_is_scikit_learns(moment: Moment, alpha: float):
 
 
 def test_errors_of_least_squares_are_those_of_the_textbook(moment: Moment):
-    """Drawn with 2,000 draws: 6 deviations of them are 10%."""
+    """Drawn with 1,000 draws: 6 deviations of them are 14%."""
     columns = [name for name in NAMES if name != "hdl"]
     rows = ROWS[columns].to_numpy()
     fitted = LinearRegression().fit(rows, ROWS["hdl"])
     left = np.var(ROWS["hdl"] - fitted.predict(rows))
     apart = rows - rows.mean(0)
     expected = np.sqrt(left * np.diagonal(np.linalg.inv(apart.T @ apart)))
-    assert np.allclose(RidgeRegression("hdl").fit(moment).standard_error_, expected, rtol=0.10)
+    assert np.allclose(RidgeRegression("hdl").fit(moment).standard_error_, expected, rtol=0.14)
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])
@@ -155,9 +155,9 @@ def test_adjusted_components_are_those_of_the_residuals(moment: Moment):
     signs = np.sign(np.sum(found.components_ * central.components_, axis=1))
     near(found.components_, central.components_ * signs[:, None])
     near(found.transform(ROWS), central.transform(residuals) * signs)
-    # A normal variance has an error of θ√(2/n); 2,000 draws are within 10% of it.
+    # A normal variance has an error of θ√(2/n); 1,000 draws are within 14% of it.
     expected = found.explained_variance_ * np.sqrt(2 / len(ROWS))
-    assert np.allclose(found.standard_error_, expected, rtol=0.10)
+    assert np.allclose(found.standard_error_, expected, rtol=0.14)
 
 
 def test_limits_and_statistics_are_those_of_a_central_pca(moment: Moment):

@@ -21,7 +21,7 @@ Statistic = Callable[[Array, Array], Array]
 """From covariances (…, d, d) and means (…, d) to numbers (…, p)."""
 
 _SEED = 19
-_MOST_DRAWS, _LEAST_DRAWS, _NUMBERS = 2000, 200, 2e7
+_MOST_DRAWS, _LEAST_DRAWS, _NUMBERS = 1000, 200, 2e7
 _STEP = 1e-3
 """Of the draws, at which a derivative is taken: an error of its square."""
 

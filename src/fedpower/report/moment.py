@@ -18,7 +18,7 @@ from fedpower.data import RowTreatment
 from fedpower.data.codebook import CodeBook
 from fedpower.errors import FedpowerError, InputError
 from fedpower.privacy.statement import PrivacyStatement
-from fedpower.protocol.solvers.shared import Pooled
+from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.study import PREPARED, Study
 from fedpower.report.codebook_file import code_book_of_record
 from fedpower.report.record import privacy_of, study_of

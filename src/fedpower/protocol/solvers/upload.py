@@ -28,10 +28,11 @@ from fedpower.protocol.messages import (
     Tally,
     read_only,
 )
+from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
 from fedpower.protocol.prepared_sums import moved_by_a_row, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
-from fedpower.protocol.solvers.shared import Pooled, Solution, enrol, rank_for
+from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
 from fedpower.protocol.solvers.sums import Sums, secure_sums
 from fedpower.protocol.study import Study
