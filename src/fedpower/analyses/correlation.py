@@ -1,6 +1,6 @@
 """``Correlations``: the correlation matrix of a released moment, and which of it is more than noise."""
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.stats
@@ -135,7 +135,7 @@ def _correlations(covariance: Array, means: Array | None) -> Array:
     return np.asarray(np.clip(scaled[..., rows, columns], -1.0, 1.0))
 
 
-def _square(values: Array, d: int, lower: tuple[Array, Array], diagonal: float) -> Array:
+def _square(values: Any, d: int, lower: Any, diagonal: float) -> Array:
     made = np.full((d, d), diagonal, dtype=np.float64)
     made[lower] = made.T[lower] = values
     return made

@@ -278,7 +278,8 @@ def _uniquenesses(correlation: Array, k: int) -> Array:
     d = len(correlation)
     inverse = np.diagonal(np.linalg.inv(correlation))
     start = np.clip((1.0 - 0.5 * k / d) / inverse, 2 * _LEAST_UNIQUE, 1.0)
-    found = scipy.optimize.minimize(
+    minimize: Any = scipy.optimize.minimize
+    found = minimize(
         lambda x: _discrepancy(correlation, np.exp(x), k),
         np.log(start),
         jac=lambda x: _gradient(correlation, np.exp(x), k),

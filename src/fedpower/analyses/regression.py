@@ -222,7 +222,7 @@ class RidgeRegression(_Regression):
         def statistic(covariance: Array, means: Array) -> Array:
             inner, cross = self._block(covariance)
             inner = inner + penalty * np.eye(inner.shape[-1])
-            found = np.linalg.solve(inner, cross[..., None])[..., 0]
+            found = np.asarray(np.linalg.solve(inner, cross[..., None])[..., 0], np.float64)
             return self._finished(found, covariance, means)
 
         return statistic
