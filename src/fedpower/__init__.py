@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedpower.data.codebook import CodeBook as CodeBook
     from fedpower.data.sql import SqlQuery as SqlQuery
+    from fedpower.estimator import FedMoment as FedMoment
     from fedpower.estimator import FedPCA as FedPCA
     from fedpower.protocol.schedule import decaying as decaying
     from fedpower.protocol.schedule import every as every
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from fedpower.report import read_result as read_result
     from fedpower.report.codebook_file import read_code_book as read_code_book
     from fedpower.report.codebook_file import write_code_book as write_code_book
+    from fedpower.report.moment import read_moment as read_moment
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CodeBook": "fedpower.data.codebook",
+    "FedMoment": "fedpower.estimator",
     "FedPCA": "fedpower.estimator",
     "SqlQuery": "fedpower.data.sql",
     "decaying": "fedpower.protocol.schedule",
@@ -31,11 +34,13 @@ _HOMES = {
     "explicit": "fedpower.protocol.schedule",
     "halving": "fedpower.protocol.schedule",
     "read_code_book": "fedpower.report.codebook_file",
+    "read_moment": "fedpower.report.moment",
     "read_result": "fedpower.report",
     "write_code_book": "fedpower.report.codebook_file",
 }
 __all__ = [
     "CodeBook",
+    "FedMoment",
     "FedPCA",
     "SqlQuery",
     "__version__",
@@ -44,6 +49,7 @@ __all__ = [
     "explicit",
     "halving",
     "read_code_book",
+    "read_moment",
     "read_result",
     "write_code_book",
 ]
@@ -52,7 +58,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("linalg", "privacy", "protocol", "data", "engines", "report"):
+    if name in ("analyses", "linalg", "privacy", "protocol", "data", "engines", "report"):
         return importlib.import_module(f"fedpower.{name}")
     raise AttributeError(f"module 'fedpower' has no attribute {name!r}")
 

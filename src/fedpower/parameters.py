@@ -325,6 +325,15 @@ class Parameters:
         section="rows",
         newer=True,
     )
+    keep_moment: bool = _parameter(
+        False,
+        help="Keep the pooled moment in the result, for `fedpower derive`.",
+        rule=_FLAG,
+        option="--keep-moment",
+        group="solver",
+        section="components",
+        newer=True,
+    )
     one_shot_start: bool | None = _parameter(
         None,
         help="Whether krylov opens with local steps at the silos.",

@@ -26,6 +26,11 @@ COMMANDS = {
         "Offsets, scales and bound of columns, found privately.",
     ),
     "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
+    "release": (
+        "fedpower.cli.release:release",
+        "The pooled moment itself, paid for once, to analyse for ever.",
+    ),
+    "derive": ("fedpower.cli.derive:derive", "Analyses of a released moment, at no cost."),
     "study": ("fedpower.cli.study:study", "The file that a consortium agrees on."),
     "federation": ("fedpower.cli.federation:federation", "Make a kit for every party of a study."),
     "coordinator": ("fedpower.cli.parties:coordinator", "Run the coordinator of a study."),

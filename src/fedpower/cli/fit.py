@@ -141,6 +141,29 @@ prepare_options = declared(
 """Declares those of `fedpower prepare`."""
 
 
+_NOT_RELEASED = ("n_components", "noise", "solver", "standardize", "keep_moment", "iteration_rank",
+                 "one_shot_start", "tol", "max_rounds", "participation", "random_state")  # fmt: skip
+"""Parameters that decide what is made of a moment, or how to do without one."""
+
+release_options = declared(
+    (
+        _BOTH[0],
+        *_HERE[1:6],
+        option("-o", "--output", group="main", type=PATH, default=Path("moment"), show_default=True,
+               help="Folder for the moment."),
+        option("--force", group="main", is_flag=True, help="Replace an earlier moment there."),
+        *_HERE[8:],
+        *_BOTH[1:],
+        *(
+            parameter(name)
+            for name in _PASSED_ON
+            if name not in ("epsilon", "row_norm", *_NOT_RELEASED) and not SPECS[name].paper_only
+        ),
+    )
+)  # fmt: skip
+"""Declares those of `fedpower release`."""
+
+
 @click.command(
     cls=Command,
     epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1",
@@ -158,7 +181,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     or --codebook says them.
     """
     started = datetime.now(UTC)
-    _check_promise(options)
+    check_promise(options)
     listed = _variants(options)
     with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
         silos = open_silos(
@@ -174,12 +197,14 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
-        parameters = _parameters(options, silos)
+        parameters = given_parameters(options, silos)
         if listed is not None and listed.offset is not None:
             parameters |= {"offset": listed.offset, "scale": listed.scale}
         model = FedPCA(options["n_components"], **parameters)
         tell_doubts(silos, _rules(options), options["unit"])
-        origins: dict[str, dict[str, Any]] = {name: _origin(silos[name], options) for name in silos}
+        origins: dict[str, dict[str, Any]] = {
+            name: origin_of(silos[name], options) for name in silos
+        }
         with _saying_how_to_go_on(model, ledgers):
             with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
                 for said in (
@@ -196,7 +221,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
                     identities=options["identities"],
                     on_round=None if show is None else show.round,
                     on_rows=None if show is None else show.rows,
-                    on_clipped=partial(_tell_clipped, options["row_norm"]),
+                    on_clipped=partial(tell_clipped, options["row_norm"]),
                 )
             for name, ledger in (ledgers or {}).items():
                 origins[name]["budget"] = _budget(ledger)
@@ -238,7 +263,7 @@ def _steps(model: FedPCA) -> int | None:
     return PRIVATE_STEPS if noised and model.n_steps is None else model.n_steps
 
 
-def _check_promise(options: dict[str, Any]) -> None:
+def check_promise(options: dict[str, Any]) -> None:
     """Refuse options that contradict each other about privacy, before anything is read."""
     private = math.isfinite(options["epsilon"])
     bounded = options["row_norm"] is not None or options["normalize"] or _has_numbers(options)
@@ -287,13 +312,13 @@ def _prepares(options: dict[str, Any]) -> bool:
         return False
     if options["center_file"] is not None or options["scale_file"] is not None:
         return False
-    given = {name: options[name] for name in _PASSED_ON if options[name] is not None}
+    given = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
     return prepares(Parameters(**given))
 
 
-def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
+def given_parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     """Return FedPCA's parameters; those not given are left out."""
-    parameters = {name: options[name] for name in _PASSED_ON if options[name] is not None}
+    parameters = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
     parameters |= {
         name: options[name] for name in ("codebook", "ranges") if options[name] is not None
     }
@@ -309,7 +334,7 @@ def _parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     return parameters
 
 
-def _origin(silo: Path | RowSource, options: dict[str, Any]) -> dict[str, Any]:
+def origin_of(silo: Path | RowSource, options: dict[str, Any]) -> dict[str, Any]:
     """Return where a silo's rows are, for the record."""
     if options["groups"]:
         return {"source": options["files"][0]}
@@ -329,7 +354,7 @@ def _budget(path: Path) -> dict[str, Any]:
     }
 
 
-def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
+def tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
     """Tell the operator what the bound did to the rows.
 
     It goes into no result, nor into whether there is one.

@@ -37,6 +37,7 @@ _WORDS: dict[str, dict[str, Any]] = {
     "row_norm": {"type": float},
     "normalize": {"is_flag": True, "default": None},
     "drift_correction": {"is_flag": True, "default": None},
+    "keep_moment": {"is_flag": True, "default": None},
     "one_shot_start": {"default": None},
     "standardize": {"default": None},
     "device": {"metavar": "NAME"},

@@ -62,6 +62,13 @@ def _is_result(path: Path) -> bool:
     return (path / ARRAYS).is_file()
 
 
+def _is_moment(path: Path) -> bool:
+    """Return whether a path is a folder with a released moment in it."""
+    from fedpower.report.moment import MOMENT as STORED  # noqa: PLC0415
+
+    return (path / STORED).is_file()
+
+
 def any_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return that every file is offered: for words that are a path, or NAME=PATH."""
     return [CompletionItem(incomplete, type="file")]
@@ -69,5 +76,6 @@ def any_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 PATH = click.Path(path_type=Path)
 LEDGER = _Offered(is_ledger, "file")
+MOMENT = _Offered(_is_moment, "dir")
 RESULT = _Offered(_is_result, "dir")
 AXES = _Offered(lambda path: path.suffix in (".npy", ".npz") or _is_result(path), "file")

@@ -25,7 +25,7 @@ from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study, varied
 from fedpower.parameters import SPECS
 from fedpower.report.atomic import new_folder
-from fedpower.report.files import FILES
+from fedpower.report.files import KNOWN
 from fedpower.report.folder import read_result
 from fedpower.report.page.markup import human_bytes
 
@@ -83,7 +83,7 @@ def run(
     read = read_study(study)
     _check_rehearsed(options)
     with (
-        new_folder(output, known=FILES, force=force) as place,
+        new_folder(output, known=KNOWN, force=force) as place,
         _runner_kit(study, read, options) as kit,
     ):
         runner = Runner(kit=kit, patience=options["patience"], say=_say, on_round=_round)

@@ -13,6 +13,7 @@ _OF_FILES = {
 _OF_COMMANDS = {
     "fit": _OF_FILES,
     "plan": _OF_FILES,
+    "release": _OF_FILES,
     "silo": {
         "without_column": " (drop = ['{0}'] in [data] of the silo file)",
         "without_extra": 'extra_columns = "drop" in [data] of the silo file',

@@ -35,6 +35,7 @@ from fedpower.engines.embedded import (
     survey_silos,
 )
 from fedpower.errors import InputError, Sentence
+from fedpower.estimator.moments import result_from
 from fedpower.estimator.numbers import require_numbers
 from fedpower.estimator.preflight import preflight
 from fedpower.estimator.repeats import warn_of_repeats
@@ -64,6 +65,7 @@ from fedpower.protocol.solvers.power import Reference
 from fedpower.protocol.solvers.shared import Participation
 from fedpower.protocol.study import Aggregation
 from fedpower.protocol.weights import Weights
+from fedpower.report.moment import Moment, read_moment
 from fedpower.report.outcome import result_of
 from fedpower.report.result import Result
 
@@ -95,6 +97,7 @@ FITTED = (
     "study",
     "kernels",
     "remarks",
+    "moment",
 )
 """What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
@@ -189,6 +192,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     rows_per_unit : int, default=1
         C: up to so many rows of a person count in full, at C times the noise; how many rows count is then
         public.
+    keep_moment : bool, default=False
+        Whether the result keeps the pooled moment (``moment_``, and two files more in its folder), from
+        which any number of analyses can be computed at no further cost: see `FedMoment`.
     one_shot_start : bool, default=None
         Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
         the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
@@ -274,6 +280,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         What is promised about the rows; print it.
     codebook_ : CodeBook or None
         Offsets, scales, ranges and bound of the columns that were found privately, or given.
+    moment_ : Moment or None
+        The pooled moment, where ``keep_moment`` asked for it.
     study_ : Study
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
@@ -307,6 +315,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         standardize: bool | None = None,
         unit: str | None = None,
         rows_per_unit: int = 1,
+        keep_moment: bool = False,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
@@ -345,6 +354,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.standardize = standardize
         self.unit = unit
         self.rows_per_unit = rows_per_unit
+        self.keep_moment = keep_moment
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule
@@ -590,6 +600,34 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         draft = given_book(parameters)
         return found if draft is None else replace(found, rules=draft.rules)
 
+    def fit_moment(self, moment: Moment | str | PathLike[str]) -> Self:
+        """Fit to a released moment: the same numbers as the fit that released it, at no cost.
+
+        Parameters
+        ----------
+        moment : Moment or path
+            What `FedMoment` or ``keep_moment=True`` gave, or the folder that it was written to. Only
+            ``n_components``, ``iteration_rank`` and ``standardize`` are left to choose; other parameters
+            must be left alone, or be those of the release.
+
+        Returns
+        -------
+        FedPCA
+            Itself.
+        """
+        parameters = Parameters.of(self)
+        given = moment if isinstance(moment, Moment) else read_moment(moment)
+        self.n_features_in_ = given.n_features
+        if given.feature_names is not None:
+            self.feature_names_in_ = np.asarray(given.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._take(result_from(given, parameters), given.code_book)
+        for remark in self.remarks_:
+            warnings.warn(remark, UserWarning, stacklevel=2)
+        warn_of_noise(self.result_, stacklevel=3)
+        return self
+
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
 
@@ -797,8 +835,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             }
             if on_clipped is not None and all(counts.values()):
                 on_clipped({name: each for name, each in counts.items() if each is not None})
-        self.codebook_ = book
-        self.result_: Result = result_of(
+        result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
             parameters=parameters,
             treatment=treatment,
@@ -807,11 +844,17 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             rules=rules,
             code_book=book,
         )
-        for name in FITTED:
-            setattr(self, f"{name}_", getattr(self.result_, name))
-        self.history_ = self.result_.rounds
+        self._take(result, book)
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
         warn_of_noise(self.result_)
         warn_of_bound(self.result_)
         return self
+
+    def _take(self, result: Result, book: CodeBook | None) -> None:
+        """Show what was found as attributes."""
+        self.codebook_ = book
+        self.result_: Result = result
+        for name in FITTED:
+            setattr(self, f"{name}_", getattr(self.result_, name))
+        self.history_ = self.result_.rounds

@@ -251,7 +251,7 @@ class NoiseWarning(UserWarning):
     """No component of a private fit stands above its noise: what it found may be noise alone."""
 
 
-def warn_of_noise(result: Result) -> None:
+def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
     """Warn of a fit that found nothing for certain, and say what would help."""
     cause = cause_of_noise(result)
     if cause is not None:
@@ -261,7 +261,7 @@ def warn_of_noise(result: Result) -> None:
                 cause=cause,
             ),
             NoiseWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
 
 
@@ -381,6 +381,29 @@ def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise:
     )
 
 
+def rank_and_width(
+    parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode
+) -> tuple[Rank, int]:
+    """Return k, or how it is to be found, and r: as asked for, or what goes with k."""
+    rank = _rank_of(parameters, n_rows, n_features, noise)
+    if not isinstance(rank, int):
+        width = n_features
+    elif parameters.iteration_rank is None:
+        width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
+    else:
+        width = parameters.iteration_rank
+        if not rank <= width <= n_features:
+            raise InputError.about(
+                "iteration_rank",
+                must="lie between {n_components:{rank}} and the number of columns {most}",
+                got=str(width),
+                advice="choose one in between",
+                rank=rank,
+                most=n_features,
+            )
+    return rank, width
+
+
 def build_study(
     parameters: Parameters,
     *,
@@ -408,25 +431,10 @@ def build_study(
             n_rows=n_rows,
         )
     noise = noise_of(parameters, n_features, n_rows)
-    rank = _rank_of(parameters, n_rows, n_features, noise)
+    rank, width = rank_and_width(parameters, n_rows, n_features, noise)
     n_steps = parameters.n_steps
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
-    if not isinstance(rank, int):
-        width = n_features
-    elif parameters.iteration_rank is None:
-        width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
-    else:
-        width = parameters.iteration_rank
-        if not rank <= width <= n_features:
-            raise InputError.about(
-                "iteration_rank",
-                must="lie between {n_components:{rank}} and the number of columns {most}",
-                got=str(width),
-                advice="choose one in between",
-                rank=rank,
-                most=n_features,
-            )
     delta = _delta(parameters, n_rows) if noise != "none" else 0.0
     prepared: dict[str, Any] = {}
     if noise == "clipped":
@@ -506,6 +514,8 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
             "where the product it needs would be one more release; leave it out",
             mode=study.noise,
         )
+    if study.noise == "clipped" and parameters.keep_moment:
+        return _kept_moment(parameters, study, given)
     if study.noise == "clipped":
         warm = "after the moment" if sums_moment(study) else "from a random start"
         return SolverChoice(
@@ -525,6 +535,8 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
         return _whole_spectrum(parameters, rank, given)
     if _standardizes(parameters, study):
         return _whole_moment(parameters, study, given)
+    if parameters.keep_moment:
+        return _kept_moment(parameters, study, given)
     if parameters.solver == "auto":
         return choose_solver(
             n_features=study.n_features,
@@ -564,6 +576,17 @@ def _exact_solver(parameters: Parameters, n_features: int, iteration_rank: int) 
             solver="moment",
             reason="columns are standardised by the moment's diagonal, which its sum gives",
         )
+    if parameters.keep_moment:
+        if parameters.solver == "krylov":
+            raise InputError(
+                Sentence(
+                    "{keep_moment:True} must go with the sum of the moment, got {solver:krylov}, which "
+                    "sums products; leave one of them out"
+                )
+            )
+        return SolverChoice(
+            solver="moment", reason="the pooled moment is kept, which its sum gives"
+        )
     if parameters.solver == "auto":
         return choose_solver(n_features=n_features, iteration_rank=iteration_rank, noise="none")
     return SolverChoice(solver=parameters.solver, reason="it was asked for")
@@ -582,6 +605,22 @@ def _whole_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) 
         solver="moment",
         reason="columns are standardised by the moment's diagonal, which its upload gives",
     )
+
+
+def _kept_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) -> SolverChoice:
+    """Return the solver that has the pooled moment, which the result is to keep."""
+    without = study.noise in ("step", "paper", "clipped")
+    if without or parameters.solver not in ("auto", "moment") or given:
+        raise InputError(
+            "{keep_moment:True} must go with {solver:moment} and {noise:moment} or {epsilon:inf}, got "
+            "settings with which no silo sends its moment; leave {odd} alone",
+            odd=Sentence("{" + (given[0] if given else _odd_one(parameters)) + "}"),
+        )
+    return SolverChoice(solver="moment", reason="the pooled moment is kept, which its upload gives")
+
+
+def _odd_one(parameters: Parameters) -> str:
+    return "noise" if parameters.solver in ("auto", "moment") else "solver"
 
 
 def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) -> SolverChoice:
@@ -624,9 +663,15 @@ def settings_of(
             solver="krylov" if choice.solver == "krylov" else "moment",
             tol=float(parameters.tol),
             standardize=_standardizes(parameters, study),
+            keep_moment=bool(parameters.keep_moment),
         )
     if study.aggregation == "secure":
-        return SecureSettings(study=study, rank=rank, standardize=_standardizes(parameters, study))
+        return SecureSettings(
+            study=study,
+            rank=rank,
+            standardize=_standardizes(parameters, study),
+            keep_moment=bool(parameters.keep_moment),
+        )
     if choice.solver == "moment":
         return UploadSettings(
             n_features=study.n_features,
@@ -637,6 +682,7 @@ def settings_of(
             mean_weight=study.mean_weight,
             standardize=_standardizes(parameters, study),
             groups=study.groups,
+            keep_moment=bool(parameters.keep_moment),
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":

@@ -10,6 +10,7 @@ from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exact_sums import notes_of
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.private_study import (
+    PUBLISHED,
     budget_of,
     noise_law,
     noise_shift,
@@ -106,6 +107,8 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
             public=(*privacy.public, "who was on the roll"),
             notes=notes_of(study, solution.sizes, rounds),
         )
+    if solution.pooled is not None:
+        privacy = _with_the_moment(privacy)
     declared = _declared_versions(coordinator, solution.sizes)
     return Outcome(
         solution=solution,
@@ -113,6 +116,16 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
         study=study,
         privacy=replace(privacy, public=(*privacy.public, *declared)),
     )
+
+
+def _with_the_moment(privacy: PrivacyStatement) -> PrivacyStatement:
+    """Return a statement that says that the moment is published too: nothing else changes.
+
+    What is promised to the public holds for every function of the sum, so for the sum itself.
+    """
+    said = (PUBLISHED, "the published moment and all that is computed from it")
+    told = (replace(each, sees=each.sees.replace(*said)) for each in privacy.protections)
+    return replace(privacy, protections=tuple(told))
 
 
 def _declared_versions(coordinator: Coordinator, silos: Iterable[str]) -> tuple[str, ...]:

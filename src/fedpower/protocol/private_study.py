@@ -24,6 +24,9 @@ from fedpower.protocol.messages import MaskedMoment, MaskedSum, PackedMoment, Pr
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.protocol.weights import Weights, masses, pooled
 
+PUBLISHED = "the published components and eigenvalues"
+"""What the public sees of a fit, unless the pooled moment is published too."""
+
 
 @functools.lru_cache(maxsize=64)  # root finders take milliseconds
 def budget_of(study: Study) -> Budget | None:
@@ -241,7 +244,7 @@ def _state_plain_privacy(
             mu=mu,
         )
     ]
-    sees, outside, left = "the published components and eigenvalues", mu, delta
+    sees, outside, left = PUBLISHED, mu, delta
     assumptions: tuple[str, ...] = ASSUMPTIONS
     noise = None
     if _is_one_sum(budget, sizes, rounds):
@@ -400,7 +403,7 @@ def _state_secure_privacy(
                 f"the {summed} over all silos and the noise of those that collude",
                 mu(c),
             ),
-            protection("the public", "the published components and eigenvalues", mu(0)),
+            protection("the public", PUBLISHED, mu(0)),
         ),
         public=(*_public_facts(study), "who was on the roll"),
         notes=(

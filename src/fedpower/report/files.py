@@ -11,6 +11,7 @@ import numpy as np
 from fedpower.errors import InputError
 from fedpower.report.codebook_file import rendered
 from fedpower.report.findings import Findings
+from fedpower.report.moment import MOMENT_FILES, of_run, write_moment
 from fedpower.report.page import page
 from fedpower.report.page.summary import schema_error
 from fedpower.report.record import FORMAT
@@ -23,12 +24,12 @@ ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
     "privacy.txt",
     "report.html",
 )
-_CODE_BOOK = "codebook.toml"
+CODE_BOOK = "codebook.toml"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
 """What every result folder holds."""
 
-KNOWN = (*FILES, _CODE_BOOK)
-"""All that one may hold: a code book where the fit found one."""
+KNOWN = (*FILES, CODE_BOOK, *MOMENT_FILES)
+"""All that one may hold: a code book where the fit found one, the moment where it was to be kept."""
 
 
 def write_files(place: Path, result: Findings) -> None:
@@ -52,13 +53,13 @@ def write_files(place: Path, result: Findings) -> None:
     }
     np.savez(place / ARRAYS, **arrays)  # strings and numbers only, so nothing is pickled
     features = result.feature_names or [f"x{column}" for column in range(result.n_features)]
-    _write_csv(
+    write_csv(
         place / COMPONENTS,
         ["feature", *result.score_names],
         zip(map(as_text, features), *result.components.tolist(), strict=True),
     )
     ratios = result.explained_variance_ratio.tolist()
-    _write_csv(
+    write_csv(
         place / EIGENVALUES,
         ["component", "explained_variance", "explained_variance_ratio", "singular_value"],
         zip(
@@ -73,7 +74,9 @@ def write_files(place: Path, result: Findings) -> None:
     (place / RUN).write_text(text + "\n", encoding="utf-8")
     book = result.code_book
     if book is not None:
-        (place / _CODE_BOOK).write_text(rendered(book), encoding="utf-8")
+        (place / CODE_BOOK).write_text(rendered(book), encoding="utf-8")
+    if result.moment is not None:
+        write_moment(place, of_run(result.moment, result.run))
     (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
     (place / REPORT).write_text(page(result), encoding="utf-8", newline="\n")
 
@@ -88,7 +91,8 @@ def require_whole(record: Any, name: object) -> None:
         )
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table as text that reads back to the same numbers."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(header)

@@ -26,6 +26,7 @@ from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.clipping import may_be_bent, told
 from fedpower.protocol.study import Study
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
+from fedpower.report.moment import Moment
 from fedpower.report.record import privacy_of, rounds_of, study_of
 
 Array = NDArray[np.float64]
@@ -104,6 +105,8 @@ class Findings:
         and in a result read back: a folder does not keep them.
     basis
         The iterated basis, d×r; None in a result read back.
+    moment
+        The pooled moment, where the fit was to keep it; None in a result read back: see `read_moment`.
     """
 
     components: Array
@@ -120,6 +123,7 @@ class Findings:
     denoised_variance: Array | None = None
     denoised_variance_ratio: Array | None = None
     basis: Array | None = None
+    moment: Moment | None = None
 
     def __repr__(self) -> str:
         statement = self.run.get("privacy")

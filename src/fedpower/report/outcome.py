@@ -20,6 +20,7 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import budget_of, noise_edge, noise_law
 from fedpower.protocol.solvers.upload import spread_noise
 from fedpower.protocol.study import Study
+from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
 from fedpower.report.result import Result
 
@@ -83,9 +84,10 @@ def result_of(
         middle = public + middle * to_mean
     denoised, shares = _without_noise(outcome, values, ratios)
     cut = _clipping(outcome, treatment, code_book)
-    record = _record(outcome, parameters, solver, edge=edge, rules=rules)
+    run = _record(outcome, parameters, solver, edge=edge, rules=rules)
     if cut is not None:
-        record["clipping"] = plain(cut)
+        run["clipping"] = plain(cut)
+    pooled = solution.pooled
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         explained_variance=values * to_variance,
@@ -97,10 +99,13 @@ def result_of(
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
-        run=record,
+        run=run,
         denoised_variance=None if denoised is None else denoised * to_variance,
         denoised_variance_ratio=shares,
         basis=solution.basis,
+        moment=None
+        if pooled is None
+        else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=run),
     )
 
 
@@ -170,12 +175,7 @@ def _record(
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
         "study": {"hash": study.digest, "terms": plain(_terms(study))},
-        "parameters": {
-            name: _spoken(getattr(parameters, name))
-            for name in sorted(SPECS)
-            if not (name in _OF_PERSONS and parameters.unit is None)
-            and (name != "energy" or parameters.energy is not None)  # as records were without it
-        },
+        "parameters": recorded(parameters),
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
         "n_features": study.n_features,
@@ -200,6 +200,14 @@ def _record(
 
 _OF_PERSONS = {"unit", "rows_per_unit"}
 """Recorded only where a person is the unit."""
+
+
+def recorded(parameters: Parameters) -> dict[str, Any]:
+    """Return the parameters of a fit in JSON's types, without newer ones that were left alone."""
+    left = set() if parameters.unit is not None else set(_OF_PERSONS)
+    left |= {"energy"} if parameters.energy is None else set()
+    left |= set() if parameters.keep_moment else {"keep_moment"}
+    return {name: _spoken(getattr(parameters, name)) for name in sorted(SPECS) if name not in left}
 
 
 def _terms(study: Study) -> dict[str, Any]:

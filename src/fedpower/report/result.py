@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import KNOWN, write_files
 from fedpower.report.findings import Findings
+from fedpower.report.moment import of_run
 from fedpower.report.record import with_origin
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class Result(Findings):
         started
             When the fit began.
         """
-        return replace(
-            self, run=with_origin(self.run, command=command, silos=silos, started=started)
-        )
+        run = with_origin(self.run, command=command, silos=silos, started=started)
+        moment = None if self.moment is None else of_run(self.moment, run)
+        return replace(self, run=run, moment=moment)
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, with its report, whole or not at all, and return where it is.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from fedpower.protocol.exact_sums import (
 )
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
+from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.solvers.krylov import FRACTION_BLOCK, MOST_BYTES, Expansion
 from fedpower.protocol.solvers.products import Product
 from fedpower.protocol.solvers.shared import Solution, enrol
@@ -50,8 +51,8 @@ class ExactSumsSettings:
         Whether the moment is summed, or products.
     tol
         See :class:`KrylovSettings`.
-    standardize
-        See :class:`UploadSettings`.
+    standardize, keep_moment
+        See :class:`UploadSettings`; products leave no moment to keep.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
     """
@@ -61,6 +62,7 @@ class ExactSumsSettings:
     solver: Literal["moment", "krylov"]
     tol: float = 1e-9
     standardize: bool = False
+    keep_moment: bool = False
     run: str = ""
 
 
@@ -115,16 +117,16 @@ def _from_squares(
     remarks: tuple[str, ...] = ()
     if settings.standardize:
         remarks = _coarse(np.diagonal(moment), exponent, sums)
-    return decompose(
-        moment,
-        center=center,
-        total_variance=float(found[-1]),
+    pooled = Pooled(moment=moment, center=center, total_variance=float(found[-1]), remarks=remarks)
+    solution = decompose(
+        pooled,
         sizes=sums.sizes,
         rank=settings.rank,
         iteration_rank=study.iteration_rank,
         standardize=settings.standardize,
-        remarks=remarks,
+        groups=study.groups,
     )
+    return replace(solution, pooled=pooled) if settings.keep_moment else solution
 
 
 def _coarse(variances: Array, exponent: int, sums: Sums) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMean, Enrol, read_only
+from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.solvers.signal import Signal
 
 Array = NDArray[np.float64]
@@ -54,6 +55,8 @@ class Solution:
     noise_edge
         About the largest eigenvalue that noise alone would show, where that depends on the run; else
         None.
+    pooled
+        The pooled moment, where the run was to keep it; else None.
     """
 
     basis: Array
@@ -73,6 +76,7 @@ class Solution:
     deviations: Array | None = None
     code_book: CodeBook | None = None
     noise_edge: float | None = None
+    pooled: Pooled | None = None
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

@@ -6,7 +6,7 @@ is the release that `moment` mode makes anyway.
 
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
@@ -28,6 +28,7 @@ from fedpower.protocol.messages import (
     Tally,
     read_only,
 )
+from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
 from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
@@ -66,6 +67,8 @@ class UploadSettings:
         Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
     groups
         Places of columns that are then divided by the deviation that they have together.
+    keep_moment
+        Whether the solution holds the pooled moment too.
     """
 
     n_features: int
@@ -79,6 +82,7 @@ class UploadSettings:
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
     groups: _Groups = ()
+    keep_moment: bool = False
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -113,21 +117,25 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         remarks = _copies(answers, heard)
         # Columns are divided by their own deviations before anything is lost beside another.
         remarks += [] if settings.standardize else _imprecise(moment)
-    return decompose(
-        moment,
+    pooled = Pooled(
+        moment=moment,
         center=center,
         total_variance=total,
+        noise_std=0.0 if settings.noise is None else settings.noise(heard),
+        mean_weight=settings.mean_weight,
+        kept=settings.kept,
+        remarks=tuple(remarks),
+    )
+    solution = decompose(
+        pooled,
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
-        noise_std=0.0 if settings.noise is None else settings.noise(heard),
-        kept=settings.kept,
-        remarks=tuple(remarks),
-        mean_weight=settings.mean_weight,
         standardize=settings.standardize,
         groups=settings.groups,
         code_book=book,
     )
+    return replace(solution, pooled=pooled) if settings.keep_moment else solution
 
 
 def prepare(
@@ -267,26 +275,22 @@ def _imprecise(moment: Array) -> list[str]:
 
 
 def decompose(
-    moment: Array,
+    pooled: Pooled,
     *,
-    center: Array | None,
-    total_variance: float,
     sizes: dict[str, int],
     rank: Rank,
     iteration_rank: int,
-    noise_std: float = 0.0,
-    kept: bool = True,
-    remarks: tuple[str, ...] = (),
-    mean_weight: float = MEAN_WEIGHT,
     standardize: bool = False,
     groups: _Groups = (),
     code_book: CodeBook | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
-    ``noise_std`` is the σ of the moment's noise; a rank that is no number is then found among the
-    components that stand above it (``kept``: see :func:`chosen_rank`).
+    A rank that is no number is found among the components that stand above the moment's noise (see
+    :func:`chosen_rank`).
     """
+    moment, center, noise_std = pooled.moment, pooled.center, pooled.noise_std
+    total_variance = pooled.total_variance
     dim = moment.shape[0]
     deviations = None
     if standardize:
@@ -307,11 +311,11 @@ def decompose(
             center=middle,
             total_variance=total_variance,
             std=noise_std,
-            mean_weight=mean_weight,
+            mean_weight=pooled.mean_weight,
         )
     if not isinstance(rank, int):
         if signal is not None:
-            rank = chosen_rank(rank, signal, kept=kept)
+            rank = chosen_rank(rank, signal, kept=pooled.kept)
         else:
             assert isinstance(rank, float), "without noise there is nothing to stand above"
             rank = rank_for(rank, values, total_variance)
@@ -328,7 +332,7 @@ def decompose(
         converged=True,
         spectrum=spectrum,
         signal=signal,
-        remarks=remarks,
+        remarks=pooled.remarks,
         deviations=deviations,
         code_book=code_book,
     )
@@ -450,7 +454,7 @@ class SecureSettings:
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
         k, a fraction of variance, or ``"noise"``.
-    standardize
+    standardize, keep_moment
         See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
@@ -459,6 +463,7 @@ class SecureSettings:
     study: Study
     rank: Rank
     standardize: bool = False
+    keep_moment: bool = False
     run: str = ""
 
 
@@ -518,17 +523,21 @@ def _solution(
     if mean is not None:
         moment -= np.outer(mean, mean)
         trace -= float(mean @ mean)
-    return decompose(
-        moment,
+    pooled = Pooled(
+        moment=moment,
         center=None if mean is None else read_only(mean),
         total_variance=trace,
+        noise_std=pooled_std(budget, sizes),
+        mean_weight=study.mean_weight,
+        kept=False,
+    )
+    solution = decompose(
+        pooled,
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=study.iteration_rank,
-        noise_std=pooled_std(budget, sizes),
-        kept=False,
-        mean_weight=study.mean_weight,
         standardize=settings.standardize,
         groups=study.groups,
         code_book=book,
     )
+    return replace(solution, pooled=pooled) if settings.keep_moment else solution

@@ -5,7 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedpower.report.page.markup import Markup, element, human_bytes, number, power_of_ten
+from fedpower.report.page.markup import (
+    Markup,
+    beside,
+    column,
+    element,
+    human_bytes,
+    name,
+    number,
+    power_of_ten,
+)
 
 LEAST = 1e-16
 """What a logarithmic scale draws smaller numbers as, 0 among them."""
@@ -295,3 +304,110 @@ def _word(
     x: str, y: str, word: object, kind: str, *, dx: int = 0, dy: int = 0, anchor: str = "start"
 ) -> Markup:
     return element("text", word, x=x, y=y, dx=dx or None, dy=dy, text_anchor=anchor, class_=kind)
+
+
+_MOST_MAPPED = 40
+_SQUARE = 22
+
+
+def heat_map(
+    values: Sequence[Sequence[float]], names: Sequence[str], told: Sequence[Sequence[bool]]
+) -> Markup:
+    """Return a square of cells, coloured by numbers from −1 to 1; a cross where it is not told from 0."""
+    many = min(len(names), _MOST_MAPPED)
+    size = 1 / many
+    parts = []
+    for row in range(many):
+        middle = _percent_of((row + 0.5) * size)
+        parts.append(_word("0", middle, names[row], "tick", dx=-8, dy=4, anchor="end"))
+        for place in range(many):
+            value, left, top = values[row][place], place * size, row * size
+            shares = {"x": left, "y": top, "width": 0.94 * size, "height": 0.94 * size}
+            parts.append(
+                element(
+                    "rect",
+                    class_="bar minus" if value < 0 else "bar plus",
+                    fill_opacity=f"{min(abs(value), 1.0):.2f}",
+                    **{key: _percent_of(each) for key, each in shares.items()},
+                )
+            )
+            if not told[row][place]:
+                parts.append(
+                    _mark(_percent_of((place + 0.47) * size), middle, "small-cross", "missing")
+                )
+    hidden = sum(not each for row in range(many) for each in told[row][:row])
+    cut = f" The first {many} of {len(names)} columns are drawn." if many < len(names) else ""
+    picture = _picture(
+        "Correlations of the columns",
+        f"{many} by {many} cells; {hidden} pairs are not told from 0.{cut} The table has the numbers.",
+        parts,
+        height=_SQUARE * many,
+        width=_SQUARE * many,
+    )
+    return element("div", picture, class_="plot map")
+
+
+def intervals(
+    title: str,
+    names: Sequence[str],
+    values: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+) -> Markup:
+    """Return a row a number: its interval as a line, with a dot, or a cross where 0 is within."""
+    least, most = min(0.0, *low), max(0.0, *high)
+    wide = 1 / ((most - least) or 1.0)
+    zero = _percent_of(-least * wide)
+    row = 1 / len(names)
+    parts = [_line(zero, "0", zero, "100%", "axis")]
+    within = 0
+    for place, (value, start, end) in enumerate(zip(values, low, high, strict=True)):
+        y = _percent_of((place + 0.5) * row)
+        ends = (_percent_of((start - least) * wide), _percent_of((end - least) * wide))
+        blank = start <= 0 <= end
+        within += blank
+        parts.append(_line(ends[0], y, ends[1], y, "stem noise" if blank else "stem"))
+        kind = ("cross", "noise") if blank else ("dot", "signal")
+        parts.append(_mark(_percent_of((value - least) * wide), y, *kind))
+    picture = _picture(
+        title,
+        f"{len(names)} numbers from {number(min(values))} to {number(max(values))}; {within} have 0 in "
+        "their interval. The table has the numbers.",
+        parts,
+        rows=len(names),
+    )
+    return beside([name(each) for each in names], picture, column(list(values)), kind="loadings")
+
+
+_MOST_ARROWS = 30
+_PLANE = 360
+
+
+def biplot(
+    first: Sequence[float], second: Sequence[float], names: Sequence[str], labels: tuple[str, str]
+) -> Markup:
+    """Return the loadings of two components as lines from the middle of a square, the longest named."""
+    most = max(*map(abs, first), *map(abs, second)) or 1.0
+    order = sorted(range(len(names)), key=lambda each: -math.hypot(first[each], second[each]))
+    drawn = order[:_MOST_ARROWS]
+    parts = [_line("0", "50%", "100%", "50%", "axis"), _line("50%", "0", "50%", "100%", "axis")]
+    for each in drawn:
+        x = _percent_of(0.5 + 0.45 * first[each] / most)
+        y = _percent_of(0.5 - 0.45 * second[each] / most)
+        parts.append(_line("50%", "50%", x, y, "stem"))
+        parts.append(_mark(x, y, "square", "signal"))
+        side = "start" if first[each] >= 0 else "end"
+        shift = 6 if first[each] >= 0 else -6
+        parts.append(_word(x, y, names[each], "tick", dx=shift, dy=4, anchor=side))
+    parts.append(_word("100%", "50%", labels[0], "tick", dy=-6, anchor="end"))
+    parts.append(_word("50%", "0", labels[1], "tick", dx=6, dy=10))
+    cut = f" The {len(drawn)} longest of {len(names)} are drawn." if len(drawn) < len(names) else ""
+    picture = _picture(
+        f"Loadings on {labels[0]} and {labels[1]}",
+        f"Every column as a line from the middle: {labels[0]} to the right, {labels[1]} upwards.{cut} "
+        "The tables of loadings have the numbers.",
+        parts,
+        height=_PLANE,
+        width=_PLANE,
+    )
+    return element("div", picture, class_="plot plane")

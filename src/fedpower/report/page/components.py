@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.findings import Findings
-from fedpower.report.page.charts import bars, scree
+from fedpower.report.page.charts import bars, biplot, scree
 from fedpower.report.page.markup import (
     NOT_ASSESSED,
     Figure,
@@ -235,7 +235,20 @@ def loadings_section(result: Findings) -> Markup:
             "largest loading is positive.",
             left_out,
         ),
+        _plane(result),
         (_component(result, place) for place in range(shown)),
+    )
+
+
+def _plane(result: Findings) -> Markup | None:
+    """Return the columns by their loadings on the first two components; nothing where one is noise."""
+    if result.n_components < 2 or "noise" in result.standings[:2]:
+        return None
+    names = [_feature(result, each) for each in range(result.n_features)]
+    first, second = result.components[:2].tolist()
+    return figure(
+        biplot(first, second, names, ("pc1", "pc2")),
+        "A biplot: columns that point the same way go together in these two components.",
     )
 
 

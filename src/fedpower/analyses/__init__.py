@@ -1,0 +1,23 @@
+"""What can be computed from a released moment, at no cost: each an estimator in scikit-learn's manners.
+
+``fit`` takes a `Moment` (`FedMoment`, `fedpower.read_moment`); numbers come with standard errors,
+intervals or verdicts that hold the privacy noise. At ε = ∞ each is what the rows would give centrally.
+"""
+
+from fedpower.analyses.adjusted import AdjustedPCA
+from fedpower.analyses.correlation import Correlations
+from fedpower.analyses.factor import FactorAnalysis, congruence
+from fedpower.analyses.means import MeanTests
+from fedpower.analyses.monitor import ProcessMonitor
+from fedpower.analyses.regression import ComponentRegression, RidgeRegression
+
+__all__ = [
+    "AdjustedPCA",
+    "ComponentRegression",
+    "Correlations",
+    "FactorAnalysis",
+    "MeanTests",
+    "ProcessMonitor",
+    "RidgeRegression",
+    "congruence",
+]

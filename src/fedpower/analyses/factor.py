@@ -1,0 +1,337 @@
+"""``FactorAnalysis``: maximum-likelihood factors of a released moment, with errors of the loadings."""
+
+from typing import Any, Literal, Self
+
+import numpy as np
+import scipy.optimize
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from fedpower.analyses.spread import draws, quantile, require_centred, usable
+from fedpower.errors import InputError
+from fedpower.linalg import fix_signs
+from fedpower.report.account import Account, Table
+from fedpower.report.moment import Moment
+from fedpower.report.page.charts import biplot, intervals
+from fedpower.report.page.markup import count, percent
+from fedpower.report.record import plain
+
+Array = NDArray[np.float64]
+
+_STEP = 1e-3
+_DRAWS = 300
+_LEAST_UNIQUE = 5e-3
+"""Share of a column's variance that is its own at least: at less the likelihood has no maximum."""
+
+
+class FactorAnalysis(BaseEstimator):
+    """Factors behind the columns of a released moment: x = μ + Λf + u, u of each column its own.
+
+    Maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis`, but from the
+    moment alone [J67]. A noised moment is floored first, so that there is a likelihood.
+
+    Parameters
+    ----------
+    n_factors : int
+        k, with (d − k)² > d + k: else the model has more numbers than the moment.
+    rotation : {"varimax", None}, default="varimax"
+        How factors are turned so that they are simple; None leaves them as maximum likelihood has them.
+    level : float, default=0.95
+        Of the intervals.
+    sampling : bool, default=True
+        Whether the rows are a sample: else intervals hold the privacy noise alone.
+
+    Attributes
+    ----------
+    loadings_ : ndarray of shape (d, k)
+        Correlations of columns and factors: loadings of columns of variance 1.
+    standard_error_, low_, high_ : ndarray of shape (d, k)
+        Of the loadings.
+    components_ : ndarray of shape (k, d)
+        Loadings in the rows' own units, as scikit-learn gives them.
+    noise_variance_ : ndarray of shape (d,)
+        Each column's own variance, in the rows' own units and divided by n, as scikit-learn's.
+    communality_ : ndarray of shape (d,)
+        The share of each column's variance that the factors explain.
+    moment_ : Moment
+        What it was computed from.
+    """
+
+    def __init__(
+        self,
+        n_factors: int,
+        *,
+        rotation: Literal["varimax"] | None = "varimax",
+        level: float = 0.95,
+        sampling: bool = True,
+    ) -> None:
+        self.n_factors = n_factors
+        self.rotation = rotation
+        self.level = level
+        self.sampling = sampling
+
+    def fit(self, moment: Moment, y: object = None) -> Self:
+        """Find the factors of a released moment and return itself."""
+        del y
+        require_centred(moment)
+        d, k = moment.n_features, self.n_factors
+        if not (isinstance(k, int) and k >= 1 and (d - k) ** 2 >= d + k):
+            raise InputError(
+                f"n_factors must be a whole number k of at least 1 with (d - k)² at least d + k, d = {d} "
+                f"columns, got {k!r}; choose fewer factors"
+            )
+        if self.rotation not in ("varimax", None):
+            raise InputError(
+                f"rotation must be 'varimax' or None, got {self.rotation!r}; choose one"
+            )
+        width, found = quantile(self.level), usable(moment)
+        deviations = np.sqrt(np.diagonal(found.covariance))
+        scales = np.outer(deviations, deviations)
+        correlation = found.covariance / scales
+        unique = _uniquenesses(correlation, k)
+        raw = _loadings(correlation, unique, k)
+        turn = _varimax(raw) if self.rotation else np.eye(k)
+        order = np.argsort(-np.sum((raw @ turn) ** 2, axis=0), kind="stable")
+        turn = turn[:, order]
+        turn = turn * np.sign(np.sum(fix_signs(raw @ turn) * (raw @ turn), axis=0))
+        self.loadings_ = raw @ turn
+        self.standard_error_ = self._errors(moment, found.covariance, unique, self.loadings_)
+        self.low_ = self.loadings_ - width * self.standard_error_
+        self.high_ = self.loadings_ + width * self.standard_error_
+        biased = deviations / np.sqrt(moment.divisor)  # scikit-learn divides by n
+        self.components_ = np.asarray((self.loadings_ * biased[:, None]).T)
+        self.noise_variance_ = np.asarray(unique * biased**2)
+        self.communality_ = np.asarray(1.0 - unique)
+        self.n_floored_, self.n_at_bound_ = (
+            found.n_floored,
+            int(np.sum(unique <= _LEAST_UNIQUE * (1 + 1e-9))),
+        )
+        self._remark, self.moment_ = found.remark, moment
+        return self
+
+    def _errors(self, moment: Moment, covariance: Array, unique: Array, loadings: Array) -> Array:
+        """Return the standard errors of the loadings: the delta method on the likelihood's equations.
+
+        ψ solves g(ψ, R) = 0, so dψ = −H⁻¹ ∂g/∂R[dR] with H = ∂g/∂ψ [implicit function theorem].
+        """
+        k = loadings.shape[1]
+        free = unique > _LEAST_UNIQUE * (1 + 1e-9)
+        correlation = _correlation(covariance)
+        hessian = _hessian(correlation, unique, k)[np.ix_(free, free)]
+        squares, seen = np.zeros_like(loadings), 0
+        for matrices, _ in draws(moment, covariance, sampling=self.sampling, count=_DRAWS):
+            for each in matrices:
+                sides = []
+                up, down = (_correlation(covariance + sign * _STEP * each) for sign in (1, -1))
+                slope = (_gradient(up, unique, k) - _gradient(down, unique, k)) / 2.0
+                moved = np.zeros_like(unique)
+                moved[free] = -np.linalg.solve(hessian, slope[free])
+                for side, sign in ((up, 1), (down, -1)):
+                    there = _loadings(side, np.maximum(unique + sign * moved, 1e-9), k)
+                    sides.append(_turned(there, loadings, rotate=self.rotation is not None))
+                squares += ((sides[0] - sides[1]) / (2.0 * _STEP)) ** 2
+                seen += 1
+        return np.asarray(np.sqrt(squares / seen))
+
+    def account(self) -> Account:
+        """Return what was found, for a terminal, a program and a page."""
+        names, k = self.moment_.names, self.loadings_.shape[1]
+        factors = [f"factor {place}" for place in range(1, k + 1)]
+        sure = (self.low_ > 0) | (self.high_ < 0)
+        shares = np.sum(self.loadings_**2, axis=0) / len(names)
+        heads = ["Column"]
+        for each in factors:
+            heads += [each.capitalize(), f"Error {each.split()[1]}"]
+        rows: list[tuple[Any, ...]] = []
+        for place, column in enumerate(names):
+            row: list[Any] = [column]
+            for factor in range(k):
+                row += [
+                    float(self.loadings_[place, factor]),
+                    float(self.standard_error_[place, factor]),
+                ]
+            rows.append((*row, float(self.communality_[place])))
+        bound = (
+            f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
+            "case): its loadings are at their limit, and not to be trusted."
+        )
+        pictures = tuple(
+            (
+                intervals(
+                    f"Loadings of {each}",
+                    names,
+                    self.loadings_[:, place].tolist(),
+                    self.low_[:, place].tolist(),
+                    self.high_[:, place].tolist(),
+                ),
+                f"{each.capitalize()}: a line is an interval; a cross has 0 within it.",
+            )
+            for place, each in enumerate(factors)
+        )
+        if k > 1:
+            plane = biplot(
+                self.loadings_[:, 0].tolist(),
+                self.loadings_[:, 1].tolist(),
+                names,
+                (factors[0], factors[1]),
+            )
+            pictures = ((plane, "Columns by their loadings on the first two factors."), *pictures)
+        return Account(
+            kind="factor",
+            title=f"{count(k, 'factor')} of {count(len(names), 'column')}",
+            sentences=(
+                f"The factors explain {percent(float(shares.sum()))} of the variance of standardised "
+                f"columns: {', '.join(percent(float(each)) for each in shares)}.",
+                f"{int(sure.sum())} of {count(sure.size, 'loading')} are told from 0; intervals are of "
+                f"{percent(self.level)} each and hold the privacy noise"
+                + (" and that of sampling normal rows." if self.sampling else " alone."),
+                *self._remark,
+                *((bound,) if self.n_at_bound_ else ()),
+            ),
+            tables=(
+                Table(
+                    title="Loadings",
+                    headings=(*heads, "Communality"),
+                    rows=tuple(rows),
+                    file="loadings.csv",
+                ),
+            ),
+            pictures=pictures,
+            facts={
+                "columns": list(names),
+                "loadings": plain(self.loadings_),
+                "standard_error": plain(self.standard_error_),
+                "low": plain(self.low_),
+                "high": plain(self.high_),
+                "communality": plain(self.communality_),
+                "rotation": self.rotation,
+                "level": self.level,
+                "n_floored": self.n_floored_,
+                "n_at_bound": self.n_at_bound_,
+            },
+        )
+
+
+def congruence(one: Array, other: Array) -> Array:
+    """Return Tucker's congruence of each factor of ``other`` with its match among those of ``one``.
+
+    Cosines of columns, matched so that their sum is largest, whatever order and signs they have.
+
+    Parameters
+    ----------
+    one, other
+        Loadings, d×k each.
+    """
+    lengths = np.linalg.norm(one, axis=0)[:, None] * np.linalg.norm(other, axis=0)[None, :]
+    cosines = np.abs(one.T @ other) / lengths
+    rows, columns = scipy.optimize.linear_sum_assignment(-cosines)
+    return np.asarray(cosines[rows, columns][np.argsort(columns)])
+
+
+def _correlation(covariance: Array) -> Array:
+    deviations = np.sqrt(np.diagonal(covariance))
+    return np.asarray(covariance / np.outer(deviations, deviations))
+
+
+def _scaled(correlation: Array, unique: Array) -> tuple[Array, Array]:
+    """Return the eigenpairs of Ψ^−½RΨ^−½, largest first."""
+    roots = np.sqrt(unique)
+    values, vectors = np.linalg.eigh(correlation / np.outer(roots, roots))
+    return values[::-1], vectors[:, ::-1]
+
+
+def _loadings(correlation: Array, unique: Array, k: int) -> Array:
+    """Return Λ = Ψ^½V(Θ − I)^½: the best loadings for given ψ [J67 eq. 15]."""
+    values, vectors = _scaled(correlation, unique)
+    stretched = np.sqrt(np.maximum(values[:k] - 1.0, 0.0))
+    return np.asarray(np.sqrt(unique)[:, None] * vectors[:, :k] * stretched)
+
+
+def _gradient(correlation: Array, unique: Array, k: int) -> Array:
+    """Return the derivative of the concentrated likelihood by log ψ [J67 eq. 18]."""
+    loadings = _loadings(correlation, unique, k)
+    fitted = np.sum(loadings**2, axis=1) + unique
+    return np.asarray((fitted - np.diagonal(correlation)) / unique)
+
+
+def _discrepancy(correlation: Array, unique: Array, k: int) -> float:
+    values = np.maximum(_scaled(correlation, unique)[0][k:], 1e-300)
+    return float(np.sum(values - np.log(values) - 1.0))
+
+
+def _hessian(correlation: Array, unique: Array, k: int) -> Array:
+    """Return the derivative of the gradient by ψ, by central differences."""
+    made = np.empty((unique.size, unique.size))
+    for place in range(unique.size):
+        step = np.zeros_like(unique)
+        step[place] = 1e-5 * unique[place]
+        up, down = (
+            _gradient(correlation, unique + step, k),
+            _gradient(correlation, unique - step, k),
+        )
+        made[:, place] = (up - down) / (2.0 * step[place])
+    return made
+
+
+def _uniquenesses(correlation: Array, k: int) -> Array:
+    """Return ψ at the maximum of the likelihood: quasi-Newton in log ψ, then Newton to the end."""
+    d = len(correlation)
+    inverse = np.diagonal(np.linalg.inv(correlation))
+    start = np.clip((1.0 - 0.5 * k / d) / inverse, 2 * _LEAST_UNIQUE, 1.0)
+    minimize: Any = scipy.optimize.minimize
+    found = minimize(
+        lambda x: _discrepancy(correlation, np.exp(x), k),
+        np.log(start),
+        jac=lambda x: _gradient(correlation, np.exp(x), k),
+        method="L-BFGS-B",
+        bounds=[(np.log(_LEAST_UNIQUE), 0.0)] * d,
+        options={"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10},
+    )
+    unique = np.exp(found.x)
+    free = (unique > _LEAST_UNIQUE * 1.0001) & (unique < 0.9999)
+    for _ in range(20):
+        slope = _gradient(correlation, unique, k)
+        if not free.any() or np.abs(slope[free]).max() < 1e-14:
+            break
+        inner = _hessian(correlation, unique, k)[np.ix_(free, free)]
+        step = np.linalg.solve(inner, slope[free])
+        if np.abs(step / unique[free]).max() > 0.1:
+            break
+        unique[free] -= step
+    return np.asarray(np.clip(unique, _LEAST_UNIQUE, 1.0))
+
+
+def _varimax(loadings: Array, start: Array | None = None) -> Array:
+    """Return the rotation that makes squared loadings vary most within factors [K58].
+
+    Two factors at a time, by the angle that is best for them, until no angle is left.
+    """
+    d, k = loadings.shape
+    turn = np.eye(k) if start is None else start.copy()
+    turned = loadings @ turn
+    for _ in range(200):
+        largest = 0.0
+        for one in range(k - 1):
+            for other in range(one + 1, k):
+                x, y = turned[:, one], turned[:, other]
+                u, v = x**2 - y**2, 2.0 * x * y
+                along = float(np.sum(u**2 - v**2) - (u.sum() ** 2 - v.sum() ** 2) / d)
+                across = float(2.0 * (u @ v) - 2.0 * u.sum() * v.sum() / d)
+                angle = float(np.arctan2(across, along)) / 4.0
+                largest = max(largest, abs(angle))
+                plane = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+                pair = [one, other]
+                turned[:, pair] = turned[:, pair] @ plane
+                turn[:, pair] = turn[:, pair] @ plane
+        if largest < 1e-12:
+            break
+    return np.asarray(turn)
+
+
+def _turned(loadings: Array, like: Array, *, rotate: bool) -> Array:
+    """Return loadings in the order and with the signs of others that they are close to."""
+    if not rotate:
+        return np.asarray(loadings * np.sign(np.sum(loadings * like, axis=0)))
+    left, _, right = np.linalg.svd(loadings.T @ like)
+    near = left @ right
+    return np.asarray(loadings @ _varimax(loadings, near))

@@ -1,0 +1,210 @@
+"""``ProcessMonitor``: limits that new rows should keep, from a released moment; flags at home."""
+
+from typing import Any, Self
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from fedpower.analyses.spread import draws, quantile, require_centred, usable
+from fedpower.errors import InputError
+from fedpower.report.account import Account, Table
+from fedpower.report.moment import Moment
+from fedpower.report.page.charts import scree
+from fedpower.report.page.markup import count, number, percent
+from fedpower.report.record import plain
+
+Array = NDArray[np.float64]
+
+
+class ProcessMonitor(OutlierMixin, BaseEstimator):
+    """Hotelling's T² within k components and the squared prediction error (SPE) beside them, with limits.
+
+    Columns are standardised by the released deviations. New rows are looked at where they are: nothing of
+    them leaves.
+
+    Parameters
+    ----------
+    n_components : int
+        k.
+    level : float, default=0.99
+        The share of rows like those of the release that each limit should let pass.
+
+    Attributes
+    ----------
+    components_, explained_variance_ : ndarray
+        Axes of standardised columns, and the variances that T² divides by: without what noise adds to
+        them (θ + τ²d/2θ is shown where θ is [BGN11]).
+    t2_limit_ : float
+        k(n² − 1)/(n(n − k)) F_{k, n−k}, of one further row [J91].
+    spe_limit_ : float
+        gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the variances beside the components [B54]; what noise adds to
+        θ₂ is taken off.
+    n_above_noise_ : int or None
+        How many components stand above the noise; T² of others divides by what noise made.
+    moment_ : Moment
+        What it was computed from.
+    """
+
+    def __init__(self, n_components: int, *, level: float = 0.99) -> None:
+        self.n_components = n_components
+        self.level = level
+
+    def fit(self, moment: Moment, y: object = None) -> Self:
+        """Set the limits from a released moment and return itself."""
+        del y
+        require_centred(moment)
+        quantile(self.level)
+        d, n, k = moment.n_features, moment.n_samples, self.n_components
+        if not (isinstance(k, int) and 1 <= k < min(d, n)):
+            raise InputError(
+                f"n_components must be a whole number below the {d} columns, got {k!r}; choose fewer"
+            )
+        found = usable(moment)
+        self.mean_ = moment.mean
+        self.scale_ = np.sqrt(np.diagonal(found.covariance))
+        values, vectors = np.linalg.eigh(found.covariance / np.outer(self.scale_, self.scale_))
+        values, vectors = values[::-1], vectors[:, ::-1]
+        axes, rest = vectors[:, :k], vectors[:, k:]
+        beside, largest = self._noise(moment, found.covariance, rest)
+        variances = values[:k].copy()
+        self.noise_edge_, self.n_above_noise_ = 0.0, None
+        if moment.noise_std > 0:
+            self.noise_edge_ = largest
+            self.n_above_noise_ = int(np.sum(np.cumprod(values - largest > _rest_of(values))))
+            variances = _denoised(variances, largest)
+        self.components_, self.explained_variance_ = np.asarray(axes.T), variances
+        first = float(np.sum(values[k:]))
+        second = max(float(np.sum(values[k:] ** 2)) - beside, first**2 / (d - k))
+        spread = scipy.stats.f.ppf(self.level, k, n - k)
+        self.t2_limit_ = float(k * (n**2 - 1) / (n * (n - k)) * spread)
+        self.spe_limit_ = float(
+            second / first * scipy.stats.chi2.ppf(self.level, first**2 / second)
+        )
+        self.spectrum_ = values
+        self.feature_names_in_ = np.asarray(moment.names, dtype=object)
+        self.n_features_in_ = d
+        self.n_floored_, self._remark, self.moment_ = found.n_floored, found.remark, moment
+        return self
+
+    def _noise(self, moment: Moment, covariance: Array, rest: Array) -> tuple[float, float]:
+        """Return what noise adds to the residual's θ₂ on average, and its largest eigenvalue (99%)."""
+        if moment.noise_std == 0:
+            return 0.0, 0.0
+        scales, squares, largest = np.outer(self.scale_, self.scale_), [], []
+        for matrices, _ in draws(moment, covariance, sampling=False):
+            scaled = matrices / scales
+            squares.append(np.sum((rest.T @ scaled @ rest) ** 2, axis=(1, 2)))
+            largest.append(np.linalg.eigvalsh(scaled)[:, -1])
+        return (
+            float(np.mean(np.concatenate(squares))),
+            float(np.quantile(np.concatenate(largest), 0.99)),
+        )
+
+    def statistics(self, X: ArrayLike) -> Array:
+        """Return T² and SPE of rows, a column each: a local computation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            New rows in the units of the release; a table's columns are matched by name.
+        """
+        check_is_fitted(self)
+        rows: Any = X
+        if hasattr(rows, "loc"):
+            rows = rows[list(self.feature_names_in_)]
+        given = np.asarray(rows, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X must have the {self.n_features_in_} columns of the moment, got shape {given.shape}; "
+                "bring them"
+            )
+        scaled = (given - self.mean_) / self.scale_
+        scores = scaled @ self.components_.T
+        beside = scaled - scores @ self.components_
+        t2 = np.sum(scores**2 / self.explained_variance_, axis=1)
+        return np.column_stack([t2, np.sum(beside**2, axis=1)])
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Return −1 for rows beyond either limit and 1 for others, as scikit-learn's detectors do."""
+        beyond = self.statistics(X) > [self.t2_limit_, self.spe_limit_]
+        return np.where(beyond.any(axis=1), -1, 1)
+
+    def account(self) -> Account:
+        """Return what was found, for a terminal, a program and a page."""
+        k, above = len(self.components_), self.n_above_noise_
+        if above is None:
+            said = "No noise was added, so the limits are those of the rows themselves."
+        elif above >= k:
+            said = "All components of T² stand above the noise."
+        else:
+            said = (
+                f"Only {above} of {count(k, 'component')} stand above the noise: T² of the others "
+                "measures noise; take fewer components."
+            )
+        limits = (
+            ("T²", self.t2_limit_, f"distance within the {count(k, 'component')}"),
+            ("SPE", self.spe_limit_, "distance from them"),
+        )
+        standing = [
+            "signal" if above is None or place < above
+            else "noise" if value <= self.noise_edge_ else "near"
+            for place, value in enumerate(self.spectrum_[:k])
+        ]  # fmt: skip
+        chart = scree(
+            self.spectrum_[:k].tolist(),
+            standing=standing,
+            beyond=self.spectrum_[k : k + 20].tolist(),
+            edge=self.noise_edge_,
+        )
+        names = self.moment_.names
+        return Account(
+            kind="monitor",
+            title=f"Limits for new rows of {count(len(names), 'column')}",
+            sentences=(
+                f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "
+                f"{number(self.spe_limit_)} with probability {percent(self.level)} each.",
+                said,
+                *self._remark,
+            ),
+            tables=(
+                Table(
+                    title="Limits",
+                    headings=("Statistic", "Limit", "What it measures"),
+                    rows=limits,
+                    file="limits.csv",
+                ),
+                Table(
+                    title="Columns",
+                    headings=("Column", "Mean", "Deviation"),
+                    rows=tuple(zip(names, self.mean_.tolist(), self.scale_.tolist(), strict=True)),
+                    file="columns.csv",
+                ),
+            ),
+            pictures=((chart, "Variances of standardised columns; T² uses the components."),),
+            facts={
+                "columns": list(names),
+                "mean": plain(self.mean_),
+                "scale": plain(self.scale_),
+                "components": plain(self.components_),
+                "explained_variance": plain(self.explained_variance_),
+                "t2_limit": self.t2_limit_,
+                "spe_limit": self.spe_limit_,
+                "level": self.level,
+                "n_above_noise": above,
+                "n_floored": self.n_floored_,
+            },
+        )
+
+
+def _rest_of(values: Array) -> Array:
+    """Return the average of the eigenvalues after each; 0 after the last."""
+    return np.array([float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
+                     for place in range(len(values))])  # fmt: skip
+
+
+def _denoised(values: Array, edge: float) -> Array:
+    """Return θ of λ = θ + R²/4θ, R the noise's edge; λ/2 where it is below the edge [BGN11 §3.1]."""
+    return np.asarray((values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0)

@@ -1,0 +1,172 @@
+"""How far a released moment may be from the law of the rows: noise and sampling, carried through.
+
+A noised moment is a covariance plus symmetric normal noise of known law. What is computed from it is a
+smooth function θ of moment and mean, so its error is θ's derivative times the error of both: normal, with
+a covariance that draws of that error give (the delta method). The draws are public and always the same.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError
+from fedpower.report.moment import Moment
+
+Array = NDArray[np.float64]
+
+Statistic = Callable[[Array, Array], Array]
+"""From covariances (…, d, d) and means (…, d) to numbers (…, p)."""
+
+_SEED = 19
+_MOST_DRAWS, _LEAST_DRAWS, _NUMBERS = 1000, 200, 2e7
+_STEP = 1e-3
+"""Of the draws, at which a derivative is taken: an error of its square."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usable:
+    """A covariance that can be divided by, from a noised one that cannot.
+
+    Attributes
+    ----------
+    covariance
+        In the rows' own units, divided by n − 1 where centred.
+    n_floored
+        How many eigenvalues lay below the noise's standard deviation and were raised to it.
+    """
+
+    covariance: Array
+    n_floored: int
+
+    @property
+    def remark(self) -> tuple[str, ...]:
+        """What was done about the noise, as a sentence; none where nothing was."""
+        if not self.n_floored:
+            return ()
+        many = "1 eigenvalue" if self.n_floored == 1 else f"{self.n_floored} eigenvalues"
+        return (
+            f"{many} of the noised moment lay below the noise's own standard deviation and were raised "
+            "to it: directions of so little variance are not known.",
+        )
+
+
+def usable(moment: Moment) -> Usable:
+    """Return the covariance of a moment with its spectrum floored at the noise; exact ones as they are.
+
+    In units of the treated rows the noise of uᵀAu is N(0, σ²) for every unit u, so that nothing below σ
+    is told from 0. Eigenvalues below σ are raised to it.
+    """
+    sigma = moment.noise_std
+    if sigma == 0:
+        return Usable(covariance=moment.covariance, n_floored=0)
+    values, vectors = np.linalg.eigh(moment.pooled.moment)
+    low = int(np.count_nonzero(values < sigma))
+    if not low:
+        return Usable(covariance=moment.covariance, n_floored=0)
+    raised = (vectors * np.maximum(values, sigma)) @ vectors.T
+    units = moment.units
+    made = (raised + raised.T) / 2 * np.outer(units, units) * moment.divisor
+    return Usable(covariance=np.asarray(made), n_floored=low)
+
+
+def require_centred(moment: Moment) -> None:
+    """Refuse a moment that is no covariance."""
+    if not moment.centered:
+        raise InputError(
+            "a moment must be about the pooled mean for this analysis, got one about the origin; release "
+            "it with centring, which is the default"
+        )
+
+
+def draws(
+    moment: Moment, covariance: Array, *, sampling: bool = True, noise: bool = True, count: int = 0
+) -> Iterator[tuple[Array, Array]]:
+    """Yield blocks of draws of the error of covariance and mean, in the rows' own units.
+
+    Noise: E − μeᵀ − eμᵀ with E symmetric, N(0, σ²) on the diagonal and N(0, σ²/2) off it, and e of
+    variance σ²/2c² [decision 4]; sampling: that of n normal rows, Σ^½WΣ^½/√n with W symmetric, N(0, 2)
+    on the diagonal and N(0, 1) off it [A03 Thm 3.4.4].
+
+    Parameters
+    ----------
+    moment
+        What was released.
+    covariance
+        The covariance that rows are supposed to have: positive.
+    sampling, noise
+        Which errors are drawn.
+    count
+        How many; as many as memory and time allow unless given.
+    """
+    d, units = moment.n_features, moment.units
+    rng = np.random.default_rng(_SEED)
+    total = count or int(np.clip(_NUMBERS / d**2, _LEAST_DRAWS, _MOST_DRAWS))
+    at_once = max(1, min(total, int(4e6 / d**2)))
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    center = np.zeros(d) if moment.pooled.center is None else moment.pooled.center
+    left = total
+    while left:
+        size = min(left, at_once)
+        left -= size
+        matrices, means = np.zeros((size, d, d)), np.zeros((size, d))
+        normal = _symmetric(rng, size, d)
+        rows = rng.standard_normal((size, d))
+        if sampling:
+            matrices += root @ normal @ root.T / np.sqrt(moment.n_samples)
+            means += rows @ root.T / np.sqrt(moment.n_samples)
+        normal = _symmetric(rng, size, d)
+        shift = rng.standard_normal((size, d)) * moment.mean_noise_std
+        if noise and moment.noise_std > 0:
+            made = normal * (moment.noise_std / np.sqrt(2.0))
+            crossed = shift[:, :, None] * center
+            made -= crossed + crossed.transpose(0, 2, 1)
+            matrices += made * np.outer(units, units) * moment.divisor
+            means += shift * units
+        yield matrices, means
+
+
+def _symmetric(rng: np.random.Generator, size: int, d: int) -> Array:
+    """Return symmetric matrices of normal numbers: variance 2 on the diagonal and 1 off it."""
+    drawn = rng.standard_normal((size, d, d))
+    return np.asarray((drawn + drawn.transpose(0, 2, 1)) / np.sqrt(2.0))
+
+
+def standard_errors(
+    statistic: Statistic,
+    moment: Moment,
+    covariance: Array,
+    *,
+    sampling: bool = True,
+    count: int = 0,
+) -> Array:
+    """Return the standard deviation of each number of a statistic, from noise and sampling together.
+
+    Parameters
+    ----------
+    statistic
+        θ, smooth near the covariance.
+    moment, covariance
+        What was released, and its usable covariance.
+    sampling
+        Whether the rows are a sample: else the noise alone counts.
+    count
+        Of draws; see `draws`.
+    """
+    mean, squares, seen = moment.mean, 0.0, 0
+    for matrices, means in draws(moment, covariance, sampling=sampling, count=count):
+        up = statistic(covariance + _STEP * matrices, mean + _STEP * means)
+        down = statistic(covariance - _STEP * matrices, mean - _STEP * means)
+        squares = squares + np.sum(((up - down) / (2.0 * _STEP)) ** 2, axis=0)
+        seen += len(matrices)
+    return np.asarray(np.sqrt(np.asarray(squares) / seen))
+
+
+def quantile(level: float) -> float:
+    """Return how many standard errors an interval of a level goes to either side."""
+    if not (isinstance(level, int | float) and 0 < level < 1):
+        raise InputError(f"level must lie between 0 and 1, got {level!r}; 0.95 is usual")
+    return float(scipy.stats.norm.ppf(0.5 + level / 2.0))

@@ -1,0 +1,107 @@
+"""`fedpower release`: files in, the folder of a released moment out."""
+
+import inspect
+import warnings
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import console, note, print_json, print_result_of_release
+from fedpower.cli.fit import (
+    check_promise,
+    given_parameters,
+    origin_of,
+    release_options,
+    tell_clipped,
+)
+from fedpower.cli.options import Command
+from fedpower.cli.progress import progress_of_fit
+from fedpower.cli.silos import find_ledgers, open_silos
+from fedpower.estimator import FedMoment
+from fedpower.estimator.terms import NoiseWarning
+from fedpower.report.atomic import new_folder
+from fedpower.report.moment import Moment, of_run
+from fedpower.report.moment_folder import RELEASED, account_of, write_release
+from fedpower.report.page.markup import number
+from fedpower.report.record import plain, with_origin
+
+
+@click.command(
+    cls=Command, epilog="Example: fedpower release north.csv south.csv --epsilon 1 -o moment"
+)
+@release_options
+@click.pass_context
+def release(ctx: click.Context, /, **options: Any) -> None:
+    """Release the pooled moment of FILES, each a silo: paid for once, analysed for ever.
+
+    What it costs is what a fit costs, charged to the same ledgers under the same name. Then `fedpower
+    derive` computes whatever is wanted from the folder, which may be published under its statement, at
+    no further cost. Files are named as for `fedpower fit`.
+    """
+    started = datetime.now(UTC)
+    check_promise(options)
+    with new_folder(options["output"], known=RELEASED, force=options["force"]) as place:
+        silos = open_silos(
+            options["files"],
+            groups=options["groups"],
+            columns=options["columns"],
+            drop=options["drop"],
+            n_features=options["n_features"],
+        )
+        ledgers = find_ledgers(
+            list(silos), folder=options["ledgers"], named=options["named_ledgers"]
+        )
+        known = inspect.signature(FedMoment).parameters
+        given = given_parameters(options, silos)
+        model = FedMoment(**{name: each for name, each in given.items() if name in known})
+        with progress_of_fit(silos, None) as show, warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoiseWarning)
+            model.fit_silos(
+                silos,
+                ledgers=ledgers,
+                data_version=options["data_version"],
+                data_set=options["data_set"],
+                identities=options["identities"],
+                on_round=None if show is None else show.round,
+                on_rows=None if show is None else show.rows,
+                on_clipped=partial(tell_clipped, options["row_norm"]),
+            )
+        origins = {name: origin_of(silos[name], options) for name in silos}
+        record = with_origin(
+            model.moment_.record, command=ctx.find_root().obj, silos=origins, started=started
+        )
+        moment = of_run(model.moment_, record)
+        write_release(place, moment)
+    if options["as_json"]:
+        facts = account_of(moment).facts
+        print_json({"moment": str(options["output"]), **plain(facts), **_statement(moment)})
+    else:
+        _print(moment, options["output"])
+    if moment.privacy.is_private and ledgers is None:
+        note("no ledger was given, so what this release spent is on no record; see --ledgers")
+
+
+def _statement(moment: Moment) -> dict[str, Any]:
+    return {"silos": moment.silo_sizes, "privacy": moment.record["privacy"]}
+
+
+def _print(moment: Moment, output: Path) -> None:
+    out = console()
+    sizes = ", ".join(f"{name} ({rows} rows)" for name, rows in moment.silo_sizes.items())
+    out.print(
+        f"The pooled moment of {moment.n_features} columns: {sizes}; {moment.n_samples} rows in all.",
+        soft_wrap=True,
+    )
+    if moment.noise_std > 0:
+        out.print(
+            f"Its noise has a standard deviation of {number(moment.noise_std, 3)} on the diagonal, in "
+            "units of the bound on rows, and √2 times less off it.",
+            soft_wrap=True,
+        )
+    out.print("")
+    promise = moment.privacy
+    out.print(str(promise), soft_wrap=True, style=None if promise.is_private else "bold red")
+    print_result_of_release(output)

@@ -1,0 +1,351 @@
+"""``Moment``: a pooled, noised moment that is paid for once, as an object and as two files."""
+
+import hashlib
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.data import RowTreatment
+from fedpower.data.codebook import CodeBook
+from fedpower.errors import FedpowerError, InputError
+from fedpower.privacy.statement import PrivacyStatement
+from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.study import PREPARED, Study
+from fedpower.report.codebook_file import code_book_of_record
+from fedpower.report.record import privacy_of, study_of
+
+Array = NDArray[np.float64]
+
+FORMAT = "fedpower-moment/1"
+MOMENT, RELEASE = "moment.npz", "moment.json"
+MOMENT_FILES = (MOMENT, RELEASE)
+"""What a folder holds that has a released moment in it: that of `fedpower release`, or of a result."""
+
+_UNREADABLE = (
+    FedpowerError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Moment:
+    """The pooled moment of rows that silos hold, with the noise that was paid for: see `FedMoment`.
+
+    Whatever is computed from it is post-processing: it costs no budget, and the statement stays as it is.
+
+    Attributes
+    ----------
+    pooled
+        The numbers, in units of the treated rows, and the law of their noise.
+    treatment
+        What was done to each row before.
+    feature_names
+        Names of the columns in order; None where they have none.
+    record
+        Of the run that released it: what ``run.json`` holds of a result, in JSON's types.
+    """
+
+    pooled: Pooled
+    treatment: RowTreatment
+    feature_names: tuple[str, ...] | None
+    record: dict[str, Any]
+
+    def __repr__(self) -> str:
+        asked = self.privacy.asked_epsilon
+        promise = f"epsilon={asked:g}" if self.privacy.is_private else "not private"
+        return f"<Moment: {self.n_features} columns, {self.n_samples} rows, {promise}>"
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns, d."""
+        return int(self.pooled.moment.shape[0])
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows, of all silos together."""
+        return int(self.record["n_samples"])
+
+    @property
+    def silo_sizes(self) -> dict[str, int]:
+        """Rows by silo."""
+        return {each["name"]: each["rows"] for each in self.record["silos"] if each.get("rows")}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the columns are called: x0, x1, ... where they have no names."""
+        return self.feature_names or tuple(f"x{place}" for place in range(self.n_features))
+
+    @property
+    def privacy(self) -> PrivacyStatement:
+        """What is promised about the rows; print it."""
+        return privacy_of(self.record)
+
+    @property
+    def study(self) -> Study:
+        """The terms of the release, held against the hash that the record gives."""
+        return study_of(self.record)
+
+    @property
+    def code_book(self) -> CodeBook | None:
+        """Offsets, scales, ranges and bound of the columns; None where rows had no such treatment."""
+        found = code_book_of_record(self.record)
+        rule = self.treatment
+        if found is not None or rule.low is None or rule.high is None or rule.row_norm is None:
+            return found
+        width = self.n_features
+        return CodeBook(
+            columns=self.feature_names,
+            offset=np.zeros(width) if rule.center is None else rule.center,
+            scale=np.ones(width) if rule.scale is None else rule.scale,
+            low=rule.low,
+            high=rule.high,
+            bound=rule.row_norm,
+            found=("given",) * width,
+        )
+
+    @property
+    def centered(self) -> bool:
+        """Whether it is a moment about the pooled mean: a covariance."""
+        return self.pooled.center is not None
+
+    @property
+    def units(self) -> Array:
+        """By column: how much of the rows' own units one of the treated rows is."""
+        rule = self.treatment
+        scale = np.ones(self.n_features) if rule.scale is None else rule.scale
+        return np.asarray((rule.row_norm or 1.0) * scale)
+
+    @property
+    def divisor(self) -> float:
+        """n/(n − 1) for a moment about the pooled mean, else 1: as in `FedPCA.explained_variance_`."""
+        return self.n_samples / (self.n_samples - 1) if self.centered else 1.0
+
+    @property
+    def covariance(self) -> Array:
+        """The noised moment in the rows' own units, divided by n − 1 where centred; not floored."""
+        units = self.units
+        return np.asarray(self.pooled.moment * np.outer(units, units) * self.divisor)
+
+    @property
+    def mean(self) -> Array:
+        """The noised mean in the rows' own units (of unit rows where they were normalised)."""
+        middle = np.zeros(self.n_features) if self.pooled.center is None else self.pooled.center
+        if self.treatment.normalize:
+            return np.asarray(middle)
+        public = 0.0 if self.treatment.center is None else self.treatment.center
+        return np.asarray(public + middle * self.units)
+
+    @property
+    def noise_std(self) -> float:
+        """σ of the noise, in units of the treated rows: σ² on the diagonal, σ²/2 off it."""
+        return self.pooled.noise_std
+
+    @property
+    def mean_noise_std(self) -> float:
+        """The noise of each entry of the mean, in units of the treated rows; 0 without either."""
+        if not self.centered:
+            return 0.0
+        return self.noise_std / (math.sqrt(2.0) * self.pooled.mean_weight)
+
+    @property
+    def noise_edge(self) -> float:
+        """About the largest eigenvalue that the noise alone would show, in units of the treated rows."""
+        return self.noise_std * math.sqrt(2.0 * self.n_features)
+
+    def column(self, name: str | int) -> int:
+        """Return the place of a column, given by name or place; another is refused in one sentence."""
+        if isinstance(name, int | np.integer) and not isinstance(name, bool):
+            if 0 <= name < self.n_features:
+                return int(name)
+        elif name in self.names:
+            return self.names.index(name)
+        listed = ", ".join(self.names[:8]) + (", ..." if self.n_features > 8 else "")
+        raise InputError(f"a column must be one of the moment's, got {name!r}; it has {listed}")
+
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write the moment as a folder, whole or not at all, with its page, and return where it is.
+
+        Parameters
+        ----------
+        folder
+            A new or empty folder.
+        force
+            Whether an earlier moment in the folder is replaced.
+        """
+        from fedpower.report.moment_folder import save_moment  # noqa: PLC0415 - pages are made of moments
+
+        return save_moment(self, Path(folder), force=force)
+
+
+def write_moment(place: Path, moment: Moment) -> None:
+    """Write the two files of a moment into an existing folder."""
+    pooled, rule = moment.pooled, moment.treatment
+    optional = {
+        "mean": pooled.center,
+        "center": rule.center,
+        "scale": rule.scale,
+        "low": rule.low,
+        "high": rule.high,
+        "row_norm": rule.row_norm,
+        "feature_names": moment.feature_names,
+    }
+    arrays = {
+        "moment": pooled.moment,
+        "total_variance": np.array(pooled.total_variance),
+        "noise_std": np.array(pooled.noise_std),
+        "mean_weight": np.array(pooled.mean_weight),
+        "normalize": np.array(rule.normalize),
+        **{key: np.asarray(value) for key, value in optional.items() if value is not None},
+    }
+    np.savez(place / MOMENT, **arrays)  # type: ignore[arg-type]  # strings and numbers only
+    content = {
+        "format": FORMAT,
+        "kept": pooled.kept,
+        "remarks": [str(each) for each in pooled.remarks],
+        "run": moment.record,
+    }
+    text = {**content, "sha256": _digest(arrays, content)}
+    (place / RELEASE).write_text(
+        json.dumps(text, indent=2, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def read_moment(folder: str | PathLike[str]) -> Moment:
+    """Return the moment that a folder holds; anything else, or one that was changed, is refused.
+
+    Parameters
+    ----------
+    folder
+        What `fedpower release` wrote, or the result of a fit with ``keep_moment``.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise InputError(
+            f"{place} must be a folder that `fedpower release` wrote, got "
+            f"{'a file' if place.exists() else 'nothing there'}; check the path"
+        )
+    absent = [name for name in MOMENT_FILES if not (place / name).is_file()]
+    if absent:
+        fitted = (place / "run.json").is_file()
+        raise InputError(
+            f"{place} must hold a released moment, got "
+            + (
+                "a result that was fitted without keeping it; fit with --keep-moment, or use "
+                "`fedpower release`"
+                if fitted
+                else f"a folder without {absent[0]}; check the path"
+            )
+        )
+    try:
+        content = json.loads((place / RELEASE).read_text(encoding="utf-8"))
+        found = content["format"]
+    except _UNREADABLE:
+        raise _damaged(place, RELEASE) from None
+    if found != FORMAT:
+        raise InputError(
+            f"{place} must hold a moment of format {FORMAT!r}, got {found!r}; read it with the fedpower "
+            "that wrote it"
+        )
+    try:
+        with np.load(place / MOMENT, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except _UNREADABLE:
+        raise _damaged(place, MOMENT) from None
+    claimed = content.pop("sha256", None)
+    if claimed != _digest(arrays, content):
+        raise InputError(
+            f"{place} must be as `fedpower release` wrote it, got files that were changed since; bring "
+            "back the folder, or release again: with the same ledgers that costs nothing"
+        )
+    try:
+        moment = _moment(arrays, content)
+        whole = _fits_together(moment)
+    except _UNREADABLE:
+        whole = False
+    if not whole:
+        raise _damaged(place, MOMENT)
+    return moment
+
+
+def _moment(arrays: Mapping[str, Any], content: Mapping[str, Any]) -> Moment:
+    def numbers(key: str) -> Any:
+        if key not in arrays:
+            return None
+        values = np.asarray(arrays[key], dtype=np.float64)
+        values.flags.writeable = False
+        return values
+
+    names, bound = arrays.get("feature_names"), arrays.get("row_norm")
+    return Moment(
+        pooled=Pooled(
+            moment=numbers("moment"),
+            center=numbers("mean"),
+            total_variance=float(arrays["total_variance"]),
+            noise_std=float(arrays["noise_std"]),
+            mean_weight=float(arrays["mean_weight"]),
+            kept=bool(content["kept"]),
+            remarks=tuple(content["remarks"]),
+        ),
+        treatment=RowTreatment(
+            center=numbers("center"),
+            scale=numbers("scale"),
+            row_norm=None if bound is None else float(bound),
+            normalize=bool(arrays["normalize"]),
+            low=numbers("low"),
+            high=numbers("high"),
+        ),
+        feature_names=None if names is None else tuple(str(name) for name in names),
+        record=content["run"],
+    )
+
+
+def _fits_together(moment: Moment) -> bool:
+    """Return whether the numbers are those of the study on record."""
+    values, study = moment.pooled.moment, moment.study
+    vectors = [
+        each
+        for each in (moment.pooled.center, moment.treatment.center, moment.treatment.scale)
+        if each is not None
+    ]
+    return (
+        values.shape == (study.n_features, study.n_features)
+        and bool(np.isfinite(values).all())
+        and bool((values == values.T).all())
+        and all(each.shape == (study.n_features,) for each in vectors)
+        and (moment.pooled.center is not None) == study.center
+        and (moment.pooled.noise_std > 0) == study.is_private
+        and moment.feature_names == study.columns
+        and study.treatment in (PREPARED, moment.treatment.digest())
+    )
+
+
+def _digest(arrays: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    """Return SHA-256 of all that the two files hold: it tells a change, not who made it."""
+    digest = hashlib.sha256(b"fedpower moment 1")
+    for key in sorted(arrays):
+        each = np.ascontiguousarray(arrays[key])
+        for part in (key, each.dtype.str, str(each.shape)):
+            digest.update(f"{part}\0".encode())
+        digest.update(each.tobytes())
+    digest.update(json.dumps(content, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _damaged(place: Path, name: str) -> InputError:
+    return InputError(
+        f"{place / name} must be as `fedpower release` wrote it, got a damaged or foreign file; bring "
+        "back the folder, or release again"
+    )
+
+
+def of_run(moment: Moment, run: dict[str, Any]) -> Moment:
+    """Return the moment with the record of its run as it is now."""
+    return replace(moment, record=run)

@@ -1,0 +1,227 @@
+"""Without noise every analysis of a moment is what the rows give centrally."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from sklearn.decomposition import PCA
+from sklearn.decomposition import FactorAnalysis as CentralFactors
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.pipeline import make_pipeline
+
+from fedpower import FedMoment
+from fedpower.analyses import (
+    AdjustedPCA,
+    ComponentRegression,
+    Correlations,
+    FactorAnalysis,
+    MeanTests,
+    ProcessMonitor,
+    RidgeRegression,
+    congruence,
+)
+from fedpower.analyses.factor import _gradient
+from fedpower.errors import InputError
+from fedpower.report.moment import Moment
+
+NAMES = ("age", "bmi", "sbp", "dbp", "hdl", "ldl", "tg")
+CLOSE = 1e-8
+
+
+def frame(rows: int = 3000) -> pd.DataFrame:
+    rng = np.random.default_rng(2)
+    loadings = np.zeros((7, 2))
+    loadings[:4, 0], loadings[3:, 1] = (0.9, 0.8, 0.8, 0.5), (0.5, 0.9, 0.8, 0.7)
+    made = rng.standard_normal((rows, 2)) @ loadings.T + rng.standard_normal((rows, 7)) * 0.5
+    return pd.DataFrame(made * [1, 2, 3, 1, 1, 0.5, 1] + [5, 4, 3, 2, 1, 0, 0], columns=NAMES)
+
+
+ROWS = frame()
+
+
+@pytest.fixture(scope="module")
+def moment() -> Moment:
+    parts = {name: ROWS[place::3] for place, name in enumerate(("north", "south", "east"))}
+    return FedMoment(epsilon=float("inf")).fit_silos(parts).moment_
+
+
+def near(one: Any, other: Any) -> None:
+    assert np.allclose(one, other, rtol=CLOSE, atol=CLOSE), np.abs(np.subtract(one, other)).max()
+
+
+def test_mean_and_covariance_are_numpys(moment: Moment):
+    near(moment.mean, ROWS.mean())
+    near(moment.covariance, np.cov(ROWS.T))
+
+
+def test_correlations_are_numpys_and_their_intervals_fishers(moment: Moment):
+    found = Correlations().fit(moment)
+    near(found.correlation_, np.corrcoef(ROWS.T))
+    # Fisher: the error of arctanh r is 1/√n, drawn with 1,000 draws: 6 deviations of them are 14%.
+    expected = (1 - found.correlation_**2) / np.sqrt(len(ROWS))
+    off = ~np.eye(7, dtype=bool)
+    assert np.allclose(found.standard_error_[off], expected[off], rtol=0.14)
+    near(Correlations(sampling=False).fit(moment).low_, found.correlation_)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 50.0])
+def test_ridge_is_scikit_learns(moment: Moment, alpha: float):
+    columns = ["bmi", "sbp", "ldl", "tg"]
+    central = Ridge(alpha=alpha, tol=1e-12).fit(ROWS[columns], ROWS["hdl"])
+    found = RidgeRegression("hdl", predictors=columns, alpha=alpha).fit(moment)
+    near(found.coef_, central.coef_)
+    near(found.intercept_, central.intercept_)
+    near(found.predict(ROWS), central.predict(ROWS[columns]))
+    near(found.r2_, central.score(ROWS[columns], ROWS["hdl"]))
+
+
+def test_errors_of_least_squares_are_those_of_the_textbook(moment: Moment):
+    """Drawn with 1,000 draws: 6 deviations of them are 14%."""
+    columns = [name for name in NAMES if name != "hdl"]
+    rows = ROWS[columns].to_numpy()
+    fitted = LinearRegression().fit(rows, ROWS["hdl"])
+    left = np.var(ROWS["hdl"] - fitted.predict(rows))
+    apart = rows - rows.mean(0)
+    expected = np.sqrt(left * np.diagonal(np.linalg.inv(apart.T @ apart)))
+    assert np.allclose(RidgeRegression("hdl").fit(moment).standard_error_, expected, rtol=0.14)
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_regression_on_components_is_scikit_learns_pipeline(moment: Moment, k: int):
+    columns = [name for name in NAMES if name != "hdl"]
+    central = make_pipeline(PCA(k, svd_solver="full"), LinearRegression())
+    central.fit(ROWS[columns], ROWS["hdl"])
+    found = ComponentRegression("hdl", n_components=k).fit(moment)
+    near(found.predict(ROWS), central.predict(ROWS[columns]))
+
+
+def by_expectation_maximisation(unique: Any, loadings: Any, covariance: Any) -> tuple[Any, Any]:
+    """Return ψ and Λ where the textbook's EM iteration [Rubin and Thayer 1982] comes to rest."""
+    for _ in range(20_000):
+        fitted = loadings @ loadings.T + np.diag(unique)
+        weights = np.linalg.solve(fitted, loadings).T
+        cross = covariance @ weights.T
+        loadings = cross @ np.linalg.inv(
+            np.eye(loadings.shape[1]) - weights @ loadings + weights @ cross
+        )
+        following = np.diagonal(covariance - loadings @ cross.T)
+        if np.abs(following - unique).max() < 1e-15:
+            break
+        unique = following
+    return unique, loadings
+
+
+def test_factors_are_those_of_scikit_learn_and_of_em(moment: Moment):
+    """scikit-learn ends where float64 shows no better likelihood, some 1e-7 before the maximum."""
+    central = CentralFactors(2, tol=0.0, max_iter=4000, svd_method="lapack").fit(ROWS)
+    found = FactorAnalysis(2).fit(moment)
+    assert np.allclose(found.noise_variance_, central.noise_variance_, rtol=1e-6)
+    covariance = np.cov(ROWS.T, ddof=0)
+    unique, loadings = by_expectation_maximisation(
+        central.noise_variance_, central.components_.T, covariance
+    )
+    near(found.noise_variance_, unique)
+    near(found.components_.T @ found.components_, loadings @ loadings.T)
+    turned = CentralFactors(2, tol=0.0, svd_method="lapack", rotation="varimax").fit(ROWS)
+    assert congruence(found.components_.T, turned.components_.T).min() > 0.99
+
+
+def test_varimax_is_at_its_maximum(moment: Moment):
+    """No plane rotation of any two factors raises the variance of squared loadings."""
+    found = FactorAnalysis(2).fit(moment).loadings_
+    best = np.var(found**2, axis=0).sum()
+    for angle in np.linspace(0.01, np.pi - 0.01, 200):
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        assert np.var((found @ turn) ** 2, axis=0).sum() <= best + 1e-12
+
+
+def test_factors_are_at_the_maximum_of_the_likelihood(moment: Moment):
+    found = FactorAnalysis(2).fit(moment)
+    unique = 1 - found.communality_
+    assert np.abs(_gradient(np.corrcoef(ROWS.T), unique, 2)).max() < 1e-11
+
+
+def test_adjusted_components_are_those_of_the_residuals(moment: Moment):
+    covariates, kept = ["age", "tg"], [name for name in NAMES if name not in ("age", "tg")]
+    fitted = LinearRegression().fit(ROWS[covariates], ROWS[kept])
+    residuals = ROWS[kept].to_numpy() - fitted.predict(ROWS[covariates])
+    central = PCA(3, svd_solver="full").fit(residuals)
+    found = AdjustedPCA(3, covariates=covariates).fit(moment)
+    near(found.explained_variance_, central.explained_variance_)
+    near(found.explained_variance_ratio_, central.explained_variance_ratio_)
+    signs = np.sign(np.sum(found.components_ * central.components_, axis=1))
+    near(found.components_, central.components_ * signs[:, None])
+    near(found.transform(ROWS), central.transform(residuals) * signs)
+    # A normal variance has an error of θ√(2/n); 1,000 draws are within 14% of it.
+    expected = found.explained_variance_ * np.sqrt(2 / len(ROWS))
+    assert np.allclose(found.standard_error_, expected, rtol=0.14)
+
+
+def test_limits_and_statistics_are_those_of_a_central_pca(moment: Moment):
+    scaled = (ROWS - ROWS.mean()) / ROWS.std()
+    central = PCA(svd_solver="full").fit(scaled)
+    scores, variances = central.transform(scaled), central.explained_variance_
+    t2 = np.sum(scores[:, :2] ** 2 / variances[:2], axis=1)
+    spe = np.sum(scores[:, 2:] ** 2, axis=1)
+    n, first, second = len(ROWS), variances[2:].sum(), np.sum(variances[2:] ** 2)
+    found = ProcessMonitor(2, level=0.95).fit(moment)
+    near(found.statistics(ROWS), np.column_stack([t2, spe]))
+    near(found.t2_limit_, 2 * (n**2 - 1) / (n * (n - 2)) * scipy.stats.f.ppf(0.95, 2, n - 2))
+    near(found.spe_limit_, second / first * scipy.stats.chi2.ppf(0.95, first**2 / second))
+    beyond = (t2 > found.t2_limit_) | (spe > found.spe_limit_)
+    assert np.array_equal(found.predict(ROWS) == -1, beyond)
+
+
+def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(moment: Moment):
+    null = dict(zip(NAMES, (5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.0), strict=True))
+    plain = MeanTests(null=null).fit(moment)
+    away = (ROWS.mean() - pd.Series(null)).to_numpy()
+    error = ROWS.std().to_numpy() / np.sqrt(len(ROWS))
+    near(plain.statistic_, away / error)
+    near(
+        plain.q_value_,
+        scipy.stats.false_discovery_control(2 * scipy.stats.norm.sf(abs(away / error))),
+    )
+    values, vectors = np.linalg.eigh(np.cov(ROWS.T))
+    loadings = vectors[:, -2:] * np.sqrt(values[-2:])
+    nearest = np.argsort(np.abs(away) / error)[:6]
+    factors = np.linalg.lstsq(loadings[nearest], away[nearest], rcond=None)[0]
+    adjusted = MeanTests(2, null=null, null_share=0.8).fit(moment)
+    near(adjusted.mean_ - list(null.values()), away - loadings @ factors)
+    assert adjusted.rejected_[NAMES.index("ldl")]
+    assert (adjusted.noise_share_ == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (FactorAnalysis(5), "n_factors must be a whole number k"),
+        (FactorAnalysis(1, rotation="oblique"), "rotation must be 'varimax' or None"),  # type: ignore[arg-type]
+        (RidgeRegression("weight"), "a column must be one of the moment's, got 'weight'"),
+        (RidgeRegression("age", alpha=-1), "alpha must be 0 or more"),
+        (
+            RidgeRegression("age", predictors=["age"]),
+            "predictors must be columns other than the target",
+        ),
+        (ComponentRegression("age", n_components=7), "from 1 to the 6 predictors"),
+        (AdjustedPCA(1, covariates=NAMES), "covariates must be some of the columns and not all"),
+        (AdjustedPCA(7, covariates=["age"]), "from 1 to the 6 columns that are left"),
+        (ProcessMonitor(7), "n_components must be a whole number below the 7 columns"),
+        (Correlations(level=95), "level must lie between 0 and 1, got 95"),
+        (MeanTests(7), "n_factors must be a whole number below the 7 columns"),
+        (MeanTests(null=[1.0, 2.0]), "null must be a number"),
+        (MeanTests(null_share=0), "null_share must lie above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, moment: Moment):
+    with pytest.raises(InputError, match=sentence):
+        model.fit(moment)
+
+
+def test_a_moment_about_the_origin_is_refused(tmp_path: Path):
+    moment = FedMoment(epsilon=float("inf"), center=False).fit_silos([ROWS]).moment_
+    with pytest.raises(InputError, match="must be about the pooled mean for this analysis"):
+        Correlations().fit(moment)

@@ -1,0 +1,99 @@
+"""`fedpower derive` computes from a released moment, charges nothing and reads no row unless told."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hospitals import run, succeed, write_hospitals
+
+from fedpower import read_moment
+from fedpower.analyses import RidgeRegression
+
+FILES = ("north.csv", "south.parquet", "east.csv")
+ANALYSES = {
+    "factor": ("factor", "-k", 1),
+    "regression": ("regress", "--target", "hdl", "--predictors", "age,bmi"),
+    "adjusted": ("adjust", "-k", 2, "--covariates", "age"),
+    "monitor": ("monitor", "-k", 2),
+    "correlation": ("correlate",),
+    "means": ("means", "-k", 1, "--null", "age=1", "--null", "bmi=1"),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_hospitals(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    succeed("release", *FILES, "--epsilon", "inf", "-o", "moment")
+    return tmp_path
+
+
+def test_every_analysis_is_printed_told_and_kept(place: Path):
+    for kind, words in ANALYSES.items():
+        said = succeed("derive", "moment", *words, "-o", kind).stdout
+        assert f"Analysis: {kind} (open {kind}/report.html)" in said
+        assert "NOT PRIVATE" in said
+        told = json.loads(succeed("derive", "moment", *words, "--json").stdout)
+        assert told["analysis"] == kind
+        assert told.items() >= json.loads(Path(kind, "analysis.json").read_text()).items()
+        assert Path(kind, "privacy.txt").exists()
+
+
+def test_the_numbers_are_the_estimators(place: Path):
+    told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "--json").stdout)
+    assert told["coef"] == RidgeRegression("hdl").fit(read_moment("moment")).coef_.tolist()
+    told = json.loads(
+        succeed("derive", "moment", "regress", "--target", "hdl", "-k", 2, "--json").stdout
+    )
+    assert len(told["coef"]) == 4
+
+
+def test_new_rows_are_flagged_where_they_are(place: Path):
+    words = (
+        "derive",
+        "moment",
+        "monitor",
+        "-k",
+        2,
+        "--rows",
+        "south.parquet",
+        "--flags",
+        "flags.csv",
+    )
+    said = succeed(*words)
+    with Path("flags.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 50
+    assert f"{sum(row['flag'] == '1' for row in rows)} of 50 rows are beyond a limit" in said.stderr
+    assert np.isfinite([float(row["t2"]) for row in rows]).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("regress", "--target", "weight"), "a column must be one of the moment's, got 'weight'"),
+        (
+            ("regress", "--target", "hdl", "--alpha", 1, "-k", 2),
+            "must be either ridge or on components",
+        ),
+        (("monitor", "-k", 2, "--rows", "north.csv"), "--rows and --flags must go together"),
+        (("means", "--null", "age=old"), "--null must be one number for all columns"),
+        (("factor", "-k", 4), "n_factors must be a whole number k"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(
+    words: tuple[object, ...], sentence: str, place: Path
+):
+    refused = run("derive", "moment", *words)
+    assert refused.exit_code == 2
+    assert sentence in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_a_folder_that_holds_no_moment_is_refused(place: Path):
+    succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "-o", "fitted")
+    refused = run("derive", "fitted", "correlate")
+    assert refused.exit_code == 2
+    assert "got a result that was fitted without keeping it" in refused.stderr

@@ -1,0 +1,99 @@
+"""Every analysis tells the same numbers on a terminal, to a program and on a page that needs nothing."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from parsed_page import parsed, words
+
+from fedpower import FedMoment
+from fedpower.analyses import (
+    AdjustedPCA,
+    ComponentRegression,
+    Correlations,
+    FactorAnalysis,
+    MeanTests,
+    ProcessMonitor,
+    RidgeRegression,
+)
+from fedpower.report.moment import Moment
+from fedpower.report.moment_folder import account_of, save_analysis
+from fedpower.report.page.analysis import analysis_page
+from sample_results import HOSTILE
+
+MODELS: dict[str, Any] = {
+    "factor": FactorAnalysis(2),
+    "ridge": RidgeRegression(0, predictors=[1, 2, 3], alpha=200.0),
+    "components": ComponentRegression(0, n_components=1),
+    "adjusted": AdjustedPCA(2, covariates=[0]),
+    "monitor": ProcessMonitor(2),
+    "correlation": Correlations(),
+    "means": MeanTests(1),
+}
+
+
+def rows(count: int = 4000) -> Any:
+    rng = np.random.default_rng(6)
+    return rng.standard_normal((count, 2)) @ rng.standard_normal((2, 10)) + rng.standard_normal(
+        (count, 10)
+    )
+
+
+@pytest.fixture(scope="module", params=["private", "exact"])
+def moment(request: pytest.FixtureRequest) -> Moment:
+    terms: dict[str, Any] = {"epsilon": float("inf")}
+    if request.param == "private":
+        terms = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 10.0}
+    silos = dict(zip(("north", "south"), np.split(rows(), 2), strict=True))
+    frames = {name: pd.DataFrame(part, columns=HOSTILE) for name, part in silos.items()}
+    return FedMoment(**terms).fit_silos(frames).moment_
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_page_is_whole_and_refers_to_nothing_outside(name: str, moment: Moment, tmp_path: Path):
+    told = MODELS[name].fit(moment).account()
+    folder = save_analysis(told, moment, tmp_path / "out")
+    root = parsed((folder / "report.html").read_text(encoding="utf-8"))
+    identities = [each.attributes["id"] for each in root.all() if "id" in each.attributes]
+    assert len(identities) == len(set(identities))
+    for node in root.all():
+        assert not {"src", "style", "srcset", "action"} & set(node.attributes)
+        if "href" in node.attributes:
+            assert node.attributes["href"][1:] in identities
+    assert len(root.every("script")) == 1
+    for picture in root.every("svg", role="img"):
+        assert picture.every("title")
+        assert picture.every("desc")
+    said = words(root.by_id("summary"))
+    for sentence in told.sentences:
+        assert " ".join(sentence.split()) in " ".join(said.split())
+    stored = json.loads((folder / "analysis.json").read_text(encoding="utf-8"))
+    assert stored == json.loads(json.dumps(told.facts))
+    for table in told.tables:
+        with (folder / table.file).open(encoding="utf-8", newline="") as stream:
+            assert len(list(csv.reader(stream))) == len(table.rows) + 1
+    assert analysis_page(MODELS[name].fit(moment).account(), moment) == analysis_page(told, moment)
+
+
+def test_the_page_of_a_moment_shows_its_columns_and_the_promise(moment: Moment):
+    root = parsed(analysis_page(account_of(moment), moment))
+    assert {each.text for each in root.every("bdi")} >= set(HOSTILE)
+    assert root.by_id("privacy")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_where_predictors_drown_in_the_noise_no_interval_is_stood_for():
+    terms = {"epsilon": 0.1, "delta": 1e-6, "row_norm": 10.0}
+    moment = FedMoment(**terms).fit_silos([rows(500)]).moment_
+    found = RidgeRegression(0).fit(moment)
+    assert not found.clear_
+    assert np.isnan(found.low_).all()
+    assert "no interval can be stood for" in " ".join(found.account().sentences)
+    assert found.n_floored_ > 0
+    assert any("raised to it" in each for each in found.account().sentences)
+    assert RidgeRegression(0, alpha=1e6).fit(moment).clear_
