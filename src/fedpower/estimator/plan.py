@@ -223,7 +223,7 @@ def plan(
     asked = _summing(parameters, parameters.aggregation)
     study, _, choice = _terms(asked, named, facts)
     taken = (choice.solver, study.noise, study.aggregation)
-    modes = ("none",) if not parameters.is_private else ("moment", "step", "paper")
+    modes: tuple[str, ...] = ("none",) if not parameters.is_private else ("moment", "step", "paper")
     if parameters.is_private and (n_features >= _CLIPPED_FROM or study.noise == "clipped"):
         modes = ("moment", "clipped", "step", "paper")
     ways = [
@@ -576,6 +576,7 @@ def _narrowed(
     d, fewer = study.n_features, _MOST_COLUMNS
     wider = math.sqrt(d / fewer)
     width = min(study.iteration_rank, fewer)
+    assert not isinstance(settings, ClippedSettings), "those are rehearsed as they are"
     narrow = replace(study, columns=None, n_features=fewer, iteration_rank=width)
     if isinstance(settings, SecureSettings):
         run = rehearse(
