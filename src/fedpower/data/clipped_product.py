@@ -127,7 +127,7 @@ _NO_QUESTION = (
 
 def clipped_scale(clip: float) -> float:
     """Return what a clipped product of rows of norm 1 is multiplied by in whole numbers."""
-    return float(SIDE * CLIP_SIDE / clip)
+    return float(SIDE * CLIP_SIDE) / float(clip)
 
 
 def clipped_sums(

@@ -590,6 +590,7 @@ def _narrowed(
     d, fewer = study.n_features, _MOST_COLUMNS
     wider = math.sqrt(d / fewer)
     width = min(study.iteration_rank, fewer)
+    assert not isinstance(settings, ClippedSettings), "those are rehearsed as they are"
     narrow = replace(study, columns=None, n_features=fewer, iteration_rank=width)
     if isinstance(settings, SecureSettings):
         run = rehearse(
