@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
-from benchmarks.common import parser, report
+from benchmarks.common import parser, read_json, report
 from fedpower import FedMoment
 from fedpower.analyses import (
     AdjustedPCA,
@@ -193,27 +194,33 @@ def main() -> None:
     made.add_argument("--jobs", type=int, default=1, help="processes that share the releases")
     made.add_argument("--seeds", type=int, default=20, help="releases of bfi of each kind")
     made.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable")
+    made.add_argument(
+        "--kept", type=Path, action="append", metavar="FILE", help="parts that were measured before"
+    )
     options: argparse.Namespace = made.parse_args()
-    parts = options.part or PARTS
+    earlier = [read_json(path)["measured"] for path in options.kept or ()]
+    parts = options.part or (() if earlier else PARTS)
     warnings.simplefilter("ignore", UserWarning)  # what stands above the noise is not asked here
     held_by: dict[str, list[float]] = {}
+    for each in earlier:
+        held_by |= each["held"]
     if "coverage" in parts:
         held_by |= in_parts(coverage, options.releases, options.jobs)
     if "factors" in parts:
         held_by |= in_parts(factor_coverage, options.releases, options.jobs)
-    factors = list(bfi(options.seeds)) if "bfi" in parts else []
+    factors = [row for each in earlier for row in each["bfi"]]
+    factors += list(bfi(options.seeds)) if "bfi" in parts else []
     report(
         options,
         name="derived",
         settings={
-            "releases": options.releases,
             "epsilon": 1.0,
             "delta": DELTA,
             "rows": N_ROWS,
             "columns": WIDTH,
             "bound": BOUND,
             "level": LEVEL,
-            "seeds": options.seeds,
+            "releases of bfi": max((len(each["congruence"]) for each in factors), default=0),
         },
         columns=("intervals of 95% of", "releases", "share that holds"),
         rows=[
