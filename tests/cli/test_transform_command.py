@@ -38,7 +38,7 @@ def test_many_blocks_make_one_file(
     scores: np.ndarray, ending: str, monkeypatch: pytest.MonkeyPatch
 ):
     succeed("transform", "out", "east.csv", "-o", f"whole.{ending}")
-    monkeypatch.setattr("fedpower.report.findings.block_rows", lambda *_, **__: 7)
+    monkeypatch.setattr("fedpower.report.result.block_rows", lambda *_, **__: 7)
     succeed("transform", "out", "east.csv", "-o", f"parts.{ending}")
     source = f"whole.{ending}", f"parts.{ending}"
     if ending == "npy":
@@ -74,7 +74,7 @@ def test_a_missing_column_is_refused(scores: np.ndarray):
 
 
 def test_a_failure_half_way_leaves_no_file(scores: np.ndarray, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fedpower.report.findings.block_rows", lambda *_, **__: 2)
+    monkeypatch.setattr("fedpower.report.result.block_rows", lambda *_, **__: 2)
     before = sorted(Path().iterdir())
     assert run("transform", "out", "holes.csv", "-o", "scores.csv").exit_code == 2
     assert sorted(Path().iterdir()) == before
@@ -105,7 +105,7 @@ def test_an_id_column_comes_first_and_is_no_feature(
     scores: np.ndarray, given: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ):
     with_ids(given)
-    monkeypatch.setattr("fedpower.report.findings.block_rows", lambda *_, **__: 7)
+    monkeypatch.setattr("fedpower.report.result.block_rows", lambda *_, **__: 7)
     succeed("transform", "out", given, "--id-column", "patient_id", "-o", f"scores.{ending}")
     read = pyarrow.csv.read_csv if ending == "csv" else pyarrow.parquet.read_table
     found = read(f"scores.{ending}")

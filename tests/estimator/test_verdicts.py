@@ -11,7 +11,7 @@ from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers.krylov import averaged_product
 from fedpower.protocol.solvers.signal import LEVEL, find_signal_of_product
 from fedpower.protocol.study import NoiseLaw
-from fedpower.report.findings import standings
+from fedpower.report.result import standings
 
 WAYS = [
     ("moment", "moment", "plain"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpower.report.findings import standings
+from fedpower.report.result import standings
 
 
 def test_a_component_that_is_not_counted_as_above_the_noise_is_never_well_above_it():

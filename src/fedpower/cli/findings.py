@@ -8,7 +8,6 @@ import numpy as np
 from fedpower.cli.console import console, table
 from fedpower.cli.words import in_options
 from fedpower.report.causes import cause_of_noise
-from fedpower.report.findings import Findings
 from fedpower.report.page.markup import (
     NOT_ASSESSED,
     above_the_noise,
@@ -16,6 +15,7 @@ from fedpower.report.page.markup import (
     beyond_bound,
     most_variance,
 )
+from fedpower.report.result import Result
 
 _MARKS = {
     "signal": "",
@@ -27,7 +27,7 @@ _MARKS = {
 """What stands beside a component's name, by its standing."""
 
 
-def print_findings(result: Findings, *, explained: float = 0.0) -> None:
+def print_findings(result: Result, *, explained: float = 0.0) -> None:
     """Print a line a component, and where there is noise which of them stand above it.
 
     Parameters

@@ -4,12 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, Sentence
-from fedpower.report.findings import Findings
+from fedpower.report.result import Result
 
 Array = NDArray[np.float64]
 
 
-def spectrum_of_result(result: Findings, *, row_norm: float | None = None) -> Array:
+def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Array:
     """Return the d eigenvalues that a result shows, without its noise, for rows of norm at most 1.
 
     Those that stand above the noise are brought back to what they are without it: a spike θ beside a
@@ -50,12 +50,12 @@ def spectrum_of_result(result: Findings, *, row_norm: float | None = None) -> Ar
     return np.asarray(values / max(float(values.sum()), 1.0), dtype=np.float64)
 
 
-def _total(result: Findings) -> float:
+def _total(result: Result) -> float:
     share = float(result.explained_variance_ratio[0])
     return float(result.explained_variance[0]) / share if share > 0 else 0.0
 
 
-def _bound_of(result: Findings) -> float | None:
+def _bound_of(result: Result) -> float | None:
     if result.normalize:
         return 1.0
     if result.code_book is not None:

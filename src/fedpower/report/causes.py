@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpower.errors import Sentence
-from fedpower.report.findings import Findings
+from fedpower.report.result import Result
 
 LITTLE = 0.1
 """A bound is far too large where rows use less than this share of its square."""
@@ -17,7 +17,7 @@ _ENOUGH_ROWS = 1000
 _SMALL_EPSILON = 0.5
 
 
-def cause_of_noise(result: Findings) -> str | None:
+def cause_of_noise(result: Result) -> str | None:
     """Return why no component stands above the noise and what would help; None where one does.
 
     The bound, where rows use little of its square even with all the noise added; the offset, where their
@@ -64,11 +64,11 @@ def cause_of_noise(result: Findings) -> str | None:
     )
 
 
-def _total(result: Findings) -> float:
+def _total(result: Result) -> float:
     share = float(result.explained_variance_ratio[0])
     return float(result.explained_variance[0]) / share if share > 0 else 0.0
 
 
-def _mean_square(result: Findings) -> float:
+def _mean_square(result: Result) -> float:
     away = result.mean - (0.0 if result.center is None else result.center)
     return float(np.sum((away / (1.0 if result.scale is None else result.scale)) ** 2))

@@ -16,8 +16,8 @@ from fedpower.data import RowSource, open_source
 from fedpower.data.h5ad import h5py
 from fedpower.errors import InputError, installing
 from fedpower.report.files import as_text
-from fedpower.report.findings import Findings
 from fedpower.report.record import plain
+from fedpower.report.result import Result
 from fedpower.report.scores import Scores
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sklearn.preprocessing import StandardScaler
 
 
-def provenance(result: Findings) -> dict[str, Any]:
+def provenance(result: Result) -> dict[str, Any]:
     """Return the facts of a fit that its components do not tell, ready for JSON.
 
     ``private`` is false where epsilon was infinite or something leaked: a file that travels without its
@@ -47,7 +47,7 @@ METADATA = b"fedpower"
 """The key of a Parquet file's metadata under which `provenance` stands as JSON."""
 
 
-def loadings(result: Findings) -> dict[str, Any]:
+def loadings(result: Result) -> dict[str, Any]:
     """Return the columns of the table by name, in order."""
     width = result.n_features
     names = result.feature_names or tuple(f"x{place}" for place in range(width))
@@ -61,7 +61,7 @@ def loadings(result: Findings) -> dict[str, Any]:
     }
 
 
-def write_csv(result: Findings, path: Path) -> None:
+def write_csv(result: Result, path: Path) -> None:
     """Write the table as text that reads back to the same numbers."""
     columns = loadings(result)
     with path.open("w", newline="", encoding="utf-8") as stream:
@@ -72,7 +72,7 @@ def write_csv(result: Findings, path: Path) -> None:
         writer.writerows(zip(names, *numbers, strict=True))
 
 
-def write_parquet(result: Findings, path: Path) -> None:
+def write_parquet(result: Result, path: Path) -> None:
     """Write the table as Parquet, with variances and where it is from in the file's metadata."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -82,7 +82,7 @@ def write_parquet(result: Findings, path: Path) -> None:
     pq.write_table(table.replace_schema_metadata({METADATA: metadata}), path)
 
 
-def write_plink(result: Findings, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
+def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
     """Write both files and return the number of samples.
 
     Parameters
@@ -153,12 +153,12 @@ def onnx() -> Any:
     return import_module("onnx")
 
 
-def write_onnx(result: Findings, path: Path) -> None:
+def write_onnx(result: Result, path: Path) -> None:
     """Write the graph of `graph_of`, checked, with feature names and provenance in its metadata."""
     path.write_bytes(graph_of(result).SerializeToString())
 
 
-def graph_of(result: Findings) -> Any:
+def graph_of(result: Result) -> Any:
     """Return the model: ``rows`` n×d of float64 to ``scores`` n×k.
 
     (rows − mean) times the components, divided by the scales where there are any: two nodes. Where the
@@ -224,7 +224,7 @@ _ENCODINGS = {
 """Of anndata's on-disk format: the version of each encoding that is written here."""
 
 
-def annotate(result: Findings, adata: Any) -> Any:
+def annotate(result: Result, adata: Any) -> Any:
     """Return the AnnData, with the scores of its cells, the components and the variances in it.
 
     Parameters
@@ -243,7 +243,7 @@ def annotate(result: Findings, adata: Any) -> Any:
     return adata
 
 
-def write_cells(result: Findings, rows: Path, place: Path) -> int:
+def write_cells(result: Result, rows: Path, place: Path) -> int:
     """Write a copy of an ``.h5ad`` file with the result in it; return the number of cells.
 
     The scores are written as they are computed. What the file had under the same names is replaced.
@@ -270,7 +270,7 @@ def write_cells(result: Findings, rows: Path, place: Path) -> int:
     return count
 
 
-def _components(result: Findings, source: RowSource) -> NDArray[np.float64]:
+def _components(result: Result, source: RowSource) -> NDArray[np.float64]:
     """Return the loadings by gene of the file: genes×k."""
     loadings = np.zeros((source.n_features, result.n_components))
     if result.feature_names is None or source.columns is None:
@@ -281,7 +281,7 @@ def _components(result: Findings, source: RowSource) -> NDArray[np.float64]:
     return loadings
 
 
-def _unstructured(result: Findings) -> dict[str, Any]:
+def _unstructured(result: Result) -> dict[str, Any]:
     """Return what goes to ``uns``, by key."""
     return {
         "pca": {
@@ -335,7 +335,7 @@ def _mark(element: Any, kind: str) -> None:
 Array = NDArray[np.float64]
 
 
-def as_sklearn(result: Findings) -> "PCA | Pipeline":
+def as_sklearn(result: Result) -> "PCA | Pipeline":
     """Return a fitted ``PCA``, or a ``Pipeline`` that ends in one where rows are scaled or normalised.
 
     Divisors cannot be folded into a single PCA: its ``transform`` would need components divided by them
@@ -384,7 +384,7 @@ def _scaler(center: Array | None, scale: Array | None, n_samples: int) -> "Stand
     return scaler
 
 
-def _noise_variance(result: Findings) -> float:
+def _noise_variance(result: Result) -> float:
     """Return the mean variance of what the components leave out [TB99]; NaN where it was not released."""
     n_left = min(result.n_samples, result.n_features) - result.n_components
     if n_left <= 0:

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.report.codebook_file import rendered
-from fedpower.report.findings import Findings
 from fedpower.report.moment import MOMENT_FILES, of_run, write_moment
 from fedpower.report.page import page
 from fedpower.report.page.summary import schema_error
 from fedpower.report.record import FORMAT
+from fedpower.report.result import Result
 
 ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
     "components.npz",
@@ -32,7 +32,7 @@ KNOWN = (*FILES, CODE_BOOK, *MOMENT_FILES)
 """All that one may hold: a code book where the fit found one, the moment where it was to be kept."""
 
 
-def write_files(place: Path, result: Findings) -> None:
+def write_files(place: Path, result: Result) -> None:
     """Write the files of a result into an existing folder."""
     require_whole(result.run, "the record of a result")
     optional = {

@@ -1,30 +1,297 @@
-"""``Result``: what a fit ends with and what a folder gives back."""
+"""``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpower.data import (
+    Block,
+    RowSource,
+    RowTreatment,
+    block_rows,
+    columns_of_fit,
+    open_source,
+)
+from fedpower.data.codebook import CodeBook
+from fedpower.data.plink import fill_missing
+from fedpower.data.ruled import ruled
+from fedpower.data.rules import TableRules
+from fedpower.data.tables import TableSource
+from fedpower.errors import InputError
+from fedpower.privacy.statement import PrivacyStatement
+from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.clipping import may_be_bent, told
+from fedpower.protocol.study import Study
 from fedpower.report.atomic import new_folder
-from fedpower.report.files import KNOWN, write_files
-from fedpower.report.findings import Findings
-from fedpower.report.moment import of_run
-from fedpower.report.record import with_origin
+from fedpower.report.codebook_file import code_book_of_record, rules_of_record
+from fedpower.report.moment import Moment, of_run
+from fedpower.report.record import privacy_of, rounds_of, study_of, with_origin
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
+Array = NDArray[np.float64]
+
+_WELL_ABOVE = 2.0
+"""A component whose variance is so many times the noise's stands well above it."""
+
+
+def standings(
+    variances: Array, *, edge: float, n_above: int | None, bent: Sequence[bool] | None = None
+) -> list[str]:
+    """Return of each component how it stands to the noise and to the bound.
+
+    It is ``signal``, ``bent``, ``near`` the noise, ``noise`` or ``unknown``.
+
+    Signal is what counts by the one rule that has a proof (`protocol.solvers.signal`); without its count
+    nothing is assessed. Noise is what shows no more variance than noise alone would. What shows less
+    than twice as much is near it: a single direction under symmetric noise that shows twice the edge has
+    cos² = 0.93 with the direction that is found; at the edge itself, 0. So are components beyond those
+    that stand above the noise for certain: they may be several alike, of which the noise made one. Bent
+    is what would be signal, but may be made by the bound on the rows (`protocol.clipping`).
+
+    Parameters
+    ----------
+    variances
+        By decreasing size.
+    edge
+        The largest variance that noise alone would show; 0 without noise, and then all is signal.
+    n_above
+        How many stand above the noise for certain; None where that was not assessed.
+    bent
+        Of each, whether the bound may have turned it; none without.
+    """
+    if edge > 0 and n_above is None:
+        return ["unknown"] * len(variances)
+    counted = len(variances) if n_above is None or edge == 0 else n_above
+    return [
+        "noise" if edge > 0 and variance <= edge
+        else "near" if variance < _WELL_ABOVE * edge or place >= counted
+        else "bent" if bent is not None and bent[place]
+        else "signal"
+        for place, variance in enumerate(variances)
+    ]  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Result(Findings):
+class Result:
     """What a fit ends with: `FedPCA.result_` and `read_result` give it, with the same methods.
 
-    Its numbers and the scores of new rows are those of `fedpower.report.findings.Findings`; here are the
-    ways to keep it.
+    Components and all that goes with them, the scores of new rows, and the ways to keep it.
+
+    Attributes
+    ----------
+    components
+        k×d, orthonormal rows by decreasing variance; each one's largest loading is positive.
+    explained_variance, explained_variance_ratio, singular_values
+        One per component; the ratio is NaN where the total was not released.
+    mean
+        What is subtracted from rows (from unit rows where the fit normalised them).
+    feature_names
+        Names of the columns in order; None where they have none.
+    scale
+        Public divisors of the columns; None for ones.
+    normalize
+        Whether rows are scaled to norm 1 before they are projected.
+    center
+        The public centre of the rows; None where there was none.
+    spectrum
+        All eigenvalues that the release gives, by decreasing size and in the units of
+        ``explained_variance``; None where it is not known.
+    run
+        The record of the run: what ``run.json`` holds, in JSON's types.
+    denoised_variance, denoised_variance_ratio
+        The variances corrected for what noise adds to them, see `FedPCA`; None where that is not known,
+        and in a result read back: a folder does not keep them.
+    basis
+        The iterated basis, d×r; None in a result read back.
+    moment
+        The pooled moment, where the fit was to keep it; None in a result read back: see `read_moment`.
     """
+
+    components: Array
+    explained_variance: Array
+    explained_variance_ratio: Array
+    singular_values: Array
+    mean: Array
+    feature_names: tuple[str, ...] | None
+    scale: Array | None
+    normalize: bool
+    center: Array | None
+    spectrum: Array | None
+    run: dict[str, Any]
+    denoised_variance: Array | None = None
+    denoised_variance_ratio: Array | None = None
+    basis: Array | None = None
+    moment: Moment | None = None
+
+    def __repr__(self) -> str:
+        statement = self.run.get("privacy")
+        private = isinstance(statement, dict) and statement.get("private")
+        promise = (
+            f"epsilon={statement.get('asked_epsilon')}" if statement and private else "not private"
+        )
+        return (
+            f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
+            f"{self.run.get('n_samples')} rows, {promise}>"
+        )
+
+    @property
+    def n_components(self) -> int:
+        """The number of components, k."""
+        return int(self.components.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns, d."""
+        return int(self.components.shape[1])
+
+    @property
+    def noise_edge(self) -> float:
+        """About the largest variance that privacy noise alone would show; 0 where there is none."""
+        return float(self.run.get("noise_edge") or 0.0)
+
+    @property
+    def n_above_noise(self) -> int | None:
+        """How many components stand above the noise for certain; None where that was not assessed."""
+        found = self.run.get("n_above_noise")
+        return None if found is None else int(found)
+
+    @property
+    def standings(self) -> list[str]:
+        """How each component stands to the privacy noise and the row bound: see `standings`."""
+        return standings(
+            self.explained_variance,
+            edge=self.noise_edge,
+            n_above=self.n_above_noise,
+            bent=self._bent(),
+        )
+
+    @property
+    def clipping(self) -> str | None:
+        """What the bound did to the rows, by what was released; None where nothing is known of it."""
+        record = self.run.get("clipping")
+        return None if record is None else told(record)
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """What the columns of scores are called: pc1, pc2, ..."""
+        return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows of the fit, of all silos together."""
+        return int(self.run["n_samples"])
+
+    @property
+    def n_steps(self) -> int:
+        """Steps taken."""
+        return int(self.run["n_steps"])
+
+    @property
+    def silo_sizes(self) -> dict[str, int]:
+        """Rows by silo, of those whose rows counted."""
+        return {
+            each["name"]: each["rows"] for each in self.run["silos"] if each.get("rows") is not None
+        }
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """By silo: how its products were computed, and why; empty where only the silos know."""
+        return {each["name"]: each["kernel"] for each in self.run["silos"] if each.get("kernel")}
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be known before numbers are trusted."""
+        return list(self.run.get("remarks") or ())
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the fit, in JSON's types."""
+        return dict(self.run["parameters"])
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """A row a round, as ``FedPCA.history_`` has them."""
+        return rounds_of(self.run)
+
+    @property
+    def solver(self) -> SolverChoice:
+        """The solver taken and the reason for it."""
+        return SolverChoice(**self.run["solver"])
+
+    @property
+    def study(self) -> Study:
+        """The terms of the fit, held against the hash that the record gives."""
+        return study_of(self.run)
+
+    @property
+    def code_book(self) -> CodeBook | None:
+        """Offsets, scales, ranges and bound that the fit found privately; None where it found none."""
+        return code_book_of_record(self.run)
+
+    @property
+    def privacy(self) -> PrivacyStatement:
+        """What is promised about the rows; print it."""
+        return privacy_of(self.run)
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
+        """Return what the columns of scores are called, pc1, pc2, ..., as scikit-learn gives names.
+
+        Parameters
+        ----------
+        input_features
+            Ignored: here for scikit-learn's sake.
+        """
+        del input_features
+        return np.asarray(self.score_names, dtype=object)
+
+    def transform(self, rows: Any) -> Array:
+        """Return the scores of rows on the components, as ``FedPCA.transform`` does.
+
+        Parameters
+        ----------
+        rows
+            Anything that `fedpower.data.open_source` takes: an array, a table, a path.
+        """
+        return np.vstack(list(self.score_blocks(self.select(open_source(rows)))))
+
+    def inverse_transform(self, X: ArrayLike) -> Array:
+        """Return rows that have the given scores and nothing outside the components.
+
+        Parameters
+        ----------
+        X
+            Scores, a column for each component.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+            Rows; unit rows where the fit normalised them.
+        """
+        scores = np.asarray(X, dtype=np.float64)
+        width = scores.shape[1] if scores.ndim == 2 else 0
+        if width != self.n_components:
+            raise InputError(
+                f"X must have a score for each of the {self.n_components} components, got "
+                f"{width} columns; give what transform returns"
+            )
+        rows = scores @ self.components
+        if self.scale is not None and not self.normalize:
+            rows = rows * self.scale
+        return np.asarray(rows + self.mean)
+
+    @property
+    def rules(self) -> TableRules | None:
+        """What turned tables into the columns of the fit; None where nothing did."""
+        return rules_of_record(self.run)
 
     def with_origin(
         self,
@@ -58,6 +325,9 @@ class Result(Findings):
         force
             Whether an earlier result in the folder is replaced.
         """
+        # The folder and its page are made of results: they cannot be known here before.
+        from fedpower.report.files import KNOWN, write_files  # noqa: PLC0415
+
         with new_folder(Path(folder), known=KNOWN, force=force) as place:
             write_files(place, self)
         return Path(folder)
@@ -84,3 +354,94 @@ class Result(Findings):
         from fedpower.report.export import annotate  # noqa: PLC0415
 
         return annotate(self, adata)
+
+    def select(self, source: RowSource) -> RowSource:
+        """Return the source with the columns of the fit: by name where both have names.
+
+        The cells of a table become numbers by the rules of the fit, if it had any; one whose columns are
+        the features already is taken as it is. For a missing genotype stands what stood for it in the
+        fit, the public offset, or else the mean.
+        """
+        rules, names = self.rules, source.columns or ()
+        if rules is not None and not (
+            set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
+        ):
+            # columns without a name are features already, in their order
+            source = source if source.columns is None else _by_rules(source, rules)
+        selected = columns_of_fit(source, self.feature_names, self.n_features)
+        return fill_missing(selected, self.mean if self.center is None else self.center)
+
+    def scores(self, rows: Block) -> Array:
+        """Return the scores of rows that are float64 and have the columns of the fit."""
+        return self._projection()(rows)
+
+    def score_blocks(self, source: RowSource) -> Iterator[Array]:
+        """Yield the scores of a selected source, block by block."""
+        project = self._projection()
+        for block in source.blocks(_rows_at_once(source)):
+            yield project(block)
+
+    def labelled_scores(self, source: RowSource, column: str) -> Iterator[tuple[Any, Array]]:
+        """Return the cells of a column of ids beside the scores of a source, block by block.
+
+        Parameters
+        ----------
+        source
+            The rows of a table; columns beyond those of the fit are left out.
+        column
+            A column of it that is no feature of the fit; its cells come as an Arrow array.
+        """
+        if not isinstance(source, TableSource):
+            raise InputError(
+                f"{source.name} must be a table with named columns to take {column!r} from, got rows "
+                "without them; give a CSV, Parquet or Feather file, or leave the id column out"
+            )
+        taken = dict.fromkeys(self.score_names, "the name of a score")
+        taken |= dict.fromkeys(self.feature_names or (), "a feature of the fit")
+        if column in taken:
+            raise InputError(
+                "an id column must be neither a feature of the fit nor named as a score is, got "
+                f"{column!r}, {taken[column]}; name another column"
+            )
+        features = tuple(name for name in source.columns if name != column)
+        labelled = self.select(source.select(features, extra="drop"))
+        assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"
+        project = self._projection()
+        pairs = labelled.labelled(column, _rows_at_once(labelled))
+        return ((cells, project(block)) for cells, block in pairs)
+
+    def _bent(self) -> list[bool] | None:
+        """Return of each component whether the bound may have turned it; None where nothing is known."""
+        cut, share = self.run.get("clipping"), float(self.explained_variance_ratio[0])
+        if cut is None or not share > 0:
+            return None
+        known = self.explained_variance if self.spectrum is None else self.spectrum
+        return may_be_bent(
+            self.explained_variance,
+            known[self.n_components :],
+            total=float(self.explained_variance[0]) / share,
+            n_features=self.n_features,
+            reach=float(cut["reach"]),
+        )
+
+    def _projection(self) -> Callable[[Block], Array]:
+        """Return what turns a block of rows into their scores."""
+        treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
+        axes = self.components.T
+        if self.scale is not None and not self.normalize:
+            axes = axes / self.scale[:, np.newaxis]
+        offset = self.mean @ axes
+
+        def project(block: Block) -> Array:
+            rows = treatment.apply(block)[0] if self.normalize else block
+            return np.asarray(rows @ axes - offset)
+
+        return project
+
+
+def _by_rules(source: RowSource, rules: TableRules) -> RowSource:
+    return ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules)
+
+
+def _rows_at_once(source: RowSource) -> int:
+    return block_rows(source.n_features, density=source.density or 1.0)

@@ -1,11 +1,11 @@
 """``report.html``: a result as one page that needs nothing but itself, made from its folder alone."""
 
-from fedpower.report.findings import Findings
 from fedpower.report.page.components import components_section, loadings_section
 from fedpower.report.page.document import document
 from fedpower.report.page.privacy import privacy_section
 from fedpower.report.page.run import provenance_section, rounds_section, silos_section
 from fedpower.report.page.summary import heading, summary, title
+from fedpower.report.result import Result
 
 __all__ = ["page"]
 
@@ -19,7 +19,7 @@ CONTENTS = {
 }
 
 
-def page(result: Findings) -> str:
+def page(result: Result) -> str:
     """Return the report of a result: the same bytes for the same result, wherever and whenever made."""
     sections = (
         summary(result),

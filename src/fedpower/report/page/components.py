@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from fedpower.report.causes import cause_of_noise
-from fedpower.report.findings import Findings
 from fedpower.report.page.charts import bars, biplot, scree
 from fedpower.report.page.markup import (
     NOT_ASSESSED,
@@ -31,6 +30,7 @@ from fedpower.report.page.markup import (
     signed,
     table,
 )
+from fedpower.report.result import Result
 
 _MOST_DRAWN = 60
 _MOST_BEYOND = 20
@@ -45,7 +45,7 @@ _STANDINGS = {
 """By standing: its sign, and the verdict in words."""
 
 
-def components_section(result: Findings) -> Markup:
+def components_section(result: Result) -> Markup:
     """Return the scree plot with the noise level, and the table behind it."""
     drawn = min(result.n_components, _MOST_DRAWN)
     beyond = _beyond(result)
@@ -77,7 +77,7 @@ def components_section(result: Findings) -> Markup:
     )
 
 
-def above_noise(result: Findings) -> list[str]:
+def above_noise(result: Result) -> list[str]:
     """Return how many stand above the noise, in the words of `fedpower fit`; nothing without noise."""
     known = result.run.get("n_above_noise")
     if known is None:
@@ -92,7 +92,7 @@ def above_noise(result: Findings) -> list[str]:
     return [f"{above_the_noise(known, result.n_features)}.", *said, *remarks, *turned]
 
 
-def mixed(result: Findings) -> list[list[str]]:
+def mixed(result: Result) -> list[list[str]]:
     """Return groups of components that are closer together than the noise level, which may mix them.
 
     Noise of a spectral norm up to the level turns eigenvectors whose values lie closer than that into one
@@ -124,7 +124,7 @@ def _mixture(group: list[str]) -> str:
     )
 
 
-def _beyond(result: Findings) -> list[float]:
+def _beyond(result: Result) -> list[float]:
     """Return the released eigenvalues that follow the components, as many as are of use in a picture."""
     if result.spectrum is None:
         return []
@@ -132,7 +132,7 @@ def _beyond(result: Findings) -> list[float]:
     return following[: max(_MOST_BEYOND, result.n_components)]
 
 
-def _legend(result: Findings, beyond: list[float]) -> list[Any]:
+def _legend(result: Result, beyond: list[float]) -> list[Any]:
     held = result.standings
     entries: list[Any] = [
         _key(sign, kind, f"component {words}" if result.noise_edge else "component")
@@ -159,7 +159,7 @@ def _left_out(total: int, drawn: int) -> list[Markup]:
     )
 
 
-def _variances(result: Findings) -> Markup:
+def _variances(result: Result) -> Markup:
     variances, ratios = result.explained_variance.tolist(), result.explained_variance_ratio
     noise = [kind == "noise" for kind in result.standings]
     together = [
@@ -196,7 +196,7 @@ def _variances(result: Findings) -> Markup:
     return element("div", shown, remarks)
 
 
-def _uncounted(result: Findings) -> str:
+def _uncounted(result: Result) -> str:
     known = result.run.get("n_above_noise") is not None
     return ", or one that noise may have made of several as large," if known else ""
 
@@ -218,7 +218,7 @@ _WARNINGS = {
 }
 
 
-def loadings_section(result: Findings) -> Markup:
+def loadings_section(result: Result) -> Markup:
     """Return what each component is made of: the largest loadings drawn, all of them in a table."""
     shown = min(result.n_components, _MOST_COMPONENTS)
     left_out = (
@@ -240,7 +240,7 @@ def loadings_section(result: Findings) -> Markup:
     )
 
 
-def _plane(result: Findings) -> Markup | None:
+def _plane(result: Result) -> Markup | None:
     """Return the columns by their loadings on the first two components; nothing where one is noise."""
     if result.n_components < 2 or "noise" in result.standings[:2]:
         return None
@@ -252,7 +252,7 @@ def _plane(result: Findings) -> Markup | None:
     )
 
 
-def _component(result: Findings, place: int) -> Markup:
+def _component(result: Result, place: int) -> Markup:
     loadings = result.components[place]
     order = np.argsort(-np.abs(loadings), kind="stable")
     top, listed = order[:_MOST_BARS], order[:_MOST_LOADINGS]
@@ -293,7 +293,7 @@ def _component(result: Findings, place: int) -> Markup:
     )
 
 
-def _all_loadings(result: Findings, label: str, loadings: Any, listed: Any) -> Markup:
+def _all_loadings(result: Result, label: str, loadings: Any, listed: Any) -> Markup:
     rows = [
         (
             name(_feature(result, each)),
@@ -316,7 +316,7 @@ def _all_loadings(result: Findings, label: str, loadings: Any, listed: Any) -> M
     )  # fmt: skip
 
 
-def _feature(result: Findings, place: int) -> str:
+def _feature(result: Result, place: int) -> str:
     return f"x{place}" if result.feature_names is None else result.feature_names[place]
 
 

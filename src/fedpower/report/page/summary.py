@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpower.privacy.statement import PERSON, counted_as
-from fedpower.report.findings import Findings
 from fedpower.report.page.components import above_noise
 from fedpower.report.page.markup import (
     Markup,
@@ -23,6 +22,7 @@ from fedpower.report.page.markup import (
     percent,
 )
 from fedpower.report.page.privacy import MODES, epsilon, odds, worst
+from fedpower.report.result import Result
 
 NUMBER = (int, float)
 NOTHING = type(None)
@@ -148,7 +148,7 @@ MOST_NAMES = 8
 WEAK, LITTLE = 4.0, 10.0
 
 
-def heading(result: Findings) -> Markup:
+def heading(result: Result) -> Markup:
     """Return the title and the facts under it; the hash is the one that a consortium agreed on."""
     run = result.run
     federation = run.get("federation") or {}
@@ -171,7 +171,7 @@ def heading(result: Findings) -> Markup:
     )
 
 
-def title(result: Findings) -> str:
+def title(result: Result) -> str:
     """Return what was computed on how much of whose data, in one line."""
     silos = len(result.run["silos"])
     return (
@@ -181,7 +181,7 @@ def title(result: Findings) -> str:
     )
 
 
-def summary(result: Findings) -> Markup:
+def summary(result: Result) -> Markup:
     """Return the three lines: what was found, what was spent, what that means."""
     privacy = result.run["privacy"]
     lines = (
@@ -202,7 +202,7 @@ def _silos(silos: list[dict[str, Any]]) -> Any:
     return [f"{len(silos)}: ", names, more]
 
 
-def _found(result: Findings) -> str:
+def _found(result: Result) -> str:
     total, held = result.n_components, result.standings
     real = held.count("signal")
     explained = float(result.explained_variance_ratio[[kind == "signal" for kind in held]].sum())
@@ -247,7 +247,7 @@ def _found(result: Findings) -> str:
     )
 
 
-def _remarks(result: Findings) -> list[str]:
+def _remarks(result: Result) -> list[str]:
     """Return what the run says is not to be trusted, as sentences."""
     return [f"Beware: {remark}." for remark in result.run.get("remarks") or ()]
 
