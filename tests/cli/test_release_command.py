@@ -61,3 +61,15 @@ def test_a_fit_on_the_command_line_keeps_its_moment_if_told(place: Path):
     assert read_moment("fitted").n_features == 5
     succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "-o", "fitted", "--force")
     assert not Path("fitted/moment.npz").exists()
+
+
+def test_a_release_by_persons_protects_persons(place: Path):
+    rows = np.random.default_rng(0).normal(size=(600, 2))
+    lines = [f"{a},{b},P{row // 3}" for row, (a, b) in enumerate(rows)]
+    Path("visits.csv").write_text("\n".join(["a,b,patient", *lines]) + "\n")
+    words = ("release", "visits.csv", "--epsilon", 1, "--row-norm", 3, "--unit", "patient")
+    said = succeed(*words, "-o", "persons").stdout
+    assert "one person" in said
+    moment = read_moment("persons")
+    assert moment.silo_sizes == {"visits": 200}
+    assert moment.feature_names == ("a", "b")

@@ -117,6 +117,7 @@ def test_rows_without_components_show_none_above_the_noise():
         ({"weights": "noise"}, "weights must be 'rows'"),
         ({"device": "cpu"}, "device must be left alone"),
         ({"n_components": "noise"}, "must go with noise='moment'"),
+        ({"keep_moment": True}, "keep_moment=True must go with"),
         ({"energy": 1.5}, "energy must lie between 0 and 1"),
     ],
 )

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
+from fedpower.data.rules import table_rules
 from fedpower.errors import InputError
 from fedpower.estimator.terms import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
@@ -182,3 +183,28 @@ def test_a_result_by_persons_is_written_and_read_again(silos, tmp_path):
     assert "700 persons" in page
     assert "any one person" in page
     assert all(each not in page for each in ("P1-0001", "P2-0001"))
+
+
+def test_rules_and_persons_go_together(silos):
+    book = CodeBook(rules=table_rules({"sex": "yes/no"}, "the test"))
+    told = {
+        name: frame.assign(sex=np.where(frame["a"] > 0, "yes", "no"))
+        for name, frame in silos.items()
+    }
+    plain = {
+        name: frame.assign(sex=(frame["a"] > 0).astype(float)) for name, frame in silos.items()
+    }
+    ruled = FedPCA(2, epsilon=math.inf, unit="patient_id", codebook=book).fit_silos(told)
+    given = FedPCA(2, epsilon=math.inf, unit="patient_id").fit_silos(plain)
+    assert ruled.n_samples_ == given.n_samples_ == 700
+    assert list(ruled.feature_names_in_) == [*NAMES, "sex"]
+    np.testing.assert_allclose(ruled.components_, given.components_, atol=1e-12)
+    private = FedPCA(2, epsilon=4.0, unit="patient_id", codebook=book, delta=1e-6)
+    assert "one person" in str(private.fit_silos(told).privacy_)
+
+
+def test_clipped_products_are_refused_for_persons_and_never_chosen(silos):
+    with pytest.raises(InputError, match="noise='clipped' must go without unit"):
+        FedPCA(2, noise="clipped", unit="patient_id", **TOLD).fit_silos(silos)
+    model = FedPCA(2, energy=0.01, unit="patient_id", **TOLD)
+    assert model.fit_silos(silos).study_.noise == "moment"

@@ -160,6 +160,7 @@ AGREED: dict[str, dict[str, Any]] = {
     "public centre": {"rows": {"center": None}, "columns": {"center": [1.0] * 5}},
     "row norm": {"rows": {"row_norm": 11.0}},
     "normalize": {"rows": {"row_norm": None, "normalize": True}},
+    "moment that is kept": {"components": {"keep_moment": True}},
     "persons": {"rows": {"unit": "patient"}},
     "rows of a person": {"rows": {"unit": "patient", "rows_per_unit": 2}},
     "no centring": {"rows": {"center": False}},

@@ -88,8 +88,7 @@ _IDENTITY = option(
     help="A silo's key for secure sums; repeatable. Made for the fit unless given.",
 )  # fmt: skip
 
-_HERE = (
-    parameter("n_components"),
+_GIVEN = (
     parameter("epsilon"),
     parameter("row_norm"),
     parameter("unit"),
@@ -99,10 +98,10 @@ _HERE = (
            help="Public divisors of columns: name,value lines, or .npy."),
     option("--variants", group="main", type=PATH, metavar="FILE",
            help="Public variants of .bed files: ids, or .afreq, whose p gives 2p and the usual scaling."),
-    option("-o", "--output", group="main", type=PATH, default=Path("result"), show_default=True,
-           help="Folder for the result."),
-    option("--force", group="main", is_flag=True, help="Replace an earlier result in that folder."),
-    verbose_option,
+)  # fmt: skip
+"""What a fit and a release are told of privacy and of the columns."""
+
+_WHERE = (
     option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
     option("--groups", group="rows", metavar="COLUMN",
            help="One file; this column names each row's silo."),
@@ -110,15 +109,26 @@ _HERE = (
            help="Centre on the pooled mean (default), also after --center-file."),
     _IDENTITY,
 )  # fmt: skip
+"""How both read their files, and whose keys they take."""
+
+_DECLARED = ("epsilon", "row_norm", "unit")
+"""Parameters among `_GIVEN`, which help lists first."""
 
 _fit_options = declared(
     (
         _BOTH[0],
-        *_HERE,
+        parameter("n_components"),
+        *_GIVEN,
+        option("-o", "--output", group="main", type=PATH, default=Path("result"),
+               show_default=True, help="Folder for the result."),
+        option("--force", group="main", is_flag=True,
+               help="Replace an earlier result in that folder."),
+        verbose_option,
+        *_WHERE,
         *_BOTH[1:],
-        *(parameter(name) for name in _PASSED_ON if name not in ("epsilon", "row_norm", "unit")),
+        *(parameter(name) for name in _PASSED_ON if name not in _DECLARED),
     )
-)
+)  # fmt: skip
 """Declares all of them on a command."""
 
 prepare_options = declared(
@@ -141,23 +151,24 @@ prepare_options = declared(
 """Declares those of `fedpower prepare`."""
 
 
-_NOT_RELEASED = ("n_components", "noise", "solver", "standardize", "keep_moment", "iteration_rank",
-                 "one_shot_start", "tol", "max_rounds", "participation", "random_state")  # fmt: skip
+_NOT_RELEASED = ("n_components", "noise", "solver", "standardize", "keep_moment", "energy",
+                 "iteration_rank", "one_shot_start", "tol", "max_rounds", "participation",
+                 "random_state")  # fmt: skip
 """Parameters that decide what is made of a moment, or how to do without one."""
 
 release_options = declared(
     (
         _BOTH[0],
-        *_HERE[1:6],
+        *_GIVEN,
         option("-o", "--output", group="main", type=PATH, default=Path("moment"), show_default=True,
                help="Folder for the moment."),
         option("--force", group="main", is_flag=True, help="Replace an earlier moment there."),
-        *_HERE[8:],
+        *_WHERE,
         *_BOTH[1:],
         *(
             parameter(name)
             for name in _PASSED_ON
-            if name not in ("epsilon", "row_norm", *_NOT_RELEASED) and not SPECS[name].paper_only
+            if name not in (*_DECLARED, *_NOT_RELEASED) and not SPECS[name].paper_only
         ),
     )
 )  # fmt: skip
@@ -182,26 +193,12 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     """
     started = datetime.now(UTC)
     check_promise(options)
-    listed = _variants(options)
     with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
-        silos = open_silos(
-            options["files"],
-            groups=options["groups"],
-            columns=options["columns"]
-            if listed is None
-            else listed_columns(options["files"], listed),
-            drop=options["drop"],
-            n_features=options["n_features"],
-            **reading_of(options),
-        )
+        silos, parameters = silos_and_parameters(options)
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
-        parameters = given_parameters(options, silos)
-        if listed is not None and listed.offset is not None:
-            parameters |= {"offset": listed.offset, "scale": listed.scale}
         model = FedPCA(options["n_components"], **parameters)
-        tell_doubts(silos, _rules(options), options["unit"])
         origins: dict[str, dict[str, Any]] = {
             name: origin_of(silos[name], options) for name in silos
         }
@@ -316,7 +313,25 @@ def _prepares(options: dict[str, Any]) -> bool:
     return prepares(Parameters(**given))
 
 
-def given_parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
+def silos_and_parameters(options: dict[str, Any]) -> tuple[Silos, dict[str, Any]]:
+    """Return the silos of a fit or a release and its parameters; tell of columns to doubt."""
+    listed = _variants(options)
+    silos = open_silos(
+        options["files"],
+        groups=options["groups"],
+        columns=options["columns"] if listed is None else listed_columns(options["files"], listed),
+        drop=options["drop"],
+        n_features=options["n_features"],
+        **reading_of(options),
+    )
+    parameters = _given_parameters(options, silos)
+    if listed is not None and listed.offset is not None:
+        parameters |= {"offset": listed.offset, "scale": listed.scale}
+    tell_doubts(silos, _rules(options), options["unit"])
+    return silos, parameters
+
+
+def _given_parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     """Return FedPCA's parameters; those not given are left out."""
     parameters = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
     parameters |= {

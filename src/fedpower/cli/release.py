@@ -1,6 +1,5 @@
 """`fedpower release`: files in, the folder of a released moment out."""
 
-import inspect
 import warnings
 from datetime import UTC, datetime
 from functools import partial
@@ -12,14 +11,14 @@ import click
 from fedpower.cli.console import console, note, print_json, print_result_of_release
 from fedpower.cli.fit import (
     check_promise,
-    given_parameters,
     origin_of,
     release_options,
+    silos_and_parameters,
     tell_clipped,
 )
 from fedpower.cli.options import Command
 from fedpower.cli.progress import progress_of_fit
-from fedpower.cli.silos import find_ledgers, open_silos
+from fedpower.cli.silos import find_ledgers
 from fedpower.estimator import FedMoment
 from fedpower.estimator.terms import NoiseWarning
 from fedpower.report.atomic import new_folder
@@ -44,19 +43,11 @@ def release(ctx: click.Context, /, **options: Any) -> None:
     started = datetime.now(UTC)
     check_promise(options)
     with new_folder(options["output"], known=RELEASED, force=options["force"]) as place:
-        silos = open_silos(
-            options["files"],
-            groups=options["groups"],
-            columns=options["columns"],
-            drop=options["drop"],
-            n_features=options["n_features"],
-        )
+        silos, given = silos_and_parameters(options)
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
-        known = inspect.signature(FedMoment).parameters
-        given = given_parameters(options, silos)
-        model = FedMoment(**{name: each for name, each in given.items() if name in known})
+        model = FedMoment(**given)
         with progress_of_fit(silos, None) as show, warnings.catch_warnings():
             warnings.simplefilter("ignore", NoiseWarning)
             model.fit_silos(

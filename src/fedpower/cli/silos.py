@@ -135,7 +135,7 @@ def tell_doubts(
     """Tell whoever runs this of columns that may be no measurements: before anything is spent."""
     for silo in silos.values():
         source = open_source(silo)
-        if unit is not None:
+        if unit:  # an empty one is refused as all parameters are
             source = by_unit(source, unit).rows
         if rules is not None and isinstance(source, TableSource):
             source = ruled(source, rules)

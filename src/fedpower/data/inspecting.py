@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpower.data.cells import read_cells
 from fedpower.data.dask_source import DaskSource
+from fedpower.data.plink import PlinkSource
 from fedpower.data.ruled import rules_of_source
 from fedpower.data.rules import Rule
 from fedpower.data.source import RowSource, Vector
@@ -230,7 +231,7 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
     Columns of which people said a range are taken to be what they said.
     """
     source = features_of(source)
-    if source.sparse or isinstance(source, DaskSource | QuerySource):
+    if source.sparse or isinstance(source, DaskSource | QuerySource | PlinkSource):
         return []
     rules = rules_of_source(source)
     known = None

@@ -112,8 +112,8 @@ class FedMoment(BaseEstimator):
     ----------
     epsilon, delta, aggregation, colluders, weights
         The budget and who sees what, as of `FedPCA`.
-    row_norm, normalize, center, offset, scale, codebook, ranges
-        What is done to rows, as of `FedPCA`.
+    row_norm, normalize, center, offset, scale, codebook, ranges, unit, rows_per_unit
+        What is done to rows, and whose they are, as of `FedPCA`.
     min_silos, deadline, extra_columns, n_jobs, device
         How it runs, as of `FedPCA`.
 
@@ -144,6 +144,8 @@ class FedMoment(BaseEstimator):
         scale: ArrayLike | None = None,
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
+        unit: str | None = None,
+        rows_per_unit: int = 1,
         min_silos: int | None = None,
         deadline: float | None = None,
         extra_columns: Literal["refuse", "drop"] = "refuse",
@@ -162,13 +164,22 @@ class FedMoment(BaseEstimator):
         self.scale = scale
         self.codebook = codebook
         self.ranges = ranges
+        self.unit = unit
+        self.rows_per_unit = rows_per_unit
         self.min_silos = min_silos
         self.deadline = deadline
         self.extra_columns = extra_columns
         self.n_jobs = n_jobs
         self.device = device
 
-    def fit(self, X: ArrayLike, y: object = None, *, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: object = None,
+        *,
+        groups: ArrayLike | None = None,
+        units: ArrayLike | None = None,
+    ) -> Self:
         """Release the moment of rows in memory; ``groups`` says which silo each row belongs to.
 
         Parameters
@@ -179,13 +190,15 @@ class FedMoment(BaseEstimator):
             Here for scikit-learn's sake.
         groups : array-like of shape (n_samples,), default=None
             Silo labels; one silo without.
+        units : array-like of shape (n_samples,), default=None
+            Whose each row is, where a person is what is protected.
 
         Returns
         -------
         FedMoment
             Itself.
         """
-        return self._take(self._fit_of().fit(X, y, groups=groups))
+        return self._take(self._fit_of().fit(X, y, groups=groups, units=units))
 
     def fit_silos(
         self,

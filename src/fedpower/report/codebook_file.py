@@ -120,10 +120,11 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
             f"{place} must be a code book of format {FORMAT!r} or {RULED_FORMAT!r}, got "
             f"{content.get('format')!r}; make one with `fedpower prepare` or `fedpower inspect`"
         )
-    odd = [key for key in content if key not in ("format", "bound", "cost", "column", "rules")]
+    known = ("format", "rules", "bound", "cost", "clipped", "column")
+    odd = [key for key in content if key not in known]
     if odd:
         raise InputError(
-            f"the code book {place} must have only the keys format, rules, bound, cost and column, got "
+            f"the code book {place} must have only the keys {', '.join(known)}, got "
             f"{odd[0]!r}; write rules under [rules]"
         )
     rules = None
