@@ -140,16 +140,21 @@ def test_krylov_keeps_what_the_power_method_keeps_where_every_product_is_drowned
     assert np.median(errors["averaged"]) < 0.6 * np.median(errors["power"])
 
 
-@pytest.mark.parametrize("norm", [0.0, 2.2, 4.0])
-def test_the_noise_level_is_what_noise_alone_shows_also_where_rows_are_centred(norm: float) -> None:
+@pytest.mark.parametrize(
+    ("norm", "least", "most"), [(0.0, 0.4, 1.5), (2.2, 0.4, 1.7), (4.0, 0.3, 2.4)]
+)
+def test_the_noise_level_is_what_noise_alone_shows_also_where_rows_are_centred(
+    norm: float, least: float, most: float
+) -> None:
     """Rows without variance, of that norm, bound 4.5: the largest eigenvalue is near the level.
 
-    At d = 20 it has its mean some 8% below the edge and a standard deviation of some 9%: the limits are
-    five of them away, so that the test fails by chance once in 10⁵ runs or less.
+    At d = 20 its mean is .90, .96 and .97 of the edge and its standard deviation .09, .10 and .17 (of 300
+    fits each): the upper limits are seven of them away or more, the lower ones below what 300 fits
+    showed by two more, of a law that falls off faster there.
     """
     rows = np.zeros((500, 20))
     rows[:, 0] = norm
     fits = [FedPCA(1, epsilon=1.0, delta=1e-6, row_norm=4.5).fit(rows) for _ in range(5)]
     ratios = [float(fit.spectrum_[0]) / fit.noise_edge_ for fit in fits]
-    assert min(ratios) > 0.5
-    assert max(ratios) < 1.5
+    assert min(ratios) > least
+    assert max(ratios) < most
