@@ -20,6 +20,7 @@ def test_importing_the_package_takes_nothing_with_it() -> None:
     assert not modules_after("import fedpower") & heavy
 
 
+@pytest.mark.slow
 def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it() -> None:
     loaded = modules_after("from fedpower import FedPCA")
     assert "sklearn" in loaded

@@ -85,6 +85,7 @@ def test_a_dry_run_advises_an_operator_whose_rows_are_mostly_clipped(place: Path
     )
 
 
+@pytest.mark.slow
 def test_a_silo_tells_its_jobs_which_rows_were_checked_before_it_connects(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_an_empty_csv_cell_is_refused(tmp_path: Path, cell: str) -> None:
     assert "at row 2;" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [True, False])
 def test_text_in_a_csv_column_is_refused_without_quoting_it(tmp_path: Path, early: bool) -> None:
     path = tmp_path / "a.csv"
@@ -167,6 +168,7 @@ def test_another_separator_is_seen_in_the_heading(
     assert read_all(open_source(path)).tolist() == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

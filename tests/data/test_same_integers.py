@@ -96,6 +96,7 @@ def test_dask_s_partitions_have_no_part_in_them(rule: RowTreatment, chunks: Any)
     assert sums(open_source(spread), rule) == exact_moment(open_source(rows), rule)
 
 
+@pytest.mark.slow
 @RULE
 @pytest.mark.parametrize("made", ["array", "tensor", "float32 tensor"])
 def test_a_device_gives_the_processor_s_integers(rule: RowTreatment, made: str) -> None:

@@ -102,6 +102,7 @@ def test_overlapping_limits_restore_the_original_ones() -> None:
     assert now() == before
 
 
+@pytest.mark.slow
 def test_a_straggler_is_left_behind_at_the_deadline() -> None:
     silos = make_silos(split(spiked_rows(), SIZES), 3, center=True)
     coordinator = make_coordinator(silos, SETTINGS, min_silos=2)

@@ -45,6 +45,7 @@ def test_as_many_as_were_planted_stand_above_the_noise(aggregation: str, center:
     assert sum(count != PLANTED for count in counts) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [np.zeros((300, 6)), np.full((300, 6), 0.3)])
 def test_rows_without_any_variance_are_refused(rows: Array) -> None:
     """Found where nothing is with probability at most LEVEL a fit: fails with probability below 1e-6."""

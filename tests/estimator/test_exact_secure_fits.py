@@ -117,6 +117,7 @@ def test_a_plan_has_a_row_with_the_rounds_and_bytes_that_exact_sums_really_take(
     assert way.bytes_down == pytest.approx(down, abs=64 * way.rounds)
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_is_out_of_reach_how_many_rows_it_takes_and_what_there_is_instead():
     model = FedPCA(3, epsilon=1.0, row_norm=1.0)
     (said,) = plan(model, sizes=[100] * 3, n_features=300).remarks

@@ -216,6 +216,7 @@ def test_set_output_clone_and_pickle_work(rows: Array) -> None:
     assert list(frame.columns) == ["pc1", "pc2", "pc3"]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 1000))
 def test_signs_do_not_depend_on_how_rows_are_split(seed: int) -> None:
     rows = spiked_rows(seed=seed)

@@ -117,6 +117,7 @@ def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path: Path):
     assert np.abs(steps - np.round(steps)).max() < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_noise_of_the_mean_and_the_moment_has_the_law_that_the_moment_tells():
     """Fails with probability below 1e-8: 6 deviations of variances of 7,600 and 800 draws."""

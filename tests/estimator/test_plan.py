@@ -110,6 +110,7 @@ def test_eigenvalues_that_are_not_given_share_what_is_left_of_the_trace() -> Non
     assert full_spectrum([0.01, 0.001], 20).sum() == pytest.approx(0.01 + 19 * 0.001)
 
 
+@pytest.mark.slow
 def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
     d, k = 120, 3
     whole = 1.0 / np.arange(1, d + 1)
@@ -125,6 +126,7 @@ def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
     assert 0.5 < error(whole[:7]) / error(whole) < 2.0
 
 
+@pytest.mark.slow
 def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     d = 1500
     model = FedPCA(2, epsilon=1.0, center=False, iteration_rank=6, row_norm=1.0)
@@ -195,6 +197,7 @@ def test_a_code_book_spares_the_preparation() -> None:
         plan(FedPCA(2, epsilon=1.0, codebook=book), sizes=[2000], n_features=7)
 
 
+@pytest.mark.slow
 def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it() -> None:
     spectrum = [0.2, 0.15, 0.12, 0.03]
 

@@ -52,6 +52,7 @@ def open_to_others(folder: Path) -> list[Path]:
     return [path for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077]
 
 
+@pytest.mark.slow
 def test_silos_may_have_dashes_and_digits_in_their_names(tmp_path: Path) -> None:
     names = ["site-01", "site-02", "3-east-wing"]
     study = write_study(tmp_path, silos={"names": names})
@@ -63,6 +64,7 @@ def test_silos_may_have_dashes_and_digits_in_their_names(tmp_path: Path) -> None
         assert (kit / "startup" / "client.key").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_kit_of_one_study_is_not_made_over_another(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     make_kits(study, tmp_path / "kits")
@@ -72,6 +74,7 @@ def test_a_kit_of_one_study_is_not_made_over_another(tmp_path: Path) -> None:
         ask(study, "north", tmp_path / "kits" / "north")
 
 
+@pytest.mark.slow
 def test_nothing_that_an_authority_holds_or_gets_has_a_party_s_private_key(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     authority = make_authority(study, tmp_path / "authority")
@@ -87,6 +90,7 @@ def test_nothing_that_an_authority_holds_or_gets_has_a_party_s_private_key(tmp_p
     assert (authority.folder / "authority.key").read_bytes() not in keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_keys", [True, False])
 def test_kits_made_either_way_are_those_that_flare_s_own_judges_take(
     with_keys: bool, tmp_path: Path
@@ -110,6 +114,7 @@ def test_kits_made_either_way_are_those_that_flare_s_own_judges_take(
     coordinator_command(tmp_path / "kits" / "coordinator")
 
 
+@pytest.mark.slow
 def test_keys_authority_kits_and_journals_are_private_whatever_the_umask(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     with no_umask():
@@ -176,6 +181,7 @@ def test_a_party_whose_certificate_has_ended_is_told_before_it_connects(
             command()
 
 
+@pytest.mark.slow
 def test_one_party_is_renewed_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     authority = make_authority(study, tmp_path / "authority")

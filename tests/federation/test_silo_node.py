@@ -227,6 +227,7 @@ def test_a_job_answers_for_the_rows_that_were_checked_when_the_silo_started_and_
     assert Ledger.open(tmp_path / "north.ledger").spent() == before
 
 
+@pytest.mark.slow
 def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_killed_right_after_the_commit_the_same_bytes_come_again(path):
         assert ledger.spent().n_releases == 2
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_all_that_left_is_charged_and_comes_again(path, tmp_path):
     log = tmp_path / "left.jsonl"
 

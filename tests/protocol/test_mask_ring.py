@@ -120,6 +120,7 @@ def test_the_ring_depends_on_every_key_and_on_the_attempt():
         assert same == 0
 
 
+@pytest.mark.slow
 def test_masks_on_a_ring_cancel_and_those_of_a_part_do_not():
     count = 120
     secrets = [new_exchange_key() for _ in range(count)]

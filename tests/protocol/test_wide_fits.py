@@ -124,6 +124,7 @@ def test_no_variance_at_all_has_pairs_of_zero() -> None:
     assert is_orthonormal(vectors)
 
 
+@pytest.mark.slow
 def test_what_is_no_factor_is_set_aside() -> None:
     parts = wide_rows()
     silo = make_silos(parts, 4, center=True)["silo-0"]

@@ -93,6 +93,7 @@ def skeleton(plain: Result) -> list[tuple[str, list[str]]]:
     return [(each.tag, sorted(each.attributes)) for each in parsed(page(plain)).all()]
 
 
+@pytest.mark.slow
 @given(names=st.lists(st.text(max_size=30), min_size=8, max_size=8, unique=True))
 def test_the_page_has_the_same_elements_whatever_the_names(
     names: list[str], plain: Result, skeleton: list[tuple[str, list[str]]]
