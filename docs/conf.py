@@ -37,7 +37,11 @@ nb_execution_timeout = 120
 nb_merge_streams = True
 
 # Reference from the code itself.
-autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_default_options = {
+    "members": True,
+    "member-order": "bysource",
+    "exclude-members": "set_fit_request",  # scikit-learn adds it, with references to its own pages
+}
 autodoc_typehints = "none"  # NumPy docstrings say the types in words
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False

@@ -59,7 +59,7 @@ def offered(place: Path, *words: str) -> list[str]:
         (("",), sorted(COMMANDS)),
         (("--ver",), ["--version"]),
         (("fit", "--solver", ""), ["auto", "fedpower", "krylov", "moment"]),
-        (("fit", "--row"), ["--row-norm"]),
+        (("fit", "--row-"), ["--row-norm"]),
         (("fit", "nor"), ["compopt -o default"]),
         (("fit", "north.csv", "-o", "x"), ["compopt -o default"]),
         (("transform", ""), ["result-a"]),

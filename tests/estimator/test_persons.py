@@ -101,6 +101,11 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     assert "several silos" not in str(rows.privacy_)
 
 
+def test_the_promise_in_four_lines_is_of_persons_too(silos):
+    model = FedPCA(2, epsilon=4.0, unit="patient_id", **TOLD).fit_silos(silos)
+    assert model.privacy_.brief.startswith("Private: one person of one silo;")
+
+
 def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos):
     stds = []
     for more in ({}, {"rows_per_unit": 2}):

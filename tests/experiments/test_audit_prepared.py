@@ -40,8 +40,8 @@ def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkey
     """What endless runs would show is over the promise for each, and 300 runs show it of the means."""
     right = preparation.squared_sensitivity
 
-    def wrong(asked, n_features, n_open, side):
-        return right(asked, n_features, n_open, side) // (n_features if asked == kind else 1)
+    def wrong(asked, n_features, *more):
+        return right(asked, n_features, *more) // (n_features if asked == kind else 1)
 
     monkeypatch.setattr(preparation, "squared_sensitivity", wrong)
     report = audit_mode(

@@ -131,7 +131,7 @@ class PrivacyStatement:
         noted = {0: "", 1: ", a note"}.get(len(self.notes), f", {len(self.notes)} notes")
         return "\n".join(
             (
-                f"Private: {_UNIT}; noise mode {self.mode!r}, asked for "
+                f"Private: {self.unit}; noise mode {self.mode!r}, asked for "
                 f"epsilon={self.asked_epsilon:g} at delta={self.delta:g}.",
                 f"Against {first}.",
                 f"Against {'; '.join(others)}.",
