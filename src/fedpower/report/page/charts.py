@@ -381,6 +381,8 @@ def intervals(
 
 _MOST_ARROWS = 30
 _PLANE = 360
+_LONG_NAME = 14
+"""Characters of a column's name that have room beside its mark."""
 
 
 def biplot(
@@ -396,9 +398,10 @@ def biplot(
         y = _percent_of(0.5 - 0.45 * second[each] / most)
         parts.append(_line("50%", "50%", x, y, "stem"))
         parts.append(_mark(x, y, "square", "signal"))
-        side = "start" if first[each] >= 0 else "end"
-        shift = 6 if first[each] >= 0 else -6
-        parts.append(_word(x, y, names[each], "tick", dx=shift, dy=4, anchor=side))
+        # Names run inwards, so that they stay within the square on a phone too.
+        side, shift = ("end", -6) if first[each] >= 0 else ("start", 6)
+        label = names[each] if len(names[each]) <= _LONG_NAME else f"{names[each][:_LONG_NAME]}…"
+        parts.append(_word(x, y, label, "tick", dx=shift, dy=-4, anchor=side))
     parts.append(_word("100%", "50%", labels[0], "tick", dy=-6, anchor="end"))
     parts.append(_word("50%", "0", labels[1], "tick", dx=6, dy=10))
     cut = f" The {len(drawn)} longest of {len(names)} are drawn." if len(drawn) < len(names) else ""
@@ -408,6 +411,5 @@ def biplot(
         "The tables of loadings have the numbers.",
         parts,
         height=_PLANE,
-        width=_PLANE,
     )
     return element("div", picture, class_="plot plane")
