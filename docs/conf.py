@@ -40,7 +40,8 @@ nb_merge_streams = True
 autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
-    "exclude-members": "set_fit_request",  # scikit-learn adds it, with references to its own pages
+    # scikit-learn adds these, with references to its own pages
+    "exclude-members": "set_fit_request, set_score_request, set_predict_request",
 }
 autodoc_typehints = "none"  # NumPy docstrings say the types in words
 autodoc_preserve_defaults = True
