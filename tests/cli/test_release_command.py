@@ -69,6 +69,7 @@ def test_a_release_by_persons_protects_persons(place: Path):
     Path("visits.csv").write_text("\n".join(["a,b,patient", *lines]) + "\n")
     words = ("release", "visits.csv", "--epsilon", 1, "--row-norm", 3, "--unit", "patient")
     said = succeed(*words, "-o", "persons").stdout
+    assert "visits (200 persons); 200 persons in all" in said
     assert "one person" in said
     moment = read_moment("persons")
     assert moment.silo_sizes == {"visits": 200}

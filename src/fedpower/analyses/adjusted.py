@@ -1,13 +1,14 @@
 """``AdjustedPCA``: principal components of what covariates leave unexplained."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from fedpower.analyses.rows import brought
 from fedpower.analyses.spread import draws, quantile, require_centred, standard_errors, usable
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
@@ -118,15 +119,12 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
     def transform(self, X: ArrayLike) -> Array:
         """Return the adjusted scores of rows with all columns of the moment: a local computation."""
         check_is_fitted(self)
-        rows: Any = X
-        if hasattr(rows, "loc"):
-            rows = rows[list(self.feature_names_in_)]
-        given = np.asarray(rows, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"X must have the {self.n_features_in_} columns of the moment, covariates too, got shape "
-                f"{given.shape}; bring them"
-            )
+        given = brought(
+            X,
+            self.feature_names_in_,
+            what="columns of the moment, covariates too",
+            advice="bring them",
+        )
         apart = given - self.moment_.mean
         left = apart[:, self._in] - apart[:, self._out] @ self.coef_
         return np.asarray(left @ self.components_.T)

@@ -1,6 +1,6 @@
 """``ProcessMonitor``: limits that new rows should keep, from a released moment; flags at home."""
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import scipy.stats
@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from fedpower.analyses.rows import brought
 from fedpower.analyses.spread import draws, quantile, require_centred, usable
 from fedpower.errors import InputError
 from fedpower.report.account import Account, Table
@@ -112,15 +113,9 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
             New rows in the units of the release; a table's columns are matched by name.
         """
         check_is_fitted(self)
-        rows: Any = X
-        if hasattr(rows, "loc"):
-            rows = rows[list(self.feature_names_in_)]
-        given = np.asarray(rows, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"X must have the {self.n_features_in_} columns of the moment, got shape {given.shape}; "
-                "bring them"
-            )
+        given = brought(
+            X, self.feature_names_in_, what="columns of the moment", advice="bring them"
+        )
         scaled = (given - self.mean_) / self.scale_
         scores = scaled @ self.components_.T
         beside = scaled - scores @ self.components_

@@ -1,13 +1,14 @@
 """``RidgeRegression`` and ``ComponentRegression``: a column explained by others, with intervals."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from fedpower.analyses.rows import brought
 from fedpower.analyses.spread import Statistic, quantile, require_centred, standard_errors, usable
 from fedpower.errors import InputError
 from fedpower.report.account import Account, Table
@@ -70,15 +71,9 @@ class _Regression(RegressorMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> Array:
         """Return what the target would be of rows of the predictors, in their order; or of a table."""
         check_is_fitted(self)
-        rows: Any = X
-        if hasattr(rows, "loc"):
-            rows = rows[list(self.feature_names_in_)]
-        given = np.asarray(rows, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"X must have the {self.n_features_in_} predictors for columns, got shape {given.shape}; "
-                "leave others out"
-            )
+        given = brought(
+            X, self.feature_names_in_, what="predictors for columns", advice="leave others out"
+        )
         return np.asarray(given @ self.coef_ + self.intercept_)
 
     def _statistic(self, moment: Moment) -> Statistic:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -41,7 +41,7 @@ from fedpower.data import RowSource
 from fedpower.data.plink import VariantList, read_variants
 from fedpower.data.rules import TableRules
 from fedpower.errors import InputError
-from fedpower.estimator import FedPCA
+from fedpower.estimator import FedMoment, FedPCA
 from fedpower.estimator.repeats import RepeatedFitWarning
 from fedpower.estimator.terms import PRIVATE_STEPS, BoundWarning, NoiseWarning, prepares
 from fedpower.parameters import SPECS, Parameters
@@ -203,23 +203,8 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             name: origin_of(silos[name], options) for name in silos
         }
         with _saying_how_to_go_on(model, ledgers):
-            with progress_of_fit(silos, _steps(model)) as show, warnings.catch_warnings():
-                for said in (
-                    NoiseWarning,
-                    BoundWarning,
-                    RepeatedFitWarning,
-                ):  # what is printed says it
-                    warnings.simplefilter("ignore", said)
-                model.fit_silos(
-                    silos,
-                    ledgers=ledgers,
-                    data_version=options["data_version"],
-                    data_set=options["data_set"],
-                    identities=options["identities"],
-                    on_round=None if show is None else show.round,
-                    on_rows=None if show is None else show.rows,
-                    on_clipped=partial(tell_clipped, options["row_norm"]),
-                )
+            said = (NoiseWarning, BoundWarning, RepeatedFitWarning)
+            fit_shown(model, silos, ledgers, options, said=said, steps=_steps(model))
             for name, ledger in (ledgers or {}).items():
                 origins[name]["budget"] = _budget(ledger)
             result = model.result_.with_origin(
@@ -234,6 +219,31 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
         note("no ledger was given, so what this fit spent is on no record; see --ledgers")
     elif not result.privacy.is_private and options["as_json"]:
         note(str(result.privacy))
+
+
+def fit_shown(
+    model: FedPCA | FedMoment,
+    silos: Silos,
+    ledgers: dict[str, Path] | None,
+    options: dict[str, Any],
+    *,
+    said: Sequence[type[Warning]],
+    steps: int | None = None,
+) -> None:
+    """Fit to silos with a bar that shows how far; warnings that what is printed says go unsaid."""
+    with progress_of_fit(silos, steps) as show, warnings.catch_warnings():
+        for each in said:
+            warnings.simplefilter("ignore", each)
+        model.fit_silos(
+            silos,
+            ledgers=ledgers,
+            data_version=options["data_version"],
+            data_set=options["data_set"],
+            identities=options["identities"],
+            on_round=None if show is None else show.round,
+            on_rows=None if show is None else show.rows,
+            on_clipped=partial(_tell_clipped, options["row_norm"]),
+        )
 
 
 @contextmanager
@@ -369,7 +379,7 @@ def _budget(path: Path) -> dict[str, Any]:
     }
 
 
-def tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
+def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
     """Tell the operator what the bound did to the rows.
 
     It goes into no result, nor into whether there is one.

@@ -1,8 +1,6 @@
 """`fedpower release`: files in, the folder of a released moment out."""
 
-import warnings
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +9,16 @@ import click
 from fedpower.cli.console import console, note, print_json, print_result_of_release
 from fedpower.cli.fit import (
     check_promise,
+    fit_shown,
     origin_of,
     release_options,
     silos_and_parameters,
-    tell_clipped,
 )
 from fedpower.cli.options import Command
-from fedpower.cli.progress import progress_of_fit
 from fedpower.cli.silos import find_ledgers
 from fedpower.estimator import FedMoment
 from fedpower.estimator.terms import NoiseWarning
+from fedpower.privacy.statement import counted_as
 from fedpower.report.atomic import new_folder
 from fedpower.report.moment import Moment, of_run
 from fedpower.report.moment_folder import RELEASED, account_of, write_release
@@ -48,18 +46,7 @@ def release(ctx: click.Context, /, **options: Any) -> None:
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
         model = FedMoment(**given)
-        with progress_of_fit(silos, None) as show, warnings.catch_warnings():
-            warnings.simplefilter("ignore", NoiseWarning)
-            model.fit_silos(
-                silos,
-                ledgers=ledgers,
-                data_version=options["data_version"],
-                data_set=options["data_set"],
-                identities=options["identities"],
-                on_round=None if show is None else show.round,
-                on_rows=None if show is None else show.rows,
-                on_clipped=partial(tell_clipped, options["row_norm"]),
-            )
+        fit_shown(model, silos, ledgers, options, said=(NoiseWarning,))
         origins = {name: origin_of(silos[name], options) for name in silos}
         record = with_origin(
             model.moment_.record, command=ctx.find_root().obj, silos=origins, started=started
@@ -81,9 +68,10 @@ def _statement(moment: Moment) -> dict[str, Any]:
 
 def _print(moment: Moment, output: Path) -> None:
     out = console()
-    sizes = ", ".join(f"{name} ({rows} rows)" for name, rows in moment.silo_sizes.items())
+    things = f"{counted_as(moment.record['parameters'])}s"
+    sizes = ", ".join(f"{name} ({size} {things})" for name, size in moment.silo_sizes.items())
     out.print(
-        f"The pooled moment of {moment.n_features} columns: {sizes}; {moment.n_samples} rows in all.",
+        f"The pooled moment of {moment.n_features} columns: {sizes}; {moment.n_samples} {things} in all.",
         soft_wrap=True,
     )
     if moment.noise_std > 0:
