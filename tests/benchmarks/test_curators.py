@@ -62,6 +62,7 @@ def test_the_exponential_mechanism_gives_an_orthonormal_basis_that_nears_the_exa
     assert errors[1] < errors[0]
 
 
+@pytest.mark.slow
 def test_directions_are_drawn_with_the_density_they_should_have() -> None:
     # In the plane, u = (cos t, sin t) has density ∝ exp(s·cos²t): the mean of cos²t over 4000 draws
     # lies within 5 standard errors (each at most 0.5/√4000) but for probability below 1e-6.

@@ -58,6 +58,7 @@ def test_what_is_no_result_is_refused(here: Path):
     assert not Path("report.html").exists()
 
 
+@pytest.mark.programs
 def test_the_page_is_opened_in_the_browser_that_there_is(here: Path):
     succeed("fit", *FILES, *EXACT, "-o", "out")
     browser = here / "browser"
@@ -71,6 +72,7 @@ def test_the_page_is_opened_in_the_browser_that_there_is(here: Path):
     assert (here / "opened").read_text().strip() == (here / "out" / "report.html").as_uri()
 
 
+@pytest.mark.programs
 def test_without_a_browser_it_says_so(here: Path):
     succeed("fit", *FILES, *EXACT, "-o", "out")
     kept = {key: value for key, value in os.environ.items() if "DISPLAY" not in key}

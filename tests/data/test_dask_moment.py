@@ -77,6 +77,7 @@ def test_workers_in_other_processes_answer_alike() -> None:
         assert_alike(found, local_moment(open_source(rows), RULES[2], rank=1, steps=10_000))
 
 
+@pytest.mark.slow
 def test_only_sums_come_back_to_the_client() -> None:
     rows = sample(20_000)
     came_back: list[int] = []

@@ -78,6 +78,7 @@ def test_every_way_gives_the_integers_of_a_plain_loop(rows: Any, data: Any) -> N
     assert len({each.to_bytes() for each in found}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 @pytest.mark.parametrize("width", [1, 30, 1100])
 def test_blocks_threads_and_forms_do_not_change_a_bit(rule: RowTreatment, width: int) -> None:

@@ -79,6 +79,7 @@ def test_a_url_with_a_password_or_that_cannot_be_read_is_refused_and_never_quote
     assert "host/north" not in message
 
 
+@pytest.mark.slow
 @given(st.text(min_size=3).filter(lambda text: not text.isdecimal()))
 def test_whatever_follows_the_user_s_colon_is_refused_unread(text: str) -> None:
     with pytest.raises(InputError) as caught:

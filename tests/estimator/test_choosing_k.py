@@ -27,6 +27,7 @@ def planted_rows(n_rows: int = 40_000, seed: int = 0) -> list[Array]:
     return np.split(rows, [n_rows // 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 @pytest.mark.parametrize("center", [True, False])
 def test_as_many_as_were_planted_stand_above_the_noise(aggregation: str, center: bool) -> None:

@@ -96,6 +96,7 @@ def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
     assert taken(energy=0.01, n_components="noise") == "moment"
 
 
+@pytest.mark.slow
 def test_rows_without_components_show_none_above_the_noise():
     """By the rule one fit in a hundred would count one; of these 6 two or more do in 0.15% of runs."""
     rng = np.random.default_rng(8)

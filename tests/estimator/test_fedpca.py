@@ -367,6 +367,7 @@ class TestPrivateFits:
             FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)
             FedPCA(2, epsilon=1.0, normalize=True).fit(rows)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("noise", "solver", "error"),
         [

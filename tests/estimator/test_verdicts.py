@@ -24,6 +24,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("center", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(("solver", "noise", "aggregation"), WAYS)
 def test_rows_without_a_direction_have_no_component_above_the_noise(
@@ -55,6 +56,7 @@ def test_rows_without_a_direction_have_no_component_above_the_noise(
     assert called <= stats.binom.isf(1e-6, 2 * draws, LEVEL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["krylov", "fedpower"])
 def test_wide_rows_of_zeros_show_no_variance_that_their_noise_does_not(solver: str) -> None:
     """Where every product is noised: twice the edge is shown with probability below 1e-6."""

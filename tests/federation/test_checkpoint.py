@@ -98,6 +98,7 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: A
     assert silos.charges() == charges
 
 
+@pytest.mark.slow
 def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(
     tmp_path: Path,
 ) -> None:
@@ -118,6 +119,7 @@ def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(
         assert silos.charges() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(
     tmp_path: Path,
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_journal_that_others_could_read_is_closed_to_them_when_it_is_taken_up(
     assert place.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_certificates_last_as_long_as_was_said_and_never_longer_than_their_authority(
     tmp_path: Path,
 ) -> None:

@@ -135,6 +135,7 @@ def without_faults(case: str, seed: int, process: CoordinatorProcess) -> Coordin
     return coordinator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [
@@ -168,6 +169,7 @@ def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(
             party.stop()
 
 
+@pytest.mark.slow
 def test_the_faults_happen() -> None:
     """Processes die, rounds go on without somebody, and questions are asked more often than once."""
     ended = [run_to_its_end(list(CASES)[seed % len(CASES)], seed, None) for seed in range(30)]

@@ -35,6 +35,7 @@ def test_worlds_that_never_overlap_give_what_the_runs_can_show():
     assert found.mu_lower == pytest.approx(-2 * stats.norm.ppf(rate), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_stated_confidence_is_kept():
     """300 audits of mu = 1 at 80%: at most 60 too high are expected; 100 has probability < 1e-6."""
     rng = np.random.default_rng(2)

@@ -29,6 +29,7 @@ def moved(x, y, clip, width):
     return float(np.linalg.norm(part(x) - part(y)))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(clip=clips, width=st.integers(1, 4), seed=seeds)
 def test_no_pair_of_rows_moves_a_clipped_product_further(clip, width, seed):
@@ -45,6 +46,7 @@ def test_no_pair_of_rows_moves_a_clipped_product_further(clip, width, seed):
         assert moved(x, y, clip, width) <= bound
 
 
+@pytest.mark.slow
 def test_a_search_for_the_worst_rows_reaches_the_bound_and_not_beyond():
     for clip in (0.1, 0.5, 1 / math.sqrt(3), 0.65, 1 / math.sqrt(2), 0.9, 1.0):
         worst = 0.0

@@ -124,6 +124,7 @@ def ending(case: str, bad_round: int, spoil: Callable[[Message], list[Message]])
     return result_bytes(case, coordinator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

@@ -81,6 +81,7 @@ def test_with_one_local_step_it_is_algorithm_1() -> None:
     assert sin_theta(corrected.basis, plain.basis) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "local_steps",
     [pytest.param(4, marks=pytest.mark.slow), 8, pytest.param(16, marks=pytest.mark.slow)],

@@ -33,6 +33,7 @@ def expected() -> Array:
     return coordinator.outcome.basis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_network_that_loses_repeats_reorders_and_corrupts_gives_the_same_result(
     seed: int, expected: Array

@@ -85,6 +85,7 @@ def test_cut_short_at_any_byte_the_whole_records_before_it_stand() -> None:
         assert held.ends == tuple(ends[: whole + 1])
 
 
+@pytest.mark.slow
 def test_with_any_bit_turned_the_records_before_it_stand_and_no_other() -> None:
     """A bit of every byte, drawn with a fixed seed."""
     rounds = finished("upload, moment")

@@ -48,6 +48,7 @@ def test_stopping_by_tol_means_an_error_of_at_most_tol(
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) <= tol
 
 
+@pytest.mark.slow
 def test_lookahead_takes_fewer_rounds_and_every_variant_takes_fewer_than_algorithm_1() -> None:
     taken = []
     for variant in VARIANTS:
@@ -179,6 +180,7 @@ def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(
         assert sin_theta(filled.basis, leading(pooled(parts), 3)) <= 2 * filled.change
 
 
+@pytest.mark.slow
 def test_silos_that_are_never_asked_again_slow_a_run_and_do_not_stop_it() -> None:
     late = {"n_participants": 2, "participation": "first", "late": True, "max_reasks": 0}
     for seed in range(3):

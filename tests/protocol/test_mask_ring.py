@@ -90,6 +90,7 @@ def test_fewer_colluders_than_neighbours_never_part_the_others():
     assert not all(is_connected(roll, without) for without in itertools.combinations(range(9), 4))
 
 
+@pytest.mark.slow
 def test_a_third_of_the_silos_does_not_part_the_others():
     """200 rings of 150 silos without 50: each fails by chance with 2⁻⁸⁰."""
     rng = np.random.default_rng(0)

@@ -63,6 +63,7 @@ def test_identical_silos_make_any_schedule_equal_the_central_power_method(
     assert sin_theta(solution.basis, expected) < 1e-12
 
 
+@pytest.mark.slow
 @given(st.permutations(range(600)))
 def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
     rows = spiked_rows()
@@ -77,6 +78,7 @@ def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
     np.testing.assert_allclose(second.basis, first.basis, atol=1e-10)
 
 
+@pytest.mark.slow
 @given(cut=st.integers(1, 399))
 def test_splitting_a_silo_in_two_changes_nothing(cut: int) -> None:
     rows = spiked_rows()
@@ -87,6 +89,7 @@ def test_splitting_a_silo_in_two_changes_nothing(cut: int) -> None:
     np.testing.assert_allclose(second.basis, first.basis, atol=1e-11)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), local_steps=st.integers(1, 5))
 def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(
     seed: int, local_steps: int

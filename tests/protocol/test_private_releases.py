@@ -179,6 +179,7 @@ def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal(
     assert stats.kstest(noise[:, off[0], off[1]].ravel() * math.sqrt(2), "norm").pvalue > 1e-7
 
 
+@pytest.mark.slow
 def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
     """Products, trace and mean of 300 real runs: KS at 1e-7 each."""
     source, study = SeededNoiseForExperiments(4), replace(STEP, center=True, n_steps=1)

@@ -35,6 +35,7 @@ def n_asked(parties: dict[str, Party]) -> list[int]:
     return [party.n_asked for party in parties.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_after_any_round_it_equals_the_uninterrupted_run_bit_for_bit(case: str) -> None:
     whole, unbroken = coordinator_of(case), parties_of(case)

@@ -241,6 +241,7 @@ def noise_of(index, roll, study=STUDY):
     )
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_total_is_the_shares_together():
     """χ² of the noise in 12 numbers of 60 sums; fails by chance with 1e-9."""
     exact = sum(Columns(name).integers("prepare/1", b"") for name in SIZES)

@@ -30,6 +30,7 @@ def signal_of(
     return find_signal(released, pairs, center=center, total_variance=trace, std=std)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", [None, pytest.param(0.0, marks=pytest.mark.slow), 0.6])
 @pytest.mark.parametrize("level", [0.0, 0.004])
 @pytest.mark.parametrize("d", [pytest.param(2, marks=pytest.mark.slow), 20])

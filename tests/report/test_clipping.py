@@ -83,6 +83,7 @@ def test_a_bound_that_cuts_little_leaves_its_components_above_the_noise() -> Non
     assert "bent" not in page(result).replace("b.bent", "").replace("mark.bent", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["normal", "t5", "alike", "counts"])
 @pytest.mark.parametrize("bound", [2.5, 4.0, 6.0, 9.0])
 @pytest.mark.parametrize("standardize", [False, True])

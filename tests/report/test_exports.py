@@ -209,6 +209,7 @@ def check_annotations(found: anndata.AnnData, result: Result) -> None:
     assert json.loads(found.uns["fedpower"])["private"] == result.run["privacy"]["private"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
 def test_anndata_reads_a_file_with_the_result_in_it(result: Result, tmp_path: Path, kind: type):
     before = cells(kind)
