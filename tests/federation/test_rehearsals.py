@@ -18,7 +18,7 @@ from fedpower.protocol.roll import Identity
 pytestmark = pytest.mark.federation
 
 
-def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command(tmp_path):
+def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command_and_its_moment_analysed(tmp_path):
     rows = tmp_path / "rows"
     rows.mkdir()
     for name in SIZES:
@@ -27,7 +27,7 @@ def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command(tmp_path):
     made = fedpower(
         "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
         f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=50", "--delta=1e-6", "--row-norm=12",
-        "--deadline=60", *keys, cwd=tmp_path,
+        "--deadline=60", "--keep-moment", *keys, cwd=tmp_path,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
@@ -42,6 +42,9 @@ def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command(tmp_path):
     exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:2]
     # The noise is real: some .1 on these rows once, so .002 on fifty times as many.
     assert sin_theta(found.T, exact.T) < 0.2
+    derived = fedpower("derive", "result", "factor", "-k1", "--json", cwd=tmp_path)
+    assert derived.returncode == 0, derived.stderr
+    assert json.loads(derived.stdout)["columns"] == list(COLUMNS)
 
 
 def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path):
