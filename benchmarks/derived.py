@@ -38,15 +38,16 @@ Array = NDArray[np.float64]
 DELTA = 1e-6
 WIDTH = 8
 N_ROWS = 60_000
-BOUND = 12.0
 LEVEL = 0.95
 PENALTY = 0.05
 
-PARTS = ("coverage", "factors", "bfi")
+PARTS = ("coverage", "means", "factors", "bfi")
 
 
 class Law:
     """A normal law of two factors whose every derived number is known."""
+
+    bound = 12.0
 
     def __init__(self) -> None:
         rng = np.random.default_rng(4)
@@ -60,23 +61,38 @@ class Law:
 
     def rows(self, rng: np.random.Generator, count: int = N_ROWS) -> Array:
         """Return fresh rows."""
-        return np.asarray(self.mean + rng.standard_normal((count, WIDTH)) @ self.root.T)
+        return np.asarray(self.mean + rng.standard_normal((count, len(self.mean))) @ self.root.T)
 
 
-def release(rows: Array, epsilon: float = 1.0) -> Moment:
-    """Return the moment that two silos release of rows."""
-    model = FedMoment(epsilon=epsilon, delta=DELTA, row_norm=BOUND, n_jobs=1)
-    return model.fit_silos(np.array_split(rows, 2)).moment_
+class ManyMeans(Law):
+    """A normal law of two factors behind 40 columns, of which three have a mean."""
+
+    bound = 25.0
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(4)
+        self.loadings = 0.8 * rng.standard_normal((40, 2))
+        self.own = rng.uniform(0.6, 1.0, 40)
+        self.covariance = self.loadings @ self.loadings.T + np.diag(self.own)
+        self.mean = np.zeros(40)
+        self.mean[[3, 17, 29]] = (0.2, -0.15, 0.3)
+        self.root = np.linalg.cholesky(self.covariance)
+
+
+def release(law: Law, rng: np.random.Generator) -> Moment:
+    """Return the moment that two silos release of fresh rows at ε = 1."""
+    model = FedMoment(epsilon=1.0, delta=DELTA, row_norm=law.bound, n_jobs=1)
+    return model.fit_silos(np.array_split(law.rows(rng), 2)).moment_
 
 
 def drawn_release(law: Law, template: Moment, rng: np.random.Generator) -> Moment:
     """Return a release of fresh rows by its law: a Wishart covariance and a real release's noise."""
-    degrees = N_ROWS - 1
+    degrees, width, bound = N_ROWS - 1, len(law.mean), law.bound
     exact = scipy.stats.wishart.rvs(degrees, law.covariance / N_ROWS, random_state=rng)
-    mean = law.mean + rng.standard_normal(WIDTH) @ law.root.T / np.sqrt(N_ROWS)
-    drawn = rng.standard_normal((WIDTH, WIDTH)) * (template.noise_std / 2.0)
-    about_origin = (exact + np.outer(mean, mean)) / BOUND**2 + drawn + drawn.T
-    center = mean / BOUND + rng.standard_normal(WIDTH) * template.mean_noise_std
+    mean = law.mean + rng.standard_normal(width) @ law.root.T / np.sqrt(N_ROWS)
+    drawn = rng.standard_normal((width, width)) * (template.noise_std / 2.0)
+    about_origin = (exact + np.outer(mean, mean)) / bound**2 + drawn + drawn.T
+    center = mean / bound + rng.standard_normal(width) * template.mean_noise_std
     pooled = replace(template.pooled, moment=about_origin - np.outer(center, center), center=center)
     return replace(template, pooled=pooled)
 
@@ -121,7 +137,7 @@ def held(model: Any, wanted: Array) -> float:
 def coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return by analysis the share of intervals of each release that hold; of limits, that let pass."""
     law, rng = Law(), np.random.default_rng([1, seed])
-    wanted, template = truths(law), release(law.rows(rng))
+    wanted, template = truths(law), release(law, rng)
     found: dict[str, list[float]] = {name: [] for name in (*wanted, "T² limit", "SPE limit")}
     for _ in range(releases):
         moment = drawn_release(law, template, rng)
@@ -134,11 +150,21 @@ def coverage(releases: int, seed: int) -> dict[str, list[float]]:
     return found
 
 
+def mean_coverage(releases: int, seed: int) -> dict[str, list[float]]:
+    """Return the share of intervals of means that hold after two factors are taken off."""
+    law, rng = ManyMeans(), np.random.default_rng([3, seed])
+    template = release(law, rng)
+    found = [
+        held(MeanTests(2).fit(drawn_release(law, template, rng)), law.mean) for _ in range(releases)
+    ]
+    return {"means, two factors taken off": found}
+
+
 def factor_coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return the share of intervals of loadings that hold, of the law's own loadings by varimax."""
     law, rng = Law(), np.random.default_rng([2, seed])
     exact = FactorAnalysis(2).fit(_exact_moment(law)).loadings_
-    template, found = release(law.rows(rng)), []
+    template, found = release(law, rng), []
     for _ in range(releases):
         model = FactorAnalysis(2).fit(drawn_release(law, template, rng))
         cosines = model.loadings_.T @ exact
@@ -206,6 +232,8 @@ def main() -> None:
         held_by |= each["held"]
     if "coverage" in parts:
         held_by |= in_parts(coverage, options.releases, options.jobs)
+    if "means" in parts:
+        held_by |= in_parts(mean_coverage, options.releases, options.jobs)
     if "factors" in parts:
         held_by |= in_parts(factor_coverage, options.releases, options.jobs)
     factors = [row for each in earlier for row in each["bfi"]]
@@ -218,7 +246,7 @@ def main() -> None:
             "delta": DELTA,
             "rows": N_ROWS,
             "columns": WIDTH,
-            "bound": BOUND,
+            "bound": Law.bound,
             "level": LEVEL,
             "releases of bfi": max((len(each["congruence"]) for each in factors), default=0),
         },
