@@ -66,7 +66,7 @@ def test_candidates_at_every_edge_are_accepted_and_rounded_alike() -> None:
 )
 def test_what_the_words_leave_open_is_left_to_further_words(three: Any, scale: int) -> None:
     words = np.array([three], dtype=np.uint64)
-    assert noise._in_one_go(words.ravel(), scale) is None
+    assert noise._in_one_go(words.ravel(), scale, np.empty(1, dtype=np.int64)) is None
     sources: list[Given] = []
 
     def drawn() -> Any:
