@@ -34,6 +34,10 @@ TV_PER_INTEGER = 2.0**-120
 
 _BATCH = 2**16  # candidates at a time: a few arrays of this many words stay in cache
 _SHARE = 2**18  # integers that a core draws at once where there are more
+_PART_BITS = 28
+"""Of a word that begins two: those for the integer part; one in 2²⁴ candidates needs more of them."""
+
+_ALL = np.uint64(2**64 - 1)
 _DOUBT = (
     2.0**-40
 )  # a float64 acceptance probability is trusted up to this; its error is below 2^-46
@@ -146,7 +150,9 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     place of von Neumann's alternating runs: float64 decides when u is farther than 2⁻⁴⁰ from the
     computed probability (whose error is below 2⁻⁴⁶; any exp good to 2⁻⁴² would do), otherwise x and
     u get 128 further bits and 100-digit arithmetic decides. The rounding is filtered likewise.
-    Three words per candidate, 1.4 candidates per integer.
+    Three words per candidate, 1.4 candidates per integer. Of the system's words, which cost more than
+    the rest, the first and the last are read only as far as they decide: their first 28 and 36 bits are
+    one word, and in the rare batch where that leaves something open the rest of both is drawn.
 
     Each integer is within total variation 2⁻¹²⁰ (`TV_PER_INTEGER`) of the ideal: at most 20·2⁻¹²⁸
     for the table and its end at k = 13 (P[|X| ≥ 14] < 2⁻¹⁴⁰), over the acceptance rate 0.71, and
@@ -203,24 +209,52 @@ def _candidates(
     source: NoiseSource, n: int, scale: int, room: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
     """Return round(scale·|X|) of those of n candidates that are accepted, in ``room`` for n or anew."""
-    words = np.ascontiguousarray(source.words(3 * n))
-    found = _in_one_go(words, scale, np.empty(n, dtype=np.int64) if room is None else room)
+    room = np.empty(n, dtype=np.int64) if room is None else room
+    if isinstance(source, SystemNoise) and native.loops() is not None:
+        # The system's words take longer to make than all that is done with them.
+        words = source.words(2 * n).reshape(2, n)
+        found = _in_one_go(words, scale, room)
+        if found is not None:
+            return found
+        words = _completed(words, source.words(n))
+    else:
+        words = np.ascontiguousarray(source.words(3 * n)).reshape(3, n)
+    found = _in_one_go(words, scale, room)
     # Where a candidate needs further words NumPy decides all of them, from the same words.
     return _in_passes(source, words, scale) if found is None else found
+
+
+def _completed(pairs: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return three words a candidate, of two whose first was the beginning of two words, and their rest.
+
+    A pair was decided by its bits where no rest of them could decide otherwise; so what is decided of all
+    three words is the same, and they are uniform as any others.
+    """
+    first, fractions = pairs
+    bits, left = np.uint64(_PART_BITS), np.uint64(64 - _PART_BITS)
+    ahead = first >> left << left
+    return np.array([ahead | rest >> bits, fractions, first << bits | rest & ~(_ALL << bits)])
 
 
 def _in_one_go(
     words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide."""
+    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide.
+
+    Of two words a candidate, the first is the beginning of what three words have as their first and last.
+    """
     loops = native.loops()
     if loops is None:
         return None
     run = loops.fedpower_candidates
     run.restype = ctypes.c_int64
+    whole = len(words) == 3
     taken = run(
-        _at(words),
-        ctypes.c_int64(words.size // 3),
+        _at(words[0]),
+        _at(words[1]),
+        _at(words[2]) if whole else None,
+        ctypes.c_int64(words.shape[1]),
+        ctypes.c_int32(64 if whole else _PART_BITS),
         ctypes.c_uint64(scale),
         _at(_CUMULATIVE_HIGH),
         _at(room),
@@ -235,7 +269,7 @@ def _at(array: NDArray[Any]) -> ctypes.c_void_p:
 
 def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> NDArray[np.int64]:
     """Return the same of candidates with these three words each; the source has more where needed."""
-    k_words, x, u = words.reshape(3, -1)
+    k_words, x, u = words
     k = _integer_parts(source, k_words)
     fraction = x * 2.0**-64
     probability = np.exp(-0.5 * fraction * (2 * k + fraction))
