@@ -111,7 +111,10 @@ def test_two_words_decide_as_the_three_that_they_are_the_beginning_of() -> None:
         2**36 - 1,  # the chance may be 1
     ],
 )
-def test_the_rest_of_two_words_is_drawn_where_they_leave_something_open(first: int) -> None:
+def test_the_rest_of_two_words_is_drawn_where_they_leave_something_open(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "_BATCH", 1)
     pair, rest = [first, 0], [2**63 + 5]
     assert (
         noise._in_one_go(np.array([[first], [0]], np.uint64), 2**30, np.empty(1, np.int64)) is None

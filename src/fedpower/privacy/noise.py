@@ -151,8 +151,8 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     computed probability (whose error is below 2⁻⁴⁶; any exp good to 2⁻⁴² would do), otherwise x and
     u get 128 further bits and 100-digit arithmetic decides. The rounding is filtered likewise.
     Three words per candidate, 1.4 candidates per integer. Of the system's words, which cost more than
-    the rest, the first and the last are read only as far as they decide: their first 28 and 36 bits are
-    one word, and in the rare batch where that leaves something open the rest of both is drawn.
+    the rest, a full batch reads the first and the last only as far as they decide: their first 28 and 36
+    bits are one word, and in the rare batch where that leaves something open the rest of both is drawn.
 
     Each integer is within total variation 2⁻¹²⁰ (`TV_PER_INTEGER`) of the ideal: at most 20·2⁻¹²⁸
     for the table and its end at k = 13 (P[|X| ≥ 14] < 2⁻¹⁴⁰), over the acceptance rate 0.71, and
@@ -210,8 +210,8 @@ def _candidates(
 ) -> NDArray[np.int64]:
     """Return round(scale·|X|) of those of n candidates that are accepted, in ``room`` for n or anew."""
     room = np.empty(n, dtype=np.int64) if room is None else room
-    if isinstance(source, SystemNoise) and native.loops() is not None:
-        # The system's words take longer to make than all that is done with them.
+    if n >= _BATCH and isinstance(source, SystemNoise) and native.loops() is not None:
+        # The system's words take longer to make than all that is done with them: where there are many.
         words = source.words(2 * n).reshape(2, n)
         found = _in_one_go(words, scale, room)
         if found is not None:
@@ -550,7 +550,7 @@ def perturb_in_place(
         As in :func:`perturb`, over all arrays together.
     """
     parts = [array.reshape(-1) for array in arrays]
-    assert all(np.shares_memory(part, array) for part, array in zip(parts, arrays, strict=True))
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
     size = sum(part.size for part in parts)
     if size == 0:
         raise InputError(
