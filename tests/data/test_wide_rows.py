@@ -72,3 +72,45 @@ def test_memory_does_not_follow_the_rows(
     assert int(found) == n_rows
     assert float(rise) < most
     assert float(base) + float(rise) < 700
+
+
+STEPS = """
+import sys
+from fedpower import FedPCA
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
+
+def fit(path):
+    return FedPCA(
+        4, epsilon=1.0, row_norm=1.0, n_steps=10, noise="step", random_state=0
+    ).fit_silos([path])
+
+fit(sys.argv[1])  # few columns first: what the libraries take is not the basis's
+base = peak()
+model = fit(sys.argv[2])
+print(model.n_steps_, peak() - base)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path: Path) -> None:
+    """T/4 + 1 of the history, four at work, and what the allocator cannot use again."""
+    n_rows, width, columns = 20, 14, 100_000
+    rng = np.random.default_rng(0)
+    small, large = tmp_path / "small.npy", tmp_path / "large.npy"
+    np.save(small, rng.standard_normal((n_rows, 300)))
+    np.save(large, (rng.standard_normal((n_rows, columns)) / 300).astype(np.float32))
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, str(small), str(large)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    steps, rise = map(int, done.stdout.split())
+    basis, block = 8 * columns * width, 8 * n_rows * columns
+    held = (rise - 2 * block) / basis  # in float64, and a copy that is bounded
+    print(f"{held:.1f} bases beside a block and its copy")
+    assert steps == 10
+    assert held < 9

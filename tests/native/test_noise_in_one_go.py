@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from compiled import both_ways, needs_loops
 
+from fedpower.data import passes
+from fedpower.errors import InputError
 from fedpower.privacy import noise
-from fedpower.privacy.noise import SeededNoiseForExperiments, gaussian_integers
+from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
 
 pytestmark = needs_loops
 
@@ -66,7 +68,7 @@ def test_candidates_at_every_edge_are_accepted_and_rounded_alike() -> None:
 )
 def test_what_the_words_leave_open_is_left_to_further_words(three: Any, scale: int) -> None:
     words = np.array([three], dtype=np.uint64)
-    assert noise._in_one_go(words.ravel(), scale) is None
+    assert noise._in_one_go(words.reshape(3, 1), scale, np.empty(1, dtype=np.int64)) is None
     sources: list[Given] = []
 
     def drawn() -> Any:
@@ -76,3 +78,84 @@ def test_what_the_words_leave_open_is_left_to_further_words(three: Any, scale: i
     one, two = both_ways(drawn)
     assert one == two
     assert [source.n_more > 0 for source in sources] == [True, True]
+
+
+class Recorded(SystemNoise):
+    """Words that are given in place of the system's."""
+
+    def __init__(self, *words: Any) -> None:
+        self.left = [np.array(each, dtype=np.uint64) for each in words]
+
+    def words(self, n: int) -> Any:
+        given = self.left.pop(0)
+        assert given.size == n
+        return given
+
+
+def test_two_words_decide_as_the_three_that_they_are_the_beginning_of() -> None:
+    pairs = SeededNoiseForExperiments(3).words(40_000).reshape(2, -1)
+    rest = SeededNoiseForExperiments(4).words(pairs.shape[1])
+    whole = noise._completed(pairs, rest)
+    for scale in (1, 2**30, 2**41 + 12345):
+        room = np.empty((2, pairs.shape[1]), dtype=np.int64)
+        decided = noise._in_one_go(pairs, scale, room[0])
+        assert decided is not None
+        assert np.array_equal(decided, noise._in_one_go(whole, scale, room[1]))
+        assert np.array_equal(decided, noise._in_passes(SystemNoise(), whole, scale))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        int(noise._CUMULATIVE_HIGH[0]) >> 36 << 36,  # the integer part is open
+        2**36 - 1,  # the chance may be 1
+    ],
+)
+def test_the_rest_of_two_words_is_drawn_where_they_leave_something_open(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "_BATCH", 1)
+    pair, rest = [first, 0], [2**63 + 5]
+    assert (
+        noise._in_one_go(np.array([[first], [0]], np.uint64), 2**30, np.empty(1, np.int64)) is None
+    )
+    source = Recorded(pair, rest)
+    found = noise._candidates(source, 1, 2**30)
+    assert not source.left
+    three = noise._completed(np.array([[first], [0]], np.uint64), np.array(rest, np.uint64))
+    assert found.tolist() == noise._in_passes(SystemNoise(), three, 2**30).tolist()
+
+
+def test_noise_is_added_in_place_to_what_numpy_makes_of_it() -> None:
+    values = np.concatenate(
+        [np.random.default_rng(0).standard_normal(70_000), [1e200, -1e200, 0.5]]
+    )
+
+    def noised() -> Any:
+        parts = values[:50_000].copy(), values[50_000:].copy()
+        noise.perturb_in_place(
+            *parts, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1)
+        )
+        return np.concatenate(parts)
+
+    one, two = both_ways(noised)
+    assert np.array_equal(one, two)
+    whole = noise.perturb(
+        values, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1)
+    )
+    assert np.array_equal(one, whole.value)
+
+
+def test_a_release_with_a_number_that_is_none_is_refused_and_left_alone() -> None:
+    parts = np.ones(3), np.array([np.nan])
+    with pytest.raises(InputError, match="must be finite"):
+        noise.perturb_in_place(*parts, sensitivity=1.0, multiplier=1.0, source=SystemNoise())
+    assert parts[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_digests_of_rows_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(0)
+    for width in (1, 3, 4, 7, 100):
+        rows, key = rng.standard_normal((5, width)), passes.digest_key(width)
+        one, two = both_ways(lambda rows=rows, key=key: passes.seen_in(rows, key))
+        assert one == two

@@ -26,7 +26,7 @@ from scipy import stats
 from fedpower.errors import BudgetError, InputError
 from fedpower.privacy.integer_release import SIDE, perturb_integers
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import Noised, SeededNoiseForExperiments, perturb
+from fedpower.privacy.noise import Noised, SeededNoiseForExperiments, perturb, perturb_in_place
 from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity, summary_sensitivity
 from fedpower.protocol import releases as moment_releases
 from fedpower.protocol import releases as step_releases
@@ -60,7 +60,21 @@ def noised(monkeypatch):
         )
         return perturb_integers(*args, noise=noise, **kwargs)
 
+    def record_in_place(*args, **kwargs):
+        lattice = perturb_in_place(*args, **kwargs)
+        made.append(
+            Noised(
+                value=np.empty(0),
+                std=lattice.std,
+                spacing=lattice.spacing,
+                sensitivity=lattice.sensitivity,
+                tv=0.0,
+            )
+        )
+        return lattice
+
     monkeypatch.setattr(step_releases, "perturb", record)
+    monkeypatch.setattr(step_releases, "perturb_in_place", record_in_place)
     monkeypatch.setattr(moment_releases, "perturb_integers", record_integers)
     return made
 

@@ -214,16 +214,30 @@ def test_answers_that_are_held_alone_are_averaged_as_all_questions_and_answers(
     assert sin_theta(basis, orth(whole)) < 1e-4  # float32, far below the noise
 
 
-def test_ten_noised_answers_take_the_room_of_six_bases() -> None:
-    held, blocks, _ = asked(10, 1e-2)
-    room = sum(block.nbytes for block in held._held)
-    assert room <= 6 * blocks[0].nbytes
+@pytest.mark.parametrize(("noise", "bases"), [(0.1, 3.5), (1e-2, 6.0)])
+def test_ten_noised_answers_take_the_room_of_few_bases(noise: float, bases: float) -> None:
+    held, blocks, _ = asked(10, noise)
+    room = sum(block.values.nbytes for block in held._held)
+    assert room <= bases * blocks[0].nbytes
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])
+def test_a_held_answer_is_moved_by_far_less_than_its_noise(noise: float) -> None:
+    held, _, (*products, _) = asked(4, noise)
+    for block, product in zip(held._held[1:], products, strict=True):
+        assert np.abs(block.values * block.unit - product).max() <= 1.5 * 2.0**-12 * noise
+
+
+def test_what_the_gram_matrix_says_of_two_questions_is_so() -> None:
+    held, blocks, (*_, basis) = asked(5, 1e-2)
+    assert held.turned() == pytest.approx(blocks[-1].T @ basis, abs=1e-12)
+    assert is_orthonormal(basis, 1e-13)
 
 
 def test_answers_without_noise_keep_every_digit() -> None:
     held, _, (*products, _) = asked(4, 0.0)
-    assert all(block.dtype == np.float64 for block in held._held)
-    assert any(np.array_equal(block, products[-1]) for block in held._held)
+    assert all(block.values.dtype == np.float64 for block in held._held)
+    assert any(np.array_equal(block.values, products[-1]) for block in held._held)
 
 
 def test_a_run_of_noised_steps_keeps_no_wide_array_in_its_record() -> None:

@@ -1,6 +1,7 @@
 """Products over dense rows and their sums, with one block and one copy of it in memory."""
 
 import numpy as np
+import scipy.linalg.blas
 
 from fedpower.data.blocks import dense_blocks
 from fedpower.data.dense import DenseRows
@@ -60,12 +61,20 @@ def dense_product(
         total += int(treated.shape[0])
         with np.errstate(over="ignore", invalid="ignore"):
             # (YᵀS)ᵀ and not YᵀS: where rows are wide BLAS is a third faster over Y as it lies.
-            result += (treated @ basis).T @ treated
+            _add_product(result, treated @ basis, treated)
         del block, treated  # or two blocks are held while the next one is read
     if not np.isfinite(result).all():
         recheck()
     result /= total * rows.unit * rows.unit
     return np.ascontiguousarray(result.T)
+
+
+def _add_product(result: Matrix, scores: Matrix, rows: Matrix) -> None:
+    """Add scoresᵀ·rows to ``result`` where it lies: of wide rows it is as large as a block of them."""
+    if rows.flags.c_contiguous:
+        scipy.linalg.blas.dgemm(1.0, rows.T, scores, 1.0, result.T, overwrite_c=1)
+    else:
+        result += scores.T @ rows
 
 
 def dense_summary(

@@ -6,6 +6,7 @@ refuses at the end of a pass, before anything is made of it, if it was over othe
 complete pass or over another number of them than was known.
 """
 
+import ctypes
 import mmap
 import secrets
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower import native
 from fedpower.data.arrays import ArraySource, SparseSource
 from fedpower.data.columns import other_rows, require_count
 from fedpower.data.device import TensorSource
@@ -88,6 +90,13 @@ def _dense_digests(block: NDArray[np.float64], key: Words) -> Words:
         return rows
     rows = np.empty(count, np.uint64)
     words = np.ascontiguousarray(block).view(np.uint64)
+    loops = native.loops()
+    if loops is not None:
+        run = loops.fedpower_digests
+        run.restype = None
+        places = [ctypes.c_void_p(each.ctypes.data) for each in (words, key, rows)]
+        run(places[0], ctypes.c_int64(count), ctypes.c_int64(width), *places[1:])
+        return rows
     step = max(1, CHUNK // width)
     for start in range(0, count, step):
         mixed = _mixed(words[start : start + step])

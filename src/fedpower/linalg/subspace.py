@@ -55,9 +55,7 @@ def _cholesky_qr(product: Array) -> Array | None:
     again, _ = _inverse_triangle(basis)
     if again is None:
         return None
-    for start in range(0, len(basis), TALL):  # in place: a basis of wide rows is large
-        part = basis[start : start + TALL]
-        part[:] = part @ again
+    multiply_in_place(basis, again)
     return basis
 
 
@@ -66,8 +64,13 @@ def _inverse_triangle(columns: Array) -> tuple[Array | None, float]:
 
     And the least eigenvalue of that matrix, its diagonal made 1.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return inverse_triangle_of(columns.T @ columns)
+
+
+def inverse_triangle_of(gram: Array) -> tuple[Array | None, float]:
+    """Return the same from the Gram matrix of the columns."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        gram = columns.T @ columns
         lengths = np.sqrt(np.diagonal(gram))
         unit = gram / np.outer(lengths, lengths)
     in_range = (lengths > 1e-140) & (lengths < 1e140)
@@ -77,6 +80,13 @@ def _inverse_triangle(columns: Array) -> tuple[Array | None, float]:
     upper = np.linalg.cholesky(unit).T
     inverse = scipy.linalg.solve_triangular(upper, np.eye(len(unit)))
     return np.asarray(inverse / lengths[:, np.newaxis]), least
+
+
+def multiply_in_place(columns: Array, matrix: Array) -> None:
+    """Multiply tall ``columns`` by a small matrix where they lie: a basis of wide rows is large."""
+    for start in range(0, len(columns), TALL):
+        part = columns[start : start + TALL]
+        part[:] = part @ matrix
 
 
 def spectral_norm(matrix: Array) -> float:

@@ -260,35 +260,116 @@ EXPORT void fedpower_lattice_rows(const void *rows, int32_t narrow, int64_t coun
 
 #define PARTS 13 /* entries of the table of integer parts */
 
-/* Put round(scale * |X|) of those of n candidates that are accepted into out and return
-   how many these are; -1 where a candidate needs further words: then the caller decides all.
+/* Return e^-t - u, or what has its sign and is as far from 0 as need be: most candidates are decided by
+   1 - t + t^2/2 - t^3/6 <= e^-t <= 1 - t + t^2/2 - t^3/6 + t^4/24, t >= 0, to far more than rounding. */
+static inline double distance_of(double t, double u)
+{
+    const double sure = 0x1p-30;
+    double cubic = 1.0 - t * (1.0 - t * (0.5 - t * (1.0 / 6.0)));
+    double least = cubic - u, most = least + t * t * t * t * (1.0 / 24.0);
+    if (least > sure)
+        return least;
+    if (most < -sure)
+        return most;
+    return exp(-t) - u;
+}
 
-   words: n for the integer parts, n for the fractions, n for the acceptance.
-   table: upper words of the cumulative probabilities of the integer parts. */
-EXPORT int64_t fedpower_candidates(const uint64_t *words, int64_t n, uint64_t scale,
+/* Put round(scale * |X|) of those of n candidates that are accepted into out and return
+   how many these are; -1 where a candidate needs further bits: then the caller decides all.
+
+   parts, fractions, chances: of each candidate, for the integer part, the fraction and the acceptance.
+   bits: how many of the upper ones of `parts` count, and of the lower ones for `chances` where these are
+   NULL; those of further words would come after them.
+   table: upper words of the cumulative probabilities of the integer parts.
+   out: room for n. */
+EXPORT int64_t fedpower_candidates(const uint64_t *parts, const uint64_t *fractions,
+                                   const uint64_t *chances, int64_t n, int32_t bits, uint64_t scale,
                                    const uint64_t table[PARTS], int64_t *out)
 {
-    const double unit = 0x1p-64, doubt = 0x1p-40;
+    const double unit = 0x1p-64;
+    /* The rest of a chance may add this much to it; float64 decides beyond that. */
+    const double doubt = 0x1p-40 + (chances ? 0.0 : ldexp(1.0, bits - 64));
+    const int32_t unread = 64 - bits;
     const uint64_t top = (uint64_t)1 << 63;
+    uint64_t known[PARTS];
     int64_t taken = 0;
+    for (int j = 0; j < PARTS; j++)
+        known[j] = table[j] >> unread;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t word = words[i], x = words[n + i];
-        int64_t k = 0;
-        while (k < PARTS && table[k] < word) /* it seldom goes on for long */
-            k++;
+        uint64_t word = parts[i] >> unread, x = fractions[i];
+        uint64_t chance = chances ? chances[i] : parts[i] << bits;
+        int64_t k = (known[0] < word) + (known[1] < word) + (known[2] < word) + (known[3] < word);
+        if (k == 4) /* seldom */
+            while (k < PARTS && known[k] < word)
+                k++;
         double fraction = (double)x * unit;
-        double distance = exp(-0.5 * fraction * ((double)(2 * k) + fraction)) -
-                          (double)words[2 * n + i] * unit;
+        double distance = distance_of(0.5 * fraction * ((double)(2 * k) + fraction),
+                                      (double)chance * unit);
         unsigned __int128 product = (unsigned __int128)scale * x + top;
         uint64_t rest = (uint64_t)product;
         int open_ended = scale >> 32 ? rest > 0 - scale : rest >> 32 == 0xffffffffu;
-        int tie = table[k < PARTS ? k : PARTS - 1] == word;
+        int tie = known[k < PARTS ? k : PARTS - 1] == word;
         if (tie || (distance < doubt && distance > -doubt) || open_ended)
             return -1;
-        if (distance > 0)
-            out[taken++] = k * (int64_t)scale + (int64_t)(uint64_t)(product >> 64);
+        out[taken] = k * (int64_t)scale + (int64_t)(uint64_t)(product >> 64);
+        taken += distance > 0;
     }
     return taken;
+}
+
+/* Put the magnitudes with their signs into out: one bit each, the upper ones of a byte first. */
+EXPORT void fedpower_signs(const int64_t *magnitudes, int64_t n, const uint8_t *bits, int64_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t negative = -(int64_t)(bits[i >> 3] >> (7 - (i & 7)) & 1);
+        out[i] = (magnitudes[i] ^ negative) - negative;
+    }
+}
+
+/* Bring finite values to the multiples of spacing, a power of two, and add as many of these as noise says.
+
+   largest: of a value in steps; what lies beyond is brought back to it. */
+EXPORT void fedpower_noised(double *values, int64_t n, double spacing, double largest,
+                            const int64_t *noise)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double steps = values[i] / spacing;
+        steps = steps > largest ? largest : steps < -largest ? -largest : steps;
+        values[i] = (double)(llrint(steps) + noise[i]) * spacing;
+    }
+}
+
+/* ---- Digests of rows: see data/passes.py -------------------------------------------------------- */
+
+/* Put the digest of each row into out: the sum of key[j] * (x ^ x >> 32) over the bits x of its numbers. */
+EXPORT void fedpower_digests(const uint64_t *rows, int64_t count, int64_t width, const uint64_t *key,
+                             uint64_t *out)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t *row = rows + i * width;
+        uint64_t sum = 0;
+        int64_t j = 0;
+#ifdef __ARM_NEON
+        /* Products modulo 2^64 by halves: low * low, and 2^32 times the other two modulo 2^32. */
+        uint64x2_t low_a = vdupq_n_u64(0), low_b = low_a;
+        uint32x4_t high_a = vdupq_n_u32(0), high_b = high_a;
+        for (; j + 4 <= width; j += 4) {
+            uint32x4x2_t x = vld2q_u32((const uint32_t *)(row + j));
+            uint32x4x2_t by = vld2q_u32((const uint32_t *)(key + j));
+            uint32x4_t low = veorq_u32(x.val[0], x.val[1]);
+            low_a = vmlal_u32(low_a, vget_low_u32(low), vget_low_u32(by.val[0]));
+            low_b = vmlal_high_u32(low_b, low, by.val[0]);
+            high_a = vmlaq_u32(high_a, low, by.val[1]);
+            high_b = vmlaq_u32(high_b, x.val[1], by.val[0]);
+        }
+        low_a = vaddq_u64(low_a, low_b);
+        sum = vgetq_lane_u64(low_a, 0) + vgetq_lane_u64(low_a, 1) +
+              ((uint64_t)vaddvq_u32(vaddq_u32(high_a, high_b)) << 32);
+#endif
+        for (; j < width; j++)
+            sum += key[j] * (row[j] ^ row[j] >> 32);
+        out[i] = sum;
+    }
 }
 
 /* ---- Text: see data/files.py -------------------------------------------------------------------- */

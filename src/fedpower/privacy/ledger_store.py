@@ -6,11 +6,13 @@ import json
 import os
 import sqlite3
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self
 
 from fedpower.errors import LedgerError
 
@@ -460,10 +462,56 @@ class Store:
         return LedgerError(f"ledger {self.label} {refusal} (nothing left the silo)")
 
 
+_LARGE = 2**20
+"""Bytes of a release from which on it is put aside in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PutAside:
+    """Where in a file a release is."""
+
+    start: int
+    size: int
+
+
+class _Aside:
+    """Large releases, in a file without a name that is gone with the process, or with its closing.
+
+    What was released is not secret, and a fit of wide rows makes one as large as a basis at every step.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+
+    def put(self, payload: bytes) -> bytes | _PutAside:
+        """Return where the bytes are; the bytes themselves where there is no room for a file."""
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+            start = self._file.seek(0, os.SEEK_END)
+            if self._file.write(payload) != len(payload):
+                return payload
+        except OSError:
+            return payload
+        return _PutAside(start, len(payload))
+
+    def get(self, place: _PutAside) -> bytes:
+        """Return the bytes that were put there."""
+        assert self._file is not None, "something was put aside"
+        self._file.seek(place.start)
+        return self._file.read(place.size)
+
+    def close(self) -> None:
+        """Let go of the file; twice is harmless."""
+        if self._file is not None:
+            self._file.close()
+
+
 class MemoryStore:
     """What a ledger holds for as long as the process lives; what it lets through is what a file would.
 
     There is one for every silo that a process simulates, so it is made of lists and has no database.
+    Releases of a megabyte and more are put aside in a file.
     """
 
     label = "in memory"
@@ -478,11 +526,13 @@ class MemoryStore:
         self._owner = (silo, data_set)
         self._rows: dict[Table, list[tuple[Any, ...]]] = {"cap": [], "release": [], "version": []}
         self._by_key: dict[str, tuple[Any, ...]] = {}
+        self._aside = _Aside()
         self.append("cap", *cap, "created")
 
     def close(self) -> None:
         """Let go of everything; twice is harmless."""
         self._open = False
+        self._aside.close()
 
     @contextlib.contextmanager
     def transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
@@ -516,7 +566,11 @@ class MemoryStore:
         n_sealed = _SEALED[table].count(",") - 1
         last, previous = self.last(table)
         sealed = (last + 1, datetime.now(UTC).isoformat(), *fields[:n_sealed])
-        row = (*sealed, _seal_of(previous, sealed), *fields[n_sealed:])
+        rest = [
+            self._aside.put(each) if isinstance(each, bytes) and len(each) >= _LARGE else each
+            for each in fields[n_sealed:]
+        ]
+        row = (*sealed, _seal_of(previous, sealed), *rest)
         self._rows[table].append(row)
         if table == "release":
             self._by_key[str(row[2])] = row
@@ -572,7 +626,10 @@ class MemoryStore:
     def kept(self, key: str) -> tuple[Any, ...] | None:
         """Return purpose, study, μ, digest and bytes of the release of a key; None where none is."""
         row = self._by_key.get(key)
-        return None if row is None else (row[3], row[4], row[5], row[7], row[9])
+        if row is None:
+            return None
+        payload = self._aside.get(row[9]) if isinstance(row[9], _PutAside) else row[9]
+        return (row[3], row[4], row[5], row[7], payload)
 
     def studies(self) -> set[str]:
         """Return the studies that have releases."""

@@ -1,7 +1,7 @@
 """Noise: random words, exactly rounded normals, the lattice, and the one mechanism that releases.
 
-Values and noise live on a lattice, so that the low bits of floats tell nothing [M12]. `perturb` is the
-only code that turns a private array into a public one.
+Values and noise live on a lattice, so that the low bits of floats tell nothing [M12]. `perturb_in_place`,
+which `perturb` calls for a copy, is the only code that turns a private array of floats into a public one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import math
 import os
 import threading
 from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +34,10 @@ TV_PER_INTEGER = 2.0**-120
 
 _BATCH = 2**16  # candidates at a time: a few arrays of this many words stay in cache
 _SHARE = 2**18  # integers that a core draws at once where there are more
+_PART_BITS = 28
+"""Of a word that begins two: those for the integer part; one in 2²⁴ candidates needs more of them."""
+
+_ALL = np.uint64(2**64 - 1)
 _DOUBT = (
     2.0**-40
 )  # a float64 acceptance probability is trusted up to this; its error is below 2^-46
@@ -145,7 +150,9 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     place of von Neumann's alternating runs: float64 decides when u is farther than 2⁻⁴⁰ from the
     computed probability (whose error is below 2⁻⁴⁶; any exp good to 2⁻⁴² would do), otherwise x and
     u get 128 further bits and 100-digit arithmetic decides. The rounding is filtered likewise.
-    Three words per candidate, 1.4 candidates per integer.
+    Three words per candidate, 1.4 candidates per integer. Of the system's words, which cost more than
+    the rest, a full batch reads the first and the last only as far as they decide: their first 28 and 36
+    bits are one word, and in the rare batch where that leaves something open the rest of both is drawn.
 
     Each integer is within total variation 2⁻¹²⁰ (`TV_PER_INTEGER`) of the ideal: at most 20·2⁻¹²⁸
     for the table and its end at k = 13 (P[|X| ≥ 14] < 2⁻¹⁴⁰), over the acceptance rate 0.71, and
@@ -163,56 +170,106 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     """
     if not 1 <= scale <= WIDEST_SCALE:
         raise InputError(f"scale must be between 1 and 2**58, got {scale}; use 2**30")
-    if isinstance(source, BatchedNoise):
-        return source.integers(n, scale)
     out = np.empty(n, dtype=np.int64)
-    if n <= _SHARE or not isinstance(source, SystemNoise):
-        _fill(out, source, scale)
-        return out
-    # The system's words have no order: cores draw shares of a large array beside each other.
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        shares = [out[start : start + _SHARE] for start in range(0, n, _SHARE)]
-        list(pool.map(lambda share: _fill(share, source, scale), shares))
+
+    def fill(start: int, stop: int) -> None:
+        for piece in _pieces(source, stop - start, scale):
+            out[start : start + piece.size] = piece
+            start += piece.size
+
+    _shared_out(fill, n, source)
     return out
 
 
-def _fill(out: NDArray[np.int64], source: NoiseSource, scale: int) -> None:
-    """Draw every integer of ``out``."""
-    n, filled = out.size, 0
-    while filled < n:
-        wanted = n - filled
-        magnitudes = _candidates(source, min(_BATCH, wanted + wanted // 2 + 16), scale)[:wanted]
-        out[filled : filled + magnitudes.size] = _with_signs(source, magnitudes)
-        filled += magnitudes.size
+def _shared_out(work: Callable[[int, int], None], n: int, source: NoiseSource) -> None:
+    """Do the work from each start to each stop of n integers, on several cores where that may be."""
+    if n <= _SHARE or not isinstance(source, SystemNoise):
+        work(0, n)
+        return
+    # The system's words have no order: cores draw shares of a large array beside each other.
+    starts = range(0, n, _SHARE)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        list(pool.map(work, starts, [min(start + _SHARE, n) for start in starts]))
 
 
-def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
-    """Return round(scale·|X|) of those of n candidates that are accepted."""
-    words = np.ascontiguousarray(source.words(3 * n))
-    found = _in_one_go(words, scale)
+def _pieces(source: NoiseSource, n: int, scale: int) -> Iterator[NDArray[np.int64]]:
+    """Yield n integers in the order in which they are drawn; a piece is good until the next one."""
+    if isinstance(source, BatchedNoise):
+        yield source.integers(n, scale)
+        return
+    room = np.empty((2, min(_BATCH, n + n // 2 + 16)), dtype=np.int64)
+    while n > 0:
+        count = min(_BATCH, n + n // 2 + 16)
+        magnitudes = _candidates(source, count, scale, room[0, :count])[:n]
+        yield _with_signs(source, magnitudes, room[1, : magnitudes.size])
+        n -= magnitudes.size
+
+
+def _candidates(
+    source: NoiseSource, n: int, scale: int, room: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Return round(scale·|X|) of those of n candidates that are accepted, in ``room`` for n or anew."""
+    room = np.empty(n, dtype=np.int64) if room is None else room
+    if n >= _BATCH and isinstance(source, SystemNoise) and native.loops() is not None:
+        # The system's words take longer to make than all that is done with them: where there are many.
+        words = source.words(2 * n).reshape(2, n)
+        found = _in_one_go(words, scale, room)
+        if found is not None:
+            return found
+        words = _completed(words, source.words(n))
+    else:
+        words = np.ascontiguousarray(source.words(3 * n)).reshape(3, n)
+    found = _in_one_go(words, scale, room)
     # Where a candidate needs further words NumPy decides all of them, from the same words.
     return _in_passes(source, words, scale) if found is None else found
 
 
-def _in_one_go(words: NDArray[np.uint64], scale: int) -> NDArray[np.int64] | None:
-    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide."""
+def _completed(pairs: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return three words a candidate, of two whose first was the beginning of two words, and their rest.
+
+    A pair was decided by its bits where no rest of them could decide otherwise; so what is decided of all
+    three words is the same, and they are uniform as any others.
+    """
+    first, fractions = pairs
+    bits, left = np.uint64(_PART_BITS), np.uint64(64 - _PART_BITS)
+    ahead = first >> left << left
+    return np.array([ahead | rest >> bits, fractions, first << bits | rest & ~(_ALL << bits)])
+
+
+def _in_one_go(
+    words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide.
+
+    Of two words a candidate, the first is the beginning of what three words have as their first and last.
+    """
     loops = native.loops()
     if loops is None:
         return None
-    n = words.size // 3
-    out = np.empty(n, dtype=np.int64)
-    words_at, table_at, out_at = (
-        ctypes.c_void_p(each.ctypes.data) for each in (words, _CUMULATIVE_HIGH, out)
-    )
     run = loops.fedpower_candidates
     run.restype = ctypes.c_int64
-    taken = run(words_at, ctypes.c_int64(n), ctypes.c_uint64(scale), table_at, out_at)
-    return None if taken < 0 else out[:taken]
+    whole = len(words) == 3
+    taken = run(
+        _at(words[0]),
+        _at(words[1]),
+        _at(words[2]) if whole else None,
+        ctypes.c_int64(words.shape[1]),
+        ctypes.c_int32(64 if whole else _PART_BITS),
+        ctypes.c_uint64(scale),
+        _at(_CUMULATIVE_HIGH),
+        _at(room),
+    )
+    return None if taken < 0 else room[:taken]
+
+
+def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+    """Return where an array lies in memory."""
+    return ctypes.c_void_p(array.ctypes.data)
 
 
 def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> NDArray[np.int64]:
     """Return the same of candidates with these three words each; the source has more where needed."""
-    k_words, x, u = words.reshape(3, -1)
+    k_words, x, u = words
     k = _integer_parts(source, k_words)
     fraction = x * 2.0**-64
     probability = np.exp(-0.5 * fraction * (2 * k + fraction))
@@ -275,11 +332,21 @@ def _integer_parts(source: NoiseSource, words: NDArray[np.uint64]) -> NDArray[np
     return k
 
 
-def _with_signs(source: NoiseSource, magnitudes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the magnitudes with fair signs: one bit each, also for 0."""
+def _with_signs(
+    source: NoiseSource, magnitudes: NDArray[np.int64], room: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the magnitudes with fair signs, in ``room``: one bit each, also for 0."""
     bits = source.words(-(-magnitudes.size // 64)).view(np.uint8)
-    negative = np.unpackbits(bits, count=magnitudes.size).astype(bool)
-    return np.where(negative, -magnitudes, magnitudes)
+    loops = native.loops()
+    if loops is not None:
+        run = loops.fedpower_signs
+        run.restype = None
+        run(_at(magnitudes), ctypes.c_int64(magnitudes.size), _at(bits), _at(room))
+    else:
+        negative = np.unpackbits(bits, count=magnitudes.size).astype(bool)
+        np.negative(magnitudes, out=room)
+        np.copyto(room, magnitudes, where=~negative)
+    return room
 
 
 def _cumulative_table() -> list[int]:
@@ -359,11 +426,16 @@ def quantise(values: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
     What lies beyond is brought back to it, which moves no two values farther apart: rows of norm ≤ 1 come
     there only where the noise is below 2⁻³⁰, and a refusal would tell that they did.
     """
-    if not np.all(np.isfinite(values)):
-        raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
+    _require_finite(values)
     steps = values / spacing
     np.clip(steps, -_LARGEST_INTEGER, _LARGEST_INTEGER, out=steps)
     return np.rint(steps, out=steps).astype(np.int64)
+
+
+def _require_finite(values: NDArray[np.float64]) -> None:
+    # A NaN is the largest and the smallest of numbers, here.
+    if not (math.isfinite(values.max(initial=0.0)) and math.isfinite(values.min(initial=0.0))):
+        raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
 
 
 def _spacing(std: float) -> float:
@@ -442,27 +514,88 @@ def perturb(
         One of the two: the noise as a multiple of the sensitivity (modes `step` and `moment`), or as
         it is (mode `paper`, whose ν is printed). 0 adds nothing.
     """
-    array = np.asarray(values, dtype=np.float64)
-    if array.size == 0:
-        raise InputError(
-            f"a release must hold at least one number, got shape {array.shape}; check the basis"
-        )
-    lattice = _lattice_for(array.size, sensitivity, multiplier, std)
-    if lattice is None:
-        value = array.copy()
-        value.setflags(write=False)
-        return Noised(value=value, std=0.0, spacing=0.0, sensitivity=math.inf, tv=0.0)
-    integers = quantise(array, lattice.spacing)
-    integers += gaussian_integers(source, array.size, scale=lattice.scale).reshape(array.shape)
-    value = integers.astype(np.float64)
-    value *= lattice.spacing
+    value = np.array(values, dtype=np.float64, order="C")
+    lattice = perturb_in_place(
+        value, sensitivity=sensitivity, source=source, multiplier=multiplier, std=std
+    )
     value.setflags(write=False)
+    if lattice is None:
+        return Noised(value=value, std=0.0, spacing=0.0, sensitivity=math.inf, tv=0.0)
     return Noised(
         value=value,
         std=lattice.std,
         spacing=lattice.spacing,
         sensitivity=lattice.sensitivity,
-        tv=array.size * TV_PER_INTEGER,
+        tv=value.size * TV_PER_INTEGER,
+    )
+
+
+def perturb_in_place(
+    *arrays: NDArray[np.float64],
+    sensitivity: float,
+    source: NoiseSource,
+    multiplier: float | None = None,
+    std: float | None = None,
+) -> _Lattice | None:
+    """Return the lattice of one release after the noise was added to its numbers where they lie.
+
+    None where there is none to add. As many numbers as wide rows have are then held once, and not in
+    steps, in whole numbers and noised.
+
+    Parameters
+    ----------
+    arrays
+        All that the release holds, contiguous.
+    sensitivity, source, multiplier, std
+        As in :func:`perturb`, over all arrays together.
+    """
+    parts = [array.reshape(-1) for array in arrays]
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
+    size = sum(part.size for part in parts)
+    if size == 0:
+        raise InputError(
+            f"a release must hold at least one number, got shape {arrays[0].shape}; check the basis"
+        )
+    lattice = _lattice_for(size, sensitivity, multiplier, std)
+    if lattice is None:
+        return None
+    for part in parts:
+        _require_finite(part)
+
+    def add(start: int, stop: int) -> None:
+        for piece in _pieces(source, stop - start, lattice.scale):
+            _add_steps(parts, start, piece, lattice.spacing)
+            start += piece.size
+
+    _shared_out(add, size, source)
+    return lattice
+
+
+def _add_steps(
+    parts: Sequence[NDArray[np.float64]], start: int, steps: NDArray[np.int64], spacing: float
+) -> None:
+    """Quantise the numbers from ``start`` on, counted through the parts, and add these steps to them."""
+    for part in parts:
+        here = part[start : start + steps.size] if start < part.size else part[:0]
+        if here.size:
+            _add_to(here, steps[: here.size], spacing)
+            start, steps = part.size, steps[here.size :]
+        start -= part.size
+
+
+def _add_to(values: NDArray[np.float64], steps: NDArray[np.int64], spacing: float) -> None:
+    loops = native.loops()
+    if loops is None:
+        np.multiply(quantise(values, spacing) + steps, spacing, out=values)
+        return
+    run = loops.fedpower_noised
+    run.restype = None
+    run(
+        _at(values),
+        ctypes.c_int64(values.size),
+        ctypes.c_double(spacing),
+        ctypes.c_double(_LARGEST_INTEGER),
+        _at(steps),
     )
 
 

@@ -5,7 +5,6 @@ takes what arrives, :meth:`Coordinator.deadline` is called by an engine whose cl
 no sockets, threads, clocks or files in here.
 """
 
-import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -22,7 +21,7 @@ from fedpower.protocol.messages import (
     Present,
     Question,
     Refusal,
-    encode,
+    digest_of,
     encoded_size,
 )
 from fedpower.protocol.receiving import cleaned, problem_with
@@ -310,6 +309,4 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
 
 def _digest(question: Question) -> str:
     """Return what tells one question from another, whoever is asked it in whichever run."""
-    return hashlib.sha256(
-        encode(Message(study="", run="", round=0, silo="", body=question))
-    ).hexdigest()
+    return digest_of(Message(study="", run="", round=0, silo="", body=question))

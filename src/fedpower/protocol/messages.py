@@ -156,6 +156,9 @@ Array = NDArray[np.float64]
 
 MAGIC = b"fedpower1\n"
 _DIGEST_BYTES = 32
+_STRIPE = 2**15
+"""Numbers that are looked at together: they stay in a core's own cache."""
+
 _WIRE_TYPES = ("<f4", "<f8", "<u8", "bytes")
 """How an array or a string of bytes travels; floats as float32 where that loses nothing."""
 
@@ -448,14 +451,31 @@ def encode(message: Message) -> bytes:
     An array whose numbers are all float32 numbers is sent as float32: nothing is lost, and whoever
     rounds beforehand (`wire.rounded`) halves the message.
     """
+    parts, digest = _parts(message)
+    return b"".join([*parts, digest.digest()])
+
+
+def digest_of(message: Message) -> str:
+    """Return the SHA-256 of ``encode(message)``, in hexadecimal digits, without copying the arrays."""
+    _, digest = _parts(message)
+    digest.update(digest.digest())
+    return digest.hexdigest()
+
+
+def _parts(message: Message) -> tuple[list[bytes | memoryview], Any]:
+    """Return the message's bytes before its checksum, arrays as they lie, and the SHA-256 so far."""
     header, blobs = _header(message)
-    parts = [MAGIC, len(header).to_bytes(4, "little"), header]
-    parts += [
-        blob if isinstance(blob, bytes) else np.ascontiguousarray(blob, dtype=kind).tobytes()
-        for blob, kind in blobs
-    ]
-    content = b"".join(parts)
-    return content + hashlib.sha256(content).digest()
+    parts: list[bytes | memoryview] = [MAGIC, len(header).to_bytes(4, "little"), header]
+    for blob, kind in blobs:
+        if isinstance(blob, bytes):
+            parts.append(blob)
+        else:
+            flat = np.ascontiguousarray(blob, dtype=kind).reshape(-1)
+            parts.append(flat.view(np.uint8).data)
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return parts, digest
 
 
 def encoded_size(message: Message) -> int:
@@ -473,8 +493,8 @@ def decode(data: bytes) -> Message:
 
     Arrays are read-only.
     """
-    content, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-    if not content.startswith(MAGIC) or hashlib.sha256(content).digest() != digest:
+    content, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if not data.startswith(MAGIC) or hashlib.sha256(content).digest() != digest:
         raise ProtocolError(
             "a message must arrive as it was sent, got bytes whose checksum does not match; "
             "ask for it again"
@@ -503,6 +523,12 @@ def read_only(array: NDArray[Any]) -> Array:
             result = result.copy()
         result.setflags(write=False)
     return result
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return ``array`` itself, read-only from now on: for who has just made it and holds it alone."""
+    array.setflags(write=False)
+    return array
 
 
 def _header(message: Message) -> tuple[bytes, list[tuple[NDArray[Any] | bytes, str]]]:
@@ -541,13 +567,19 @@ def _wire_type(array: NDArray[Any]) -> str:
 
 def _is_narrow(array: NDArray[Any]) -> bool:
     """Return whether float32 holds every number of ``array`` exactly."""
+    if array.dtype == np.float32:
+        return True
+    flat = array.reshape(-1)
     with np.errstate(over="ignore"):
-        return bool(np.array_equal(array.astype(np.float32), array))
+        return all(
+            np.array_equal(part.astype(np.float32), part)
+            for part in (flat[start : start + _STRIPE] for start in range(0, flat.size, _STRIPE))
+        )
 
 
-def _parse(content: bytes) -> Message:
+def _parse(content: memoryview) -> Message:
     length = int.from_bytes(content[:4], "little")
-    header = json.loads(content[4 : 4 + length])
+    header = json.loads(bytes(content[4 : 4 + length]))
     rest = content[4 + length :]
     values: dict[str, Any] = dict(header["plain"])
     for name, shape, kind in header["arrays"]:
@@ -572,14 +604,15 @@ def _parse(content: bytes) -> Message:
     return message
 
 
-def _unpacked(blob: bytes, shape: list[int], kind: str) -> NDArray[Any] | bytes:
+def _unpacked(blob: memoryview, shape: list[int], kind: str) -> NDArray[Any] | bytes:
     """Return the array or the bytes that travelled as ``kind``; words stay words, all else is float64."""
     if kind == "bytes":
         if shape != [len(blob)]:
             raise ValueError(shape)
-        return blob
+        return bytes(blob)
     array = np.frombuffer(blob, dtype=kind).reshape(shape)
-    return array.astype(np.uint64, copy=False) if kind == "<u8" else read_only(array)
+    # A copy: in the message it lies where its header ends.
+    return frozen(array.astype(np.uint64 if kind == "<u8" else np.float64))
 
 
 def _check_types(record: object) -> None:
@@ -623,7 +656,12 @@ def rounded(array: Array, noise_std: float) -> Array:
 
     Rounding what is noised already is post-processing: it costs no privacy.
     """
-    peak = float(np.abs(array).max(initial=0.0))
-    if noise_std <= 0 or noise_std < _NOISE_TO_PEAK * peak or peak > LARGEST:
+    return narrowed(array, noise_std).astype(np.float64, copy=False)
+
+
+def narrowed(array: Array, noise_std: float) -> NDArray[np.floating[Any]]:
+    """Return what :func:`rounded` gives, in float32 where it is rounded: as it will travel."""
+    peak = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
+    if noise_std <= 0 or noise_std < _NOISE_TO_PEAK * peak or not peak <= LARGEST:
         return array
-    return array.astype(np.float32).astype(np.float64)
+    return array.astype(np.float32)

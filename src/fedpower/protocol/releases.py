@@ -23,7 +23,7 @@ from fedpower.privacy.budget import Budget, Price
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
 from fedpower.privacy.ledger import BY_PERSON, Ledger
-from fedpower.privacy.noise import Noised, NoiseSource, perturb
+from fedpower.privacy.noise import NoiseSource, perturb, perturb_in_place
 from fedpower.privacy.preparation import perturb_stage
 from fedpower.privacy.sensitivity import unpack
 from fedpower.protocol.messages import (
@@ -36,6 +36,8 @@ from fedpower.protocol.messages import (
     Tally,
     decode,
     encode,
+    frozen,
+    narrowed,
     read_only,
     rounded,
 )
@@ -44,7 +46,7 @@ from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
 _Multiply = Callable[[Array], Array]
-"""Z ↦ A_i Z, with or without noise: the one seam through which noise enters the iteration."""
+"""Z ↦ A_i Z in an array of its own, with or without noise: the one seam through which noise enters."""
 
 
 def take_local_steps(
@@ -62,7 +64,9 @@ def take_local_steps(
     drift = None if ask.pooled is None else ask.pooled - multiply(ask.basis)
 
     def step(basis: Array) -> Array:
-        plain = multiply(basis) + ask.shift * basis
+        plain = multiply(basis)
+        if ask.shift:
+            plain = plain + ask.shift * basis
         return plain if drift is None else plain + drift @ (ask.basis.T @ basis)
 
     basis = ask.basis
@@ -76,7 +80,7 @@ def take_local_steps(
         spread = misalignment([basis @ turn], ask.basis)
     needs_basis = ask.align is None and ask.n_local_steps > 1
     return LocalSteps(
-        product=read_only(product),
+        product=frozen(product),
         basis=read_only(basis) if needs_basis else None,
         total_variance=total_variance,
         misalignment=spread,
@@ -94,7 +98,7 @@ class Moment(Protocol):
         """Return the mean row."""
 
     def product(self, basis: Array, center: Array | None = None) -> Array:
-        """Return A_i Z, with rows taken about ``center``."""
+        """Return A_i Z, with rows taken about ``center``, in an array that nobody else holds."""
 
     def trace(self, center: Array | None = None) -> float:
         """Return tr A_i, with rows taken about ``center``."""
@@ -260,7 +264,7 @@ class _ChargedReleases:
         """The ledger's name for this study on this version: another version is another release."""
         return f"{self._study.ledger_name}/{self._booked.name}"
 
-    def _key(self, kind: str, *parts: bytes) -> str:
+    def _key(self, kind: str, *parts: bytes | memoryview) -> str:
         """Return the identity of a question: equal questions get the stored answer."""
         digest = hashlib.sha256()
         for part in (kind.encode(), self._booked.key.encode(), *parts):
@@ -507,20 +511,15 @@ class StepReleases(_ChargedReleases):
             outcome = take_local_steps(multiply, ask)
             total = float(np.mean(traces)) if self._budget.with_trace else None
             std = self._budget.std(self.n_rows, _norm(ask.center))
-            return _store(
-                replace(
-                    outcome,
-                    product=read_only(rounded(outcome.product, std)),
-                    total_variance=total,
-                )
-            )
+            sent = cast("Array", narrowed(outcome.product, std))  # to be stored, and read again
+            outcome = replace(outcome, product=sent, total_variance=total)
+            return _store(outcome)
 
-        center = b"" if ask.center is None else ask.center.tobytes()
         question = (
             self._digest.encode(),
             repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode(),
-            np.ascontiguousarray(ask.basis).tobytes(),
-            center,
+            _bytes_of(ask.basis),
+            b"" if ask.center is None else _bytes_of(ask.center),
         )
         return _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
 
@@ -533,27 +532,23 @@ class StepReleases(_ChargedReleases):
 
     def _noised_product(self, basis: Array, center: Array | None) -> tuple[Array, float]:
         """Return A_i Z plus noise, and tr A_i plus noise from the same release."""
-        budget = self._budget
-        product = self._moment.product(basis, center)
-        values = product.ravel()
-        if budget.with_trace:
-            values = np.append(values, self._moment.trace(center))
-        noised = self._perturb(values, self._moment.n_rows, _norm(center))
-        return noised.value[: product.size].reshape(product.shape), float(noised.value[-1])
-
-    def _perturb(self, values: Array, n_rows: int, center_norm: float) -> Noised:
-        budget = self._budget
+        budget, n_rows, norm = self._budget, self._moment.n_rows, _norm(center)
+        product = np.require(self._moment.product(basis, center), np.float64, ["C", "W", "O"])
+        traces = [self._moment.trace(center)] if budget.with_trace else []
+        trace = np.array(traces, dtype=np.float64)
         printed = budget.mode == "paper"
-        return perturb(
-            values,
-            sensitivity=budget.sensitivity(n_rows, center_norm),
+        perturb_in_place(
+            product,
+            trace,
+            sensitivity=budget.sensitivity(n_rows, norm),
             source=self._source,
             multiplier=None if printed else budget.multiplier,
-            std=budget.std(n_rows, center_norm) if printed else None,
+            std=budget.std(n_rows, norm) if printed else None,
         )
+        return product, float(trace[0]) if traces else math.nan
 
     def _release(
-        self, purpose: str, payload: Callable[[], bytes], count: int, *question: bytes
+        self, purpose: str, payload: Callable[[], bytes], count: int, *question: bytes | memoryview
     ) -> bytes:
         budget = self._budget
         mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
@@ -571,6 +566,11 @@ class StepReleases(_ChargedReleases):
 
 def _norm(center: Array | None) -> float:
     return 0.0 if center is None else float(np.linalg.norm(center))
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """Return the bytes of an array, as they lie where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _store(body: MeanRow | LocalSteps) -> bytes:

@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.linalg import orth
-from fedpower.linalg.subspace import TALL
+from fedpower.linalg.subspace import (
+    TALL,
+    inverse_triangle_of,
+    is_orthonormal,
+    multiply_in_place,
+)
 from fedpower.linalg.symmetric import (
     DEPENDENT,
     complement,
@@ -23,7 +28,7 @@ from fedpower.linalg.symmetric import (
     subspace_error,
 )
 from fedpower.protocol.exchange import Ask, Exchange, Round
-from fedpower.protocol.messages import AskFactor, Factor, read_only
+from fedpower.protocol.messages import AskFactor, Factor, frozen, read_only
 from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Evidence, Product, Products
 from fedpower.protocol.solvers.shared import (
@@ -235,8 +240,14 @@ _ROUNDED = 2.0**-12
 _SINGULAR_WEIGHTS = 1e-9
 """Below this share of the largest, a direction of a combined answer is rounding."""
 
-STRIPE = 4096
-"""Rows of what is held that are multiplied together."""
+_MOST_STEPS = 2**15 - 1
+"""The largest whole number of 16 bits: of an answer whose numbers are no more than 16 times its noise."""
+
+_NEARLY_DONE, _ORTHONORMAL = 0.5, 1e-14
+"""From where one more of Cholesky's factors makes columns orthonormal, and when they are so already."""
+
+STRIPE = 1024
+"""Rows of what is held that are multiplied together: in float64 they stay in a core's own cache."""
 
 
 def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Exchange:
@@ -247,26 +258,32 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
     averages their noise: nearly √T less of it once the basis has settled. New orthogonal blocks, as
     without noise, would each bring noise of their own.
     """
-    basis, answers = start, Answers(start)
-    for _ in range(n_steps):
-        before = basis
+    # What is no longer asked for is let go at once: each of these arrays is as large as a basis.
+    basis, answers = frozen(start), Answers(start)
+    for step in range(n_steps):
         found: Product = yield from products.multiply(basis)
-        answers.add(basis, found.value)
+        product, closed, heard = found.value, found.closed, found.heard
+        del found
         if len(basis) >= TALL:
-            _forget_products(found.closed)
+            _forget_products(closed)
+        answers.add(basis, product)
+        is_last = step == n_steps - 1 or products.exhausted
+        told_by = (basis, product, heard) if is_last else None
+        del product
         basis, left = answers.next_basis(rank)
         # sin θ_k by its cosines: to 1e-8, far below what noise leaves of it.
-        cosines = np.linalg.svd(before.T @ basis @ left[:, :rank], compute_uv=False)
+        cosines = np.linalg.svd(answers.turned() @ left[:, :rank], compute_uv=False)
         change = math.sqrt(max(0.0, 1.0 - float(cosines[-1]) ** 2))
-        found.closed.notes["change"] = change
-        if products.exhausted:
+        closed.notes["change"] = change
+        if is_last:
             break
+    assert told_by is not None
     # Variance is told by the last product alone, whose noise is newer than its basis; the combination
     # holds noise that bases have taken up.
     return {
-        "told_by": (before, found.value, found.heard),
+        "told_by": told_by,
         "basis": basis,
-        "values": eigenvalues(compressed(before, found.value)),
+        "values": eigenvalues(compressed(told_by[0], told_by[1])),
         "vectors": basis @ left,
         "rank": rank,
         "n_steps": products.step,
@@ -283,13 +300,21 @@ def _forget_products(closed: Round) -> None:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Columns as they are held: ``values`` times ``unit``."""
+
+    values: NDArray[Any]
+    unit: float = 1.0
+
+
 class Answers:
     """All questions and their noised answers, of which the answers alone are held.
 
     Every question but the first is a combination of the answers before it, W = [Z_1, Y_1, …]·C: what
     is solved for is small and follows from C and the Gram matrix of what is held. An answer is held in
-    float32 where that moves it by less than `_ROUNDED` of its noise, so that T answers and the first
-    question take the room of T/2 + 1 bases.
+    whole numbers of 16 bits, or in float32, where that moves it by less than `_ROUNDED` of its noise, so
+    that T answers and the first question take the room of T/4 + 1 bases, or of T/2 + 1.
 
     Parameters
     ----------
@@ -299,54 +324,67 @@ class Answers:
 
     def __init__(self, start: Array) -> None:
         self._width = start.shape[1]
-        self._held: list[NDArray[np.floating[Any]]] = [start]
+        self._held = [_Held(start)]
         self._gram = start.T @ start
         self._questions = np.eye(self._width)  # C: a column for each one of W
         self._answers: list[int] = []  # where in what is held each column of Y is
 
     def add(self, question: Array, product: Array) -> None:
         """Take the answer to the last question, which is what :meth:`next_basis` gave."""
-        narrow = product.astype(np.float32)
-        noise = product_noise(question, product)
-        moved = max(
-            float(np.abs(narrow[start : start + STRIPE] - product[start : start + STRIPE]).max())
-            for start in range(0, len(product), STRIPE)
-        )
-        self._hold(narrow if moved <= _ROUNDED * noise else product)
+        self._hold(_held(product, _ROUNDED * product_noise(question, product)))
         self._answers.extend(range(len(self._gram) - self._width, len(self._gram)))
 
     def next_basis(self, rank: int) -> tuple[Array, Array]:
-        """Return the basis to ask about next, and the rotation that makes Ritz vectors of it."""
+        """Return the basis to ask about next, read-only, and what rotates it to Ritz vectors."""
         asked = self._gram @ self._questions
         gram, inner = self._questions.T @ asked, asked[self._answers].T
         latest = self._gram[-self._width :, -self._width :]
         weights = np.zeros((len(self._gram), self._width))
         weights[self._answers] = combination(
-            gram, inner, latest, rank=rank, n_features=len(self._held[0])
+            gram, inner, latest, rank=rank, n_features=len(self._held[0].values)
         )
+        basis, found, inner = self._orth(weights)
+        held = np.zeros((len(self._gram), self._questions.shape[1]))
+        held[: len(self._questions)] = self._questions
+        self._questions = np.hstack([held, found])
+        return frozen(basis), np.linalg.svd(inner)[0]
+
+    def turned(self) -> Array:
+        """Return Z_tᵀZ_{t+1} of the last two questions."""
+        before, last = np.split(self._questions[:, -2 * self._width :], 2, axis=1)
+        return np.asarray(before.T @ self._gram @ last)
+
+    def _orth(self, weights: Array) -> tuple[Array, Array, Array]:
+        """Return Z, C and R: ``orth`` of what is held times ``weights``, which is ZR and has Z = held·C.
+
+        By Cholesky's factor of the small matrix, as `orth` has it, so that columns that are not
+        orthonormal yet are never made; what rounding leaves is taken out by a second one.
+        """
+        inverse, _ = inverse_triangle_of(weights.T @ self._gram @ weights)
+        if inverse is not None:
+            basis = self._columns(weights @ inverse)
+            again, least = inverse_triangle_of(basis.T @ basis)
+            if again is not None and least > _NEARLY_DONE:
+                if not is_orthonormal(basis, _ORTHONORMAL):
+                    multiply_in_place(basis, again)
+                    inverse = inverse @ again
+                return basis, weights @ inverse, np.linalg.inv(inverse)
         product = self._columns(weights)
         basis = orth(product)
         inner = basis.T @ product
-        left = np.linalg.svd(inner)[0]
         if np.linalg.cond(inner) < 1 / _SINGULAR_WEIGHTS:
-            found = weights @ np.linalg.inv(inner)
-        else:  # orth has made columns up
-            self._hold(basis)
-            found = np.eye(len(self._gram))[:, -self._width :]
-        held = np.zeros((len(self._gram), self._questions.shape[1]))
-        held[: len(self._questions)] = self._questions
-        grown = np.zeros((len(self._gram), self._width))
-        grown[: len(found)] = found
-        self._questions = np.hstack([held, grown])
-        return basis, left
+            return basis, weights @ np.linalg.inv(inner), inner
+        self._hold(_Held(basis))  # orth has made columns up
+        return basis, np.eye(len(self._gram))[:, -self._width :], inner
 
-    def _hold(self, block: NDArray[np.floating[Any]]) -> None:
+    def _hold(self, block: _Held) -> None:
         """Keep a block, and its inner products with all others."""
         self._held.append(block)
         before, width = len(self._gram), self._width
         new = np.zeros((before + width, width))
         for rows in self._stripes():
             new += rows.T @ rows[:, before:]
+        new *= self._units() * block.unit
         grown = np.empty((before + width, before + width))
         grown[:before, :before] = self._gram
         grown[:, before:], grown[before:, :before] = new, new[:before].T
@@ -357,19 +395,46 @@ class Answers:
 
     def _columns(self, weights: Array) -> Array:
         """Return what is held times ``weights``."""
-        result = np.empty((len(self._held[0]), weights.shape[1]))
+        result = np.empty((len(self._held[0].values), weights.shape[1]))
+        weights = self._units() * weights
         done = 0
         for rows in self._stripes():
-            result[done : done + len(rows)] = rows @ weights
+            np.matmul(rows, weights, out=result[done : done + len(rows)])
             done += len(rows)
         return result
 
+    def _units(self) -> Array:
+        """Return what the values of each column held count for, as a column."""
+        return np.repeat([[block.unit] for block in self._held], self._width, axis=0)
+
     def _stripes(self) -> Iterator[Array]:
-        """Yield all that is held side by side, in float64, some rows at a time."""
-        for start in range(0, len(self._held[0]), STRIPE):
-            yield np.hstack(
-                [block[start : start + STRIPE] for block in self._held], dtype=np.float64
-            )
+        """Yield the values of all that is held side by side, in float64, some rows at a time."""
+        width, d = self._width, len(self._held[0].values)
+        room = np.empty((min(STRIPE, d), width * len(self._held)))
+        for start in range(0, d, STRIPE):
+            rows = room[: min(STRIPE, d - start)]
+            for place, block in enumerate(self._held):
+                rows[:, place * width : (place + 1) * width] = block.values[start : start + STRIPE]
+            yield rows
+
+
+def _held(product: Array, most: float) -> _Held:
+    """Return an answer in as little room as moves none of its numbers by more than ``most``."""
+    peak = max(float(product.max()), -float(product.min()))
+    unit = peak / _MOST_STEPS
+    if 0.0 < 0.5 * unit <= most:
+        whole = np.empty(product.shape, dtype=np.int16)
+        for start in range(0, len(product), STRIPE):
+            steps = product[start : start + STRIPE] / unit
+            whole[start : start + STRIPE] = np.rint(steps, out=steps)
+        return _Held(whole, unit)
+    with np.errstate(over="ignore"):
+        narrow = product.astype(np.float32)
+    moved = max(
+        float(np.abs(narrow[start : start + STRIPE] - product[start : start + STRIPE]).max())
+        for start in range(0, len(product), STRIPE)
+    )
+    return _Held(narrow if moved <= most else product)
 
 
 def averaged_product(blocks: Array, products: Array, rank: int, width: int) -> Array:

@@ -95,8 +95,10 @@ def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
 
 def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
     """Return Σ w_i M_i."""
-    total = np.zeros_like(next(iter(matrices.values())))
-    for name, matrix in matrices.items():
+    (first, matrix), *others = matrices.items()
+    total = weights[first] * matrix
+    total += 0.0  # a sum is never -0
+    for name, matrix in others:
         total += weights[name] * matrix
     return total
 
