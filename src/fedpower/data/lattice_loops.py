@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,8 @@ class LatticeLoops:
         out : as many, in float64, row by row.
         expect_long : whether many rows are too long; it has no part in the result.
         """
-        return self._called(self._run, block, np.zeros(block.shape[1]), [out], expect_long)
+        total = np.zeros(block.shape[1])
+        return self._called(self._run, block, [out, total], total, expect_long=expect_long)
 
     def add_squares(self, block: NDArray[Any], into: Matrix, *, expect_long: bool) -> TreatedRows:
         """Add Σ z zᵀ of a block's rows to the lower triangle of ``into``, but for those handed back.
@@ -148,29 +149,30 @@ class LatticeLoops:
         chunk = next((rows for most, rows in _CHUNKS if width <= most), _WIDE_CHUNK)
         if self._panels is None:
             self._panels = np.zeros((chunk + 2) * padded)
-        sizes = [ctypes.c_int64(chunk), ctypes.c_int64(padded)]
         total = np.zeros(padded)
-        found = self._called(
-            self._square, block, total, [self._panels, *sizes], expect_long, into=into
+        sizes = ctypes.c_int64(chunk), ctypes.c_int64(padded)
+        return self._called(
+            self._square,
+            block,
+            [self._panels, *sizes, total, into],
+            total[:width],
+            expect_long=expect_long,
         )
-        return replace(found, total=total[:width])
 
     def _called(
         self,
         function: Any,
         block: NDArray[Any],
+        sums: Sequence[Any],
         total: Vector,
-        more: Sequence[Any],
+        *,
         expect_long: bool,
-        into: Matrix | None = None,
     ) -> TreatedRows:
-        """Return what a loop says of a block."""
+        """Return what a loop says of a block; ``sums`` are its own arguments, ``total`` among them."""
         count, width = block.shape
         handed = np.empty(count, dtype=np.int64)
         counts = (ctypes.c_int64 * 3)()
         self._rule.expect_long = int(expect_long)
-        sums = [total, handed] if into is None else [total, into, handed]
-        arguments = [self._moved, *more, *sums]
         function(
             ctypes.c_void_p(block.ctypes.data),
             ctypes.c_int32(block.dtype == np.float32),
@@ -178,7 +180,7 @@ class LatticeLoops:
             ctypes.byref(self._rule),
             *(
                 ctypes.c_void_p(each.ctypes.data) if isinstance(each, np.ndarray) else each
-                for each in arguments
+                for each in (self._moved, *sums, handed)
             ),
             counts,
         )
