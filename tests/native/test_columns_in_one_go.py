@@ -59,4 +59,4 @@ def test_a_cell_that_is_no_number_is_refused_as_without_it(
     one, two = both_ways(refused)
     assert one == two
     assert f"'c{column}'" in one
-    assert f"row {row}" in one
+    assert f"row {row + 1}" in one
