@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
 from fedpower.data.kernel import block_rows as usual_rows
+from fedpower.data.lattice_loops import room_for_squares
 from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.data.moment import require_center
 from fedpower.data.rows import RowTreatment
@@ -386,8 +387,9 @@ class BlockSums:
         self._densifies = treatment.densifies()
         self._size = product_rows(n_features, into.lattice)
         self._whole = shares_blocks(n_features)
-        self._gram = np.empty((n_features if self._whole else PANEL, n_features))
-        self._squares = np.zeros((n_features, n_features)) if self._whole else None
+        self._gram: Matrix | None = None
+        self._padded = room_for_squares(n_features) if self._whole else None
+        self._squares = None if self._padded is None else self._padded[:n_features, :n_features]
         self._total = np.zeros(n_features)
         self._n_rows, self._n_clipped = 0, 0
 
@@ -406,23 +408,31 @@ class BlockSums:
             assert self._squares is not None
             self._into.add(self._n_rows, self._n_clipped, self._total, [(0, 0, self._squares)])
             self._n_rows, self._n_clipped = 0, 0
+            self._squares[:] = 0.0
+            self._total[:] = 0.0
 
     def _add_dense(self, block: Matrix) -> None:
-        rows, n_clipped, total = self._integers(block)
-        count = int(rows.shape[0])
+        count = int(block.shape[0])
         if self._squares is None:
+            rows, n_clipped, total = self._integers(block)
             self._into.add(count, n_clipped, total, self._panels(rows), self._crew)
             return
         if self._n_rows + count > self._into.lattice.exact_rows:
             self.hand_over()
-        if self._n_rows == 0:
-            np.matmul(rows.T, rows, out=self._squares)
-            self._total[:] = total
+        if self._padded is not None and self._unit is None and self._rows[0].squares_take(block):
+            n_clipped, total = self._rows[0].add_squares(block, self._padded)
         else:
-            self._squares += np.matmul(rows.T, rows, out=self._gram)
-            self._total += total
+            rows, n_clipped, total = self._integers(block)
+            self._squares += np.matmul(rows.T, rows, out=self._gram_of(rows.shape[1]))
+        self._total += total
         self._n_rows += count
         self._n_clipped += n_clipped
+
+    def _gram_of(self, n_rows: int) -> Matrix:
+        """Return memory of this object for a product of so many rows."""
+        if self._gram is None:
+            self._gram = np.empty((n_rows, self._total.size))
+        return self._gram
 
     def _integers(self, block: Matrix) -> tuple[Matrix, int, Vector]:
         """Return the integers of a block, how many rows were clipped, and the sums of its columns."""
@@ -450,7 +460,7 @@ class BlockSums:
 
         NumPy would fill in a whole one above the diagonal, in one thread.
         """
-        flat = self._gram.ravel()
+        flat = self._gram_of(PANEL).ravel()
         for start in range(0, int(rows.shape[1]), PANEL):
             panel = rows[:, start : start + PANEL]
             size = int(panel.shape[1])

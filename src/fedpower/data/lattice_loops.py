@@ -15,6 +15,14 @@ from fedpower.data.source import Matrix, Vector
 _GROUP = 8
 """Rows that the loop treats together: GROUP in loops.c."""
 
+_EIGHT = 8
+"""Columns, in multiples of which squares are summed up."""
+
+_CHUNKS = ((128, 128), (512, 256))
+"""Up to a width, the rows whose integers are multiplied while they are in a core's cache."""
+
+_WIDE_CHUNK = 512
+
 
 class _Rule(ctypes.Structure):
     """`struct rule` of loops.c."""
@@ -60,8 +68,10 @@ class LatticeLoops:
         self, library: Any, rule: _Rule, held: tuple[Vector | None, ...], n_features: int
     ) -> None:
         self._run = library.fedpower_lattice_rows
+        self._square = getattr(library, "fedpower_lattice_squares", None)
         self._rule, self._held = rule, held
         self._moved = np.empty((_GROUP, n_features))
+        self._panels: Vector | None = None
 
     @classmethod
     def made(
@@ -109,6 +119,11 @@ class LatticeLoops:
             and (out is None or (out.flags.carray and out.dtype == np.float64))
         )
 
+    @property
+    def squares(self) -> bool:
+        """Whether `add_squares` is there: it is where it is faster than NumPy's product."""
+        return self._square is not None
+
     def run(self, block: NDArray[Any], out: Matrix, *, expect_long: bool) -> TreatedRows:
         """Put the integers of a block's rows into ``out``, zeros for those that are handed back.
 
@@ -118,19 +133,64 @@ class LatticeLoops:
         out : as many, in float64, row by row.
         expect_long : whether many rows are too long; it has no part in the result.
         """
+        total = np.zeros(block.shape[1])
+        return self._called(self._run, block, [out, total], total, expect_long=expect_long)
+
+    def add_squares(self, block: NDArray[Any], into: Matrix, *, expect_long: bool) -> TreatedRows:
+        """Add Σ z zᵀ of a block's rows to the lower triangle of ``into``, but for those handed back.
+
+        Parameters
+        ----------
+        block, expect_long : see `run`.
+        into : of `room_for_squares`; above the diagonal it has no meaning.
+        """
+        assert self._square is not None
+        padded, width = len(into), block.shape[1]
+        chunk = next((rows for most, rows in _CHUNKS if width <= most), _WIDE_CHUNK)
+        if self._panels is None:
+            self._panels = np.zeros((chunk + 2) * padded)
+        total = np.zeros(padded)
+        sizes = ctypes.c_int64(chunk), ctypes.c_int64(padded)
+        return self._called(
+            self._square,
+            block,
+            [self._panels, *sizes, total, into],
+            total[:width],
+            expect_long=expect_long,
+        )
+
+    def _called(
+        self,
+        function: Any,
+        block: NDArray[Any],
+        sums: Sequence[Any],
+        total: Vector,
+        *,
+        expect_long: bool,
+    ) -> TreatedRows:
+        """Return what a loop says of a block; ``sums`` are its own arguments, ``total`` among them."""
         count, width = block.shape
-        total, handed = np.zeros(width), np.empty(count, dtype=np.int64)
+        handed = np.empty(count, dtype=np.int64)
         counts = (ctypes.c_int64 * 3)()
         self._rule.expect_long = int(expect_long)
-        self._run(
+        function(
             ctypes.c_void_p(block.ctypes.data),
             ctypes.c_int32(block.dtype == np.float32),
             *(ctypes.c_int64(each) for each in (count, width, block.strides[0] // block.itemsize)),
             ctypes.byref(self._rule),
-            *(ctypes.c_void_p(each.ctypes.data) for each in (self._moved, out, total, handed)),
+            *(
+                ctypes.c_void_p(each.ctypes.data) if isinstance(each, np.ndarray) else each
+                for each in (self._moved, *sums, handed)
+            ),
             counts,
         )
         n_handed, n_long, n_clipped = counts
         return TreatedRows(
             total=total, handed=handed[:n_handed], n_long=n_long, n_clipped=n_clipped
         )
+
+
+def room_for_squares(n_features: int) -> Matrix:
+    """Return zeros that `LatticeLoops.add_squares` adds to: the first d rows and columns are meant."""
+    padded = -(-n_features // _EIGHT) * _EIGHT
+    return np.zeros((padded, padded))

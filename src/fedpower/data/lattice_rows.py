@@ -41,7 +41,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.lattice_loops import LatticeLoops
+from fedpower.data.lattice_loops import LatticeLoops, TreatedRows
 from fedpower.data.rows import RowTreatment, entry_rows, with_data
 from fedpower.data.source import Matrix, SparseBlock, Vector
 from fedpower.errors import InputError
@@ -207,17 +207,40 @@ class LatticeRows:
         if out is None:
             out = self._memory("integers", block, by_column=False)
         done = loops.run(block, out, expect_long=self._expect_long)
-        total, n_clipped = done.total, done.n_clipped
+        integers, n_clipped = self._handed(block, done)
+        if len(integers):
+            out[done.handed] = integers
+        return out, n_clipped, done.total + column_sums(integers)
+
+    def _handed(self, block: NDArray[Any], done: TreatedRows) -> tuple[Matrix, int]:
+        """Return the integers of the rows that the loops handed back, and how many of all are clipped."""
         expect_long = self._rule.normalize or done.n_long * FEW > len(block)
+        integers, n_clipped = np.empty((done.handed.size, block.shape[1])), done.n_clipped
         if done.handed.size:
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                rows = self._moved(block[done.handed])
-                integers = np.empty(rows.shape)
-                n_clipped += self._scale(rows, integers)
-            out[done.handed] = integers
-            total += column_sums(integers)
+                n_clipped += self._scale(self._moved(block[done.handed]), integers)
         self._expect_long = expect_long
-        return out, n_clipped, total
+        return integers, n_clipped
+
+    def squares_take(self, block: NDArray[Any]) -> bool:
+        """Return whether `add_squares` takes such a block."""
+        return self._loops is not None and self._loops.squares and self._loops.take(block, None)
+
+    def add_squares(self, block: NDArray[Any], into: Matrix) -> tuple[int, Vector]:
+        """Add Σ z zᵀ to the lower triangle of ``into``; return how many rows were clipped, and Σ z.
+
+        Parameters
+        ----------
+        block : see `of_dense`; at most `RowLattice.exact_rows` rows with those added before.
+        into : of `room_for_squares`.
+        """
+        assert self._loops is not None
+        done = self._loops.add_squares(block, into, expect_long=self._expect_long)
+        integers, n_clipped = self._handed(block, done)
+        if len(integers):
+            width = block.shape[1]
+            into[:width, :width] += integers.T @ integers
+        return n_clipped, done.total + column_sums(integers)
 
     def _in_passes(
         self, block: NDArray[Any], out: Matrix | None, sides: Vector | None = None

@@ -79,29 +79,42 @@ static double sum_of_squares(const double *row, ptrdiff_t width)
     return (a[0] + a[1]) + last * last;
 }
 
+/* Where integers go: one row to the next, and four columns to the next four. Four by four columns of all
+   rows lie together (a panel) where they are multiplied at once, row by row elsewhere. */
+struct layout {
+    ptrdiff_t row, four;
+};
+
 /* Put round(row * factor) into out and return its sum of squares. */
-static double rounded(const double *row, double factor, double *out, ptrdiff_t width)
+static double rounded(const double *row, double factor, double *out, ptrdiff_t width, ptrdiff_t four)
 {
     const pair whole = {WHOLE, WHOLE};
     (void)whole;
     const pair by = {factor, factor};
     pair a = {0}, b = {0}, c = {0}, e = {0};
     ptrdiff_t j = 0;
-    for (; j + 8 <= width; j += 8) {
+    for (; j + 8 <= width; j += 8, out += 2 * four) {
         pair p = ROUND(at(row + j) * by), q = ROUND(at(row + j + 2) * by);
         pair r = ROUND(at(row + j + 4) * by), s = ROUND(at(row + j + 6) * by);
-        put(out + j, p), put(out + j + 2, q), put(out + j + 4, r), put(out + j + 6, s);
+        put(out, p), put(out + 2, q), put(out + four, r), put(out + four + 2, s);
         ADD_SQUARE(a, p), ADD_SQUARE(b, q), ADD_SQUARE(c, r), ADD_SQUARE(e, s);
     }
-    for (; j + 2 <= width; j += 2) {
+    if (j + 4 <= width) {
+        pair p = ROUND(at(row + j) * by), q = ROUND(at(row + j + 2) * by);
+        put(out, p), put(out + 2, q);
+        ADD_SQUARE(a, p), ADD_SQUARE(b, q);
+        j += 4, out += four;
+    }
+    if (j + 2 <= width) {
         pair p = ROUND(at(row + j) * by);
-        put(out + j, p);
+        put(out, p);
         ADD_SQUARE(b, p);
+        j += 2, out += 2;
     }
     a = (a + b) + (c + e);
     double last = 0.0;
     if (j < width)
-        out[j] = last = (row[j] * factor + WHOLE) - WHOLE;
+        *out = last = (row[j] * factor + WHOLE) - WHOLE;
     return (a[0] + a[1]) + last * last;
 }
 
@@ -161,7 +174,7 @@ static double factor_of(const double *row, ptrdiff_t width, double squares, cons
 
 /* Put the integers of moved rows, at most GROUP of them, `step` apart, into out; say what each is. */
 static void on_lattice(const double *rows, ptrdiff_t step, int count, ptrdiff_t width,
-                       const struct rule *rule, double *out, int *found)
+                       const struct rule *rule, double *out, struct layout lie, int *found)
 {
     double squares[GROUP], factors[GROUP];
     /* Rows side by side: a square root and a division of one need not be waited for by the next. */
@@ -173,7 +186,7 @@ static void on_lattice(const double *rows, ptrdiff_t step, int count, ptrdiff_t 
     }
     for (int i = 0; i < count; i++)
         squares[i] = rounded(rows + i * step, rule->expect_long ? factors[i] : rule->factor,
-                             out + i * width, width);
+                             out + i * lie.row, width, lie.four);
     for (int i = 0; i < count; i++) {
         if (!rule->expect_long) {
             found[i] = 0;
@@ -181,12 +194,13 @@ static void on_lattice(const double *rows, ptrdiff_t step, int count, ptrdiff_t 
                 continue;
             double factor = factor_of(rows + i * step, width, sum_of_squares(rows + i * step, width), rule,
                                       found + i);
-            squares[i] = rounded(rows + i * step, factor, out + i * width, width);
+            squares[i] = rounded(rows + i * step, factor, out + i * lie.row, width, lie.four);
         }
         if (!(squares[i] <= rule->most))
             found[i] = -1;
         if (found[i] < 0)
-            memset(out + i * width, 0, (size_t)width * sizeof *out);
+            for (ptrdiff_t j = 0; j < width; j++)
+                out[i * lie.row + j / 4 * lie.four + j % 4] = 0.0;
     }
 }
 
@@ -210,6 +224,54 @@ static void move(double *restrict row, ptrdiff_t width, const struct rule *rule)
             row[j] *= gain[j];
 }
 
+/* Rows of a block, float32 where `narrow`, `row_step` values apart; `moved` has room for GROUP of them. */
+struct rows {
+    const void *values;
+    int32_t narrow;
+    int64_t width, row_step;
+    const struct rule *rule;
+    double *moved;
+};
+
+/* The numbers of the rows that are handed back, in order, and how many are handed back, too long, clipped. */
+struct tally {
+    int64_t *handed, n_handed, n_long, n_clipped;
+};
+
+/* Put the integers of rows, at most GROUP of them, into out. */
+static void treat(const struct rows *rows, int64_t first, int size, double *out, struct layout lie,
+                  struct tally *tally)
+{
+    const struct rule *rule = rows->rule;
+    const int64_t width = rows->width, row_step = rows->row_step;
+    int found[GROUP];
+    if (!rows->narrow && !rule->low && !rule->center && !rule->gain)
+        on_lattice((const double *)rows->values + first * row_step, row_step, size, width, rule, out, lie, found);
+    else {
+        for (int i = 0; i < size; i++) {
+            double *room = rows->moved + i * width;
+            for (int64_t j = 0; j < width; j++)
+                room[j] = rows->narrow ? (double)((const float *)rows->values)[(first + i) * row_step + j]
+                                       : ((const double *)rows->values)[(first + i) * row_step + j];
+            move(room, width, rule);
+        }
+        on_lattice(rows->moved, width, size, width, rule, out, lie, found);
+    }
+    for (int i = 0; i < size; i++) {
+        if (found[i] < 0)
+            tally->handed[tally->n_handed++] = first + i;
+        tally->n_long += found[i] > 0;
+        tally->n_clipped += found[i] > 1;
+    }
+}
+
+static void tell(const struct tally *tally, int64_t counts[3])
+{
+    counts[0] = tally->n_handed;
+    counts[1] = tally->n_long;
+    counts[2] = tally->n_clipped;
+}
+
 /* Put the integers of rows into out, row by row, and add their columns up in total.
 
    rows: count of them, float32 where `narrow`, `row_step` values apart.
@@ -221,29 +283,13 @@ EXPORT void fedpower_lattice_rows(const void *rows, int32_t narrow, int64_t coun
                                   double *out, double *total, int64_t *handed,
                                   int64_t counts[3])
 {
-    int as_it_is = !narrow && !rule->low && !rule->center && !rule->gain;
-    int64_t n_handed = 0, n_long = 0, n_clipped = 0;
+    const struct rows all = {rows, narrow, width, row_step, rule, moved};
+    const struct layout by_rows = {width, 4};
+    struct tally tally = {handed, 0, 0, 0};
     for (int64_t start = 0; start < count; start += GROUP) {
-        int size = count - start < GROUP ? (int)(count - start) : GROUP, found[GROUP];
+        int size = count - start < GROUP ? (int)(count - start) : GROUP;
         double *place = out + start * width;
-        if (as_it_is)
-            on_lattice((const double *)rows + start * row_step, row_step, size, width, rule, place, found);
-        else {
-            for (int i = 0; i < size; i++) {
-                double *room = moved + i * width;
-                for (int64_t j = 0; j < width; j++)
-                    room[j] = narrow ? (double)((const float *)rows)[(start + i) * row_step + j]
-                                     : ((const double *)rows)[(start + i) * row_step + j];
-                move(room, width, rule);
-            }
-            on_lattice(moved, width, size, width, rule, place, found);
-        }
-        for (int i = 0; i < size; i++) {
-            if (found[i] < 0)
-                handed[n_handed++] = start + i;
-            n_long += found[i] > 0;
-            n_clipped += found[i] > 1;
-        }
+        treat(&all, start, size, place, by_rows, &tally);
         if (size == GROUP) /* while they are in the nearest cache */
             add_group(place, width, total);
         else
@@ -251,9 +297,124 @@ EXPORT void fedpower_lattice_rows(const void *rows, int32_t narrow, int64_t coun
                 for (int64_t j = 0; j < width; j++)
                     total[j] += place[i * width + j];
     }
-    counts[0] = n_handed;
-    counts[1] = n_long;
-    counts[2] = n_clipped;
+    tell(&tally, counts);
+}
+
+#if defined(__aarch64__) && defined(__linux__)
+/* The squares of integers while they are in a core's cache. Elsewhere NumPy's BLAS has wider registers
+   than a compiler may suppose, and multiplies. Integers, so that any order of addition gives the same. */
+
+#define APART 8  /* values between panels, or a row's columns would fall on the same places of a cache */
+#define LINE 64  /* bytes that come from memory together */
+#define BLOCK 32 /* panels that are multiplied by all others in turn: with 512 rows half a MiB */
+
+/* Add the products of 8 columns (panels p and p + apart) with 4 (panel q) to out, `step` from row to row. */
+static void add_tile(const double *p, ptrdiff_t apart, const double *q, ptrdiff_t count, double *out,
+                     ptrdiff_t step)
+{
+    float64x2_t sums[4][4] = {{{0}}};
+#pragma GCC unroll 4
+    for (ptrdiff_t k = 0; k < count; k++, p += 4, q += 4) {
+        const float64x2_t left[4] = {vld1q_f64(p), vld1q_f64(p + 2), vld1q_f64(p + apart), vld1q_f64(p + apart + 2)};
+        const float64x2_t one = vld1q_f64(q), two = vld1q_f64(q + 2);
+        for (int j = 0; j < 4; j++) {
+            sums[0][j] = vfmaq_laneq_f64(sums[0][j], left[j], one, 0);
+            sums[1][j] = vfmaq_laneq_f64(sums[1][j], left[j], one, 1);
+            sums[2][j] = vfmaq_laneq_f64(sums[2][j], left[j], two, 0);
+            sums[3][j] = vfmaq_laneq_f64(sums[3][j], left[j], two, 1);
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            vst1q_f64(out + i * step + 2 * j, vaddq_f64(vld1q_f64(out + i * step + 2 * j), sums[i][j]));
+}
+
+/* Add the sums of a panel's 4 columns to total. */
+static void add_panel(const double *panel, ptrdiff_t count, double *total)
+{
+    pair a = {0}, b = {0}, c = {0}, e = {0};
+    ptrdiff_t k = 0;
+    for (; k + 2 <= count; k += 2, panel += 8)
+        a += at(panel), b += at(panel + 2), c += at(panel + 4), e += at(panel + 6);
+    if (k < count)
+        a += at(panel), b += at(panel + 2);
+    put(total, at(total) + (a + c)), put(total + 2, at(total + 2) + (b + e));
+}
+
+/* Add the integers of rows up in total, and their squares in the lower triangle of `squares`: what
+   fedpower_lattice_rows does, without writing the integers down.
+
+   panels: zeros, room for `chunk` + 2 rows of `padded` columns, a multiple of 8 that is no less than width.
+   total: of padded columns.  squares: padded by padded; above the diagonal something is left. */
+EXPORT void fedpower_lattice_squares(const void *rows, int32_t narrow, int64_t count, int64_t width,
+                                     int64_t row_step, const struct rule *rule, double *moved,
+                                     double *panels, int64_t chunk, int64_t padded, double *total,
+                                     double *squares, int64_t *handed, int64_t counts[3])
+{
+    const struct rows all = {rows, narrow, width, row_step, rule, moved};
+    const ptrdiff_t apart = 4 * chunk + APART, n_panels = (width + 3) / 4;
+    const struct layout in_panels = {4, apart};
+    const ptrdiff_t each = narrow ? sizeof(float) : sizeof(double);
+    const ptrdiff_t tiles = 1 + n_panels * (n_panels + 2) / 4; /* about so many, so many lines before each */
+    const ptrdiff_t share = row_step == width ? 1 + chunk * width * each / (LINE * tiles) : 0;
+    struct tally tally = {handed, 0, 0, 0};
+    for (int64_t start = 0; start < count; start += chunk) {
+        int64_t size = count - start < chunk ? count - start : chunk;
+        for (int64_t k = 0; k < size; k += GROUP)
+            treat(&all, start + k, size - k < GROUP ? (int)(size - k) : GROUP, panels + 4 * k, in_panels, &tally);
+        for (ptrdiff_t i = 0; i < n_panels; i++)
+            add_panel(panels + i * apart, size, total + 4 * i);
+        /* The next rows are on their way from memory meanwhile. */
+        const char *next = (const char *)rows + (start + size) * row_step * each;
+        const char *last = (const char *)rows + (start + 2 * size < count ? start + 2 * size : count) * row_step * each;
+        for (ptrdiff_t from = 0; from < n_panels; from += BLOCK) {
+            ptrdiff_t stop = from + BLOCK < n_panels ? from + BLOCK : n_panels;
+            for (ptrdiff_t i = 0; i < stop; i += 2)
+                for (ptrdiff_t j = i > from ? i : from; j < stop; j++) {
+                    for (ptrdiff_t line = 0; line < share && next < last; line++, next += LINE)
+                        __builtin_prefetch(next, 0, 2);
+                    add_tile(panels + i * apart, apart, panels + j * apart, size,
+                             squares + 4 * j * padded + 4 * i, padded);
+                }
+        }
+    }
+    tell(&tally, counts);
+}
+#endif
+
+/* ---- Rows of a table: see data/tables.py -------------------------------------------------------- */
+
+#define STRETCH 64 /* rows of eight columns that stay in the nearest cache as they are turned */
+
+/* Put columns side by side into out, row by row; return whether every number is finite. */
+EXPORT int32_t fedpower_side_by_side(const double *const *columns, int64_t count, int64_t width, double *out)
+{
+    pair beyond = {0};
+    double last = 0.0;
+    for (int64_t start = 0; start < count; start += STRETCH) {
+        int64_t stop = count - start < STRETCH ? count : start + STRETCH, j = 0;
+        for (; j + 8 <= width; j += 8) { /* whole lines of a cache are written */
+            const double *column[8];
+            memcpy(column, columns + j, sizeof column);
+            int64_t k = start;
+            for (; k + 2 <= stop; k += 2) {
+                double *one = out + k * width + j, *two = one + width;
+#pragma GCC unroll 4
+                for (int i = 0; i < 8; i += 2) {
+                    pair p = at(column[i] + k), q = at(column[i + 1] + k);
+                    beyond += (p - p) + (q - q); /* of what is not finite NaN, which stays */
+                    put(one + i, (pair){p[0], q[0]}), put(two + i, (pair){p[1], q[1]});
+                }
+            }
+            for (; k < stop; k++)
+                for (int i = 0; i < 8; i++)
+                    out[k * width + j + i] = column[i][k], last += column[i][k] - column[i][k];
+        }
+        for (; j < width; j++)
+            for (int64_t k = start; k < stop; k++)
+                out[k * width + j] = columns[j][k], last += columns[j][k] - columns[j][k];
+    }
+    return beyond[0] + beyond[1] + last == 0.0;
 }
 
 /* ---- Noise: see privacy/noise.py ---------------------------------------------------------------- */
