@@ -1,0 +1,230 @@
+"""Sums of whole numbers by the tensor cores of a GPU: the launches around `limb_kernel`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpower.data.device import has_triton, interpreted, multiprocessors, on, torch
+from fedpower.data.exact_moment import ExactSum
+from fedpower.data.lattice_rows import BITS, OFFSET, SHIFT, LatticeRows
+from fedpower.data.rows import RowTreatment
+
+_MOST_COLUMNS = 2048
+"""Columns of rows that stay on the chip between being read and being written as limbs."""
+
+_MOST_TILES = 2047
+"""Tiles of rows whose integers, at most 2²⁰ each, one program adds up in an int32."""
+
+_PROGRAMS = 16
+"""Programs for each multiprocessor that put rows on the lattice."""
+
+_ROWS, _REPEATS, _FEW = 128, 127, 16
+"""Rows that are added up in float32, how often before an int32 is full, and rows that always can be."""
+
+_LIMB = 10
+"""Bits of the lower limb; with as many for the upper one, sums of either's squares grow alike."""
+
+_CHUNK = _ROWS * _REPEATS
+
+_PART_BYTES = 2**30
+"""Bytes of the chunks' own products: blocks of wide rows are kept to so many chunks."""
+
+
+def takes(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
+    """Return whether the kernels are for these rows: on an NVIDIA GPU, not too wide, cells not clipped.
+
+    Parameters
+    ----------
+    block : rows.
+    treatment, rule : what is done to them, and their lattice, whose numbers must fit in two limbs.
+    """
+    known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
+    here = (block.is_cuda and torch().version.cuda is not None) or interpreted()
+    fits = block.shape[1] <= _MOST_COLUMNS and rule.lattice.bits <= BITS
+    return known and here and fits and treatment.low is None and has_triton()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How the columns are shared out.
+
+    Parameters
+    ----------
+    width : d.
+    """
+
+    width: int
+
+    @property
+    def half(self) -> int:
+        """Columns of a limb, so many that rows begin at a multiple of 32 bytes."""
+        return -(-self.width // 16) * 16
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile on its way to the lattice."""
+        return max(16, 1 << (self.width - 1).bit_length())
+
+    @property
+    def piece(self) -> int:
+        """Columns that lie beside each other in a tile: few threads share a row."""
+        return min(self.columns, max(32, self.columns // 8))
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return 4096 // self.columns
+
+    @property
+    def warps(self) -> int:
+        """Warps that put a tile on the lattice."""
+        return 4 if self.columns <= 128 else 2
+
+    @property
+    def side(self) -> int:
+        """Rows and columns of a tile of the product."""
+        return 64 if self.half <= 32 or 64 < self.half <= 128 else 128
+
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """The first row and column of each tile of the product on and above the diagonal."""
+        return [
+            (row, column)
+            for column in range(0, 2 * self.half, self.side)
+            for row in range(0, column + 1, self.side)
+        ]
+
+
+class LimbSums:
+    """Σ z zᵀ and Σ z over rows on a GPU, in 64-bit integers.
+
+    Parameters
+    ----------
+    rule : the processor's, which decides.
+    treatment : what is done to each row.
+    width : d.
+    """
+
+    def __init__(self, rule: LatticeRows, treatment: RowTreatment, width: int) -> None:
+        self._rule = rule
+        self._treatment = treatment
+        self._shape = _Shape(width=width)
+        self._held: Any = None
+        self._numbers: tuple[Any, Any] | None = None
+        self._begin()
+        self.anew: Any = None  # chunks of the last block that were multiplied anew
+
+    def _begin(self) -> None:
+        self.n_rows = 0
+        self._total: Any = 0
+        self._sums: Any = 0
+        self._others: Any = 0
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a block whose chunks' products do not take too much memory."""
+        shape = self._shape
+        chunk_bytes = 4 * shape.side**2 * len(shape.tiles)
+        return max(1, _PART_BYTES // chunk_bytes) * _CHUNK
+
+    def add(self, block: Any) -> Any:
+        """Add a block's rows; return each row's state.
+
+        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor and
+        is a row of zeros here.
+        """
+        n_rows = int(block.shape[0])
+        if self._held is None or self._held.shape[0] < n_rows:
+            form = {"dtype": torch().float16, "device": block.device}
+            self._held = torch().empty((n_rows, 2 * self._shape.half), **form)
+        with on(block.device):
+            states, total = self._put(block)
+            self._sums = self._sums + self._multiply(n_rows)
+        self._total = self._total + total
+        self.n_rows += n_rows
+        return states
+
+    def _put(self, block: Any) -> tuple[Any, Any]:
+        """Put the rows' limbs into this object's memory; return the rows' states and Σ z."""
+        from fedpower.data.limb_kernel import put_on_lattice  # noqa: PLC0415 - needs Triton
+
+        shape, device = self._shape, block.device
+        n_rows, width = (int(size) for size in block.shape)
+        center, scale = self._treatment.center, self._treatment.scale
+        if self._numbers is None:
+            moves = np.zeros((2, width))
+            moves[0] = 0.0 if center is None else center
+            moves[1] = 1.0 if scale is None else 1.0 / scale
+            place = {"dtype": torch().float64, "device": device}
+            rule = torch().as_tensor(self._rule.numbers(), **place)
+            self._numbers = (torch().as_tensor(moves, **place), rule)
+        states = torch().empty(n_rows, dtype=torch().int8, device=device)
+        n_tiles = -(-n_rows // shape.rows)
+        programs = min(n_tiles, _PROGRAMS * multiprocessors(device))
+        programs = max(programs, -(-n_tiles // _MOST_TILES))
+        totals = torch().empty((programs, width), dtype=torch().int32, device=device)
+        put_on_lattice[(programs,)](
+            block, *self._numbers, self._held, states, totals, n_rows,
+            D=width, STRIDE=int(block.stride(0)), HALF=shape.half,
+            PIECES=shape.columns // shape.piece, PIECE=shape.piece, ROWS=shape.rows,
+            CENTER=center is not None, GAIN=scale is not None,
+            NORMALIZE=self._treatment.normalize, SHORT_IS_ZERO=self._rule.short_is_zero,
+            OFFSET=int(OFFSET), SHIFT=SHIFT, LIMB=_LIMB, num_warps=shape.warps, enable_fp_fusion=False,
+        )  # fmt: skip
+        return states, totals.sum(dim=0, dtype=torch().int64)
+
+    def _multiply(self, n_rows: int) -> Any:
+        """Return the tiles of Σ w wᵀ over the rows whose limbs w are in this object's memory."""
+        from fedpower.data.limb_kernel import multiply, multiply_few  # noqa: PLC0415 - needs Triton
+
+        shape, device = self._shape, self._held.device
+        chunks, tiles = -(-n_rows // _CHUNK), len(shape.tiles)
+        size = (tiles, shape.side, shape.side)
+        products = torch().empty((chunks, *size), dtype=torch().int32, device=device)
+        passed = torch().zeros(chunks, dtype=torch().int32, device=device)
+        self.anew = passed
+        rest = torch().zeros(size, dtype=torch().int64, device=device)
+        forms = {"WIDTH": 2 * shape.half, "SIDE": shape.side, "TILES": tiles}
+        multiply[(chunks * tiles,)](
+            self._held, products, passed, n_rows, **forms,
+            ROWS=_ROWS, REPEATS=_REPEATS, STAGES=3, num_warps=shape.side // 16,
+        )  # fmt: skip
+        multiply_few[(chunks * tiles,)](
+            self._held, products, passed, rest, n_rows, **forms, CHUNK=_CHUNK, FEW=_FEW, num_warps=8
+        )
+        return rest + products.sum(dim=0, dtype=torch().int64)
+
+    def add_integers(self, integers: Any) -> None:
+        """Add a few rows that are on the lattice, in float64, which holds their sums of squares."""
+        self.n_rows += int(integers.shape[0])
+        self._total = self._total + integers.sum(dim=0).long()
+        self._others = self._others + (integers.T @ integers).long()
+
+    def hand_over(self, into: ExactSum) -> None:
+        """Add what was summed to the processor's sums, and begin anew."""
+        if not self.n_rows:
+            return
+        squares = self._squares() + self._others
+        into.add(self.n_rows, 0, self._total.cpu().numpy(), [(0, 0, squares.cpu().numpy())])
+        self._begin()
+
+    def _squares(self) -> Any:
+        """Return Σ z zᵀ from the tiles of Σ w wᵀ, as a tensor."""
+        width, half, side = self._shape.width, self._shape.half, self._shape.side
+        whole = -(-2 * half // side) * side
+        corners = np.array([row * whole + column for row, column in self._shape.tiles])
+        inside = whole * np.arange(side)[:, np.newaxis] + np.arange(side)
+        places = torch().as_tensor(corners[:, np.newaxis, np.newaxis] + inside)
+        both = torch().zeros(whole * whole, dtype=torch().int64, device=self._sums.device)
+        both[places.to(both.device).flatten()] = self._sums.flatten()
+        both = both.view(whole, whole)
+        upper, lower = slice(0, width), slice(half, half + width)
+        cross = both[upper, lower]
+        squares = _mirrored(both[upper, upper]) << (2 * _LIMB)
+        return squares + ((cross + cross.T) << _LIMB) + _mirrored(both[lower, lower])
+
+
+def _mirrored(upper: Any) -> Any:
+    """Return a symmetric matrix from what is on and above its diagonal."""
+    return upper.triu() + upper.triu(1).T
