@@ -115,3 +115,19 @@ def test_rows_that_the_kernels_are_not_for_go_another_way() -> None:
     assert not device_limbs.takes(rows.T, rule, LatticeRows(rule, 9))
     assert not device_limbs.takes(rows, rule, LatticeRows(rule, 4, lattice=RowLattice(22)))
     assert not device_limbs.takes(torch.zeros((2, 2049)), rule, lattice)
+
+
+def test_sums_beyond_a_64_bit_word_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lattice of 2²⁰ whose word is said to hold 100 rows: they come in two words, and are the same."""
+    rows, rule = sample(500, 40), rules(40)[1]
+    whole = exact_moment(open_source(rows), rule)
+    lattice = LatticeRows(rule, 40)
+    sums = device_limbs.LimbSums(lattice, rule, 40)
+    states = sums.add(torch.tensor(rows, device=DEVICE))
+    one = sums._squares()
+    monkeypatch.setattr(RowLattice, "word_rows", 100)
+    two = sums._squares()
+    assert one.high is None and two.high is not None
+    assert one.two().equals(two)
+    if not bool((states == 2).any()):
+        assert one.equals(whole.squares)

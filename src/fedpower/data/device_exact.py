@@ -32,6 +32,9 @@ from fedpower.data.rows import RowTreatment
 from fedpower.data.source import RowSource
 from fedpower.data.watch import UNWATCHED, Watch
 
+_FEW_LEFT = 2**12
+"""Rows of a block that, once the processor put them on the lattice, are multiplied on the device."""
+
 STRIPE = 128
 """Columns of a stripe of a wide product: what lies above the diagonal's stripes is not computed."""
 
@@ -66,8 +69,8 @@ def device_sums(
         source, device, check=check, watch=watch, as_stored=True, max_rows=size
     ):
         sums: LimbSums | _DeviceSums = limbs if takes(block, treatment, rule) else plain
-        if sums.n_rows + int(block.shape[0]) > rule.lattice.word_rows:
-            sums.hand_over(into)
+        if plain.n_rows + int(block.shape[0]) > rule.lattice.word_rows:
+            plain.hand_over(into)
         left.see(block, sums.add(block))
         last = sums
     left.hand_over(into, last)
@@ -191,57 +194,84 @@ class _LeftRows:
         self._treatment = treatment
         self._source = source
         self._device = device
-        self._resident = resident(source, device)
+        # The memory of other rows is wanted for the next block.
+        tensor = resident(source, device)
+        self._aside = None if tensor is None else _stream_aside(tensor)
+        self._seen: list[tuple[Any, Any, Any]] = []
         self._n_read = 0
-        self._seen: list[Any] = []
         self._n_clipped = 0
-        self._numbers: list[int] = []
+        self._n_left = 0
         self._rows: list[Any] = []
+        self._integers: list[Any] = []
 
     def see(self, block: Any, states: Any) -> None:
-        """Take note of a block's rows and their states."""
-        if self._resident is None:  # the block's memory is wanted for the next one
+        """Take note of a block's rows and their states, and look at those of the block before."""
+        if self._aside is None:
             self._look(block, states)
-            self._n_read += int(block.shape[0])
-        else:
-            self._seen.append(states)
+            return
+        done = torch().cuda.Event()
+        done.record(torch().cuda.current_stream(block.device))
+        self._seen.append((block, states, done))
+        if len(self._seen) > 1:
+            self._look_aside()
+
+    def _look_aside(self) -> None:
+        """Look at the oldest block that was not looked at, while the device is busy with another."""
+        block, states, done = self._seen.pop(0)
+        self._aside.wait_event(done)
+        with torch().cuda.stream(self._aside):
+            self._look(block, states)
 
     def _look(self, block: Any, states: Any) -> None:
-        """Fetch what the device found of the rows; it waits for it, so once at the end where it can."""
+        """Fetch what the device found of the rows, which waits for it, and decide those that are left."""
         self._n_clipped += int((states == 1).sum())
         left = torch().nonzero(states == 2).flatten()
         if left.numel():
-            self._numbers.extend((left + self._n_read).tolist())
-            self._rows.append(block[left].double().cpu().numpy())
+            numbers = (left + self._n_read).tolist()
+            cells = block[left].double().cpu().numpy()
+            self._require_finite(cells, numbers)
+            if len(numbers) <= _FEW_LEFT:
+                integers, n_clipped = self._rule.of_dense(cells)
+                self._integers.append(integers.copy())
+                self._n_clipped += n_clipped
+            else:
+                self._rows.append(cells)
+            self._n_left += len(numbers)
+        self._n_read += int(block.shape[0])
+
+    def _require_finite(self, cells: Any, numbers: list[int]) -> None:
+        """Refuse missing and infinite values, by their places."""
+        if np.isfinite(cells).all():
+            return
+        source = self._source
+        for number, cell in zip(numbers, cells, strict=True):
+            require_finite(cell[None], name=source.name, columns=source.columns, rows=number)
 
     def hand_over(self, into: ExactSum, sums: "LimbSums | _DeviceSums") -> None:
-        """Add the rows that were left and the counts: few rows to the device's sums, many to the others.
+        """Add the rows that were left and the counts: a few rows to the device's sums.
 
         Parameters
         ----------
         into : the processor's sums.
         sums : the device's.
         """
-        if self._seen:
-            self._look(self._resident, torch().cat(self._seen))
-        source = self._source
-        n_left = len(self._numbers)
+        while self._seen:
+            self._look_aside()
         # They were counted with their blocks, in which they are zeros.
-        into.add(-n_left, self._n_clipped, np.zeros(source.n_features), [])
-        if not n_left:
-            return
-        cells = np.concatenate(self._rows)
-        if not np.isfinite(cells).all():
-            for number, cell in zip(self._numbers, cells, strict=True):
-                require_finite(cell[None], name=source.name, columns=source.columns, rows=number)
-        if n_left <= self._rule.lattice.exact_rows // 2:
-            integers, n_clipped = self._rule.of_dense(cells)
-            into.add(0, n_clipped, np.zeros(source.n_features), [])
+        width = self._source.n_features
+        into.add(-self._n_left, self._n_clipped, np.zeros(width), [])
+        for integers in self._integers:
             sums.add_integers(torch().as_tensor(integers, device=self._device.name))
-            return
-        rest = BlockSums(self._treatment, source.n_features, lambda: None, into)
-        rest.add(cells)
-        rest.hand_over()
+        if self._rows:
+            rest = BlockSums(self._treatment, width, lambda: None, into)
+            for cells in self._rows:
+                rest.add(cells)
+            rest.hand_over()
+
+
+def _stream_aside(tensor: Any) -> Any | None:
+    """Return a stream in which small things are done beside the large ones, where there is any."""
+    return torch().cuda.Stream(tensor.device) if tensor.is_cuda else None
 
 
 def _factors(squares: Any, rule: LatticeRows) -> tuple[Any, Any, Any]:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedpower.data.device import has_triton, interpreted, multiprocessors, on, torch
-from fedpower.data.exact_moment import ExactSum
+from fedpower.data.exact_moment import ExactMoments, ExactSum
 from fedpower.data.lattice_rows import BITS, OFFSET, SHIFT, LatticeRows
 from fedpower.data.rows import RowTreatment
+from fedpower.linalg.words import WORD, Words
 
 _MOST_COLUMNS = 2048
 """Columns of rows that stay on the chip between being read and being written as limbs."""
@@ -84,7 +85,7 @@ class _Shape:
     @property
     def side(self) -> int:
         """Rows and columns of a tile of the product."""
-        return 64 if self.half <= 32 or 64 < self.half <= 128 else 128
+        return 64 if self.half <= 128 else 128
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
@@ -170,7 +171,8 @@ class LimbSums:
             PIECES=shape.columns // shape.piece, PIECE=shape.piece, ROWS=shape.rows,
             CENTER=center is not None, GAIN=scale is not None,
             NORMALIZE=self._treatment.normalize, SHORT_IS_ZERO=self._rule.short_is_zero,
-            OFFSET=int(OFFSET), SHIFT=SHIFT, LIMB=_LIMB, num_warps=shape.warps, enable_fp_fusion=False,
+            OFFSET=int(OFFSET), SHIFT=SHIFT, LIMB=_LIMB, num_warps=shape.warps, num_stages=1,
+            enable_fp_fusion=False,
         )  # fmt: skip
         return states, totals.sum(dim=0, dtype=torch().int64)
 
@@ -205,12 +207,19 @@ class LimbSums:
         """Add what was summed to the processor's sums, and begin anew."""
         if not self.n_rows:
             return
-        squares = self._squares() + self._others
-        into.add(self.n_rows, 0, self._total.cpu().numpy(), [(0, 0, squares.cpu().numpy())])
+        into.take(
+            ExactMoments(
+                n_rows=self.n_rows,
+                lattice=self._rule.lattice,
+                total=self._total.cpu().numpy(),
+                squares=self._squares(),
+                n_clipped=0,
+            )
+        )
         self._begin()
 
-    def _squares(self) -> Any:
-        """Return Σ z zᵀ from the tiles of Σ w wᵀ, as a tensor."""
+    def _squares(self) -> Words:
+        """Return Σ z zᵀ from the tiles of Σ w wᵀ, in two words where one might not hold it."""
         width, half, side = self._shape.width, self._shape.half, self._shape.side
         whole = -(-2 * half // side) * side
         corners = np.array([row * whole + column for row, column in self._shape.tiles])
@@ -220,9 +229,16 @@ class LimbSums:
         both[places.to(both.device).flatten()] = self._sums.flatten()
         both = both.view(whole, whole)
         upper, lower = slice(0, width), slice(half, half + width)
-        cross = both[upper, lower]
-        squares = _mirrored(both[upper, upper]) << (2 * _LIMB)
-        return squares + ((cross + cross.T) << _LIMB) + _mirrored(both[lower, lower])
+        first = _mirrored(both[upper, upper])  # of 2^(2·limb)
+        cross = both[upper, lower] + both[upper, lower].T  # of 2^limb
+        last = _mirrored(both[lower, lower]) + self._others
+        if self.n_rows <= self._rule.lattice.word_rows:
+            squares = (first << (2 * _LIMB)) + (cross << _LIMB) + last
+            return Words(low=squares.cpu().numpy())
+        high = (first >> (WORD - 2 * _LIMB)) + (cross >> (WORD - _LIMB))
+        low = (first & ((1 << (WORD - 2 * _LIMB)) - 1)) << (2 * _LIMB)
+        low += ((cross & ((1 << (WORD - _LIMB)) - 1)) << _LIMB) + last
+        return Words(low=low.cpu().numpy(), high=high.cpu().numpy()).two()
 
 
 def _mirrored(upper: Any) -> Any:
