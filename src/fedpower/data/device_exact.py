@@ -5,9 +5,9 @@ from its squared norm, which is only looked at through cells that its rounding d
 (`LatticeRows`). A device's arithmetic is the processor's as far as that goes. Rows for which it is not
 settled, one in some millions and extreme ones, are treated on the processor.
 
-On an NVIDIA GPU with Triton two kernels do it on the tensor cores (`device_limbs`). Elsewhere PyTorch does:
-products of panels of at most 2¹³ rows are exact in float64 whatever the order of summation, and panels
-are added up as 64-bit integers.
+On an NVIDIA GPU with Triton two kernels do it on the tensor cores (`device_limbs`). Elsewhere PyTorch
+does: products of panels of at most 2¹³ rows are exact in float64 whatever the order of summation, and
+panels are added up as 64-bit integers.
 """
 
 from typing import Any
@@ -123,8 +123,8 @@ class _DeviceSums:
     def add(self, block: Any) -> Any:
         """Add a block's rows, in panels whose products float64 holds; return each row's state.
 
-        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor and
-        is a row of zeros here.
+        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor
+        and is a row of zeros here.
         """
         n_rows, width = block.shape
         if self._held is None or self._held.shape[0] < n_rows:

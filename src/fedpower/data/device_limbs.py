@@ -132,8 +132,8 @@ class LimbSums:
     def add(self, block: Any) -> Any:
         """Add a block's rows; return each row's state.
 
-        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor and
-        is a row of zeros here.
+        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor
+        and is a row of zeros here.
         """
         n_rows = int(block.shape[0])
         if self._held is None or self._held.shape[0] < n_rows:
