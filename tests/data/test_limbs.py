@@ -105,7 +105,7 @@ def test_blocks_chunks_and_programs_have_no_part_in_the_sums(
 
 
 def test_rows_that_the_kernels_are_not_for_go_another_way() -> None:
-    rows, rule = torch.zeros((9, 4)), rules(4)[0]
+    rows, rule = torch.zeros((9, 4), device=DEVICE), rules(4)[0]
     ends = {"low": np.full(4, -1.0), "high": np.full(4, 1.0), "center": np.zeros(4)}
     bounded = RowTreatment(row_norm=1.0, **ends)
     lattice = LatticeRows(rule, 4)
@@ -114,7 +114,7 @@ def test_rows_that_the_kernels_are_not_for_go_another_way() -> None:
     assert not device_limbs.takes(rows.half(), rule, lattice)
     assert not device_limbs.takes(rows.T, rule, LatticeRows(rule, 9))
     assert not device_limbs.takes(rows, rule, LatticeRows(rule, 4, lattice=RowLattice(22)))
-    assert not device_limbs.takes(torch.zeros((2, 2049)), rule, lattice)
+    assert not device_limbs.takes(torch.zeros((2, 2049), device=DEVICE), rule, lattice)
 
 
 def test_sums_beyond_a_64_bit_word_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:

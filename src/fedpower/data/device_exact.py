@@ -33,7 +33,7 @@ from fedpower.data.source import RowSource
 from fedpower.data.watch import UNWATCHED, Watch
 
 _FEW_LEFT = 2**12
-"""Rows of a block that, once the processor put them on the lattice, are multiplied on the device."""
+"""Rows that, once the processor put them on the lattice, are multiplied on the device."""
 
 STRIPE = 128
 """Columns of a stripe of a wide product: what lies above the diagonal's stripes is not computed."""
@@ -132,16 +132,16 @@ class _DeviceSums:
             self._held = torch().empty((n_rows, width), **place)
         integers = self._held[:n_rows]
         states = self._put(block, integers)
+        self.n_rows += int(n_rows)
         self.add_integers(integers)
         return states
 
     def add_integers(self, integers: Any) -> None:
-        """Add rows that are on the lattice, in float64."""
+        """Add rows that are on the lattice, in float64, and are counted already."""
         if not self._sums:
             self._sums = [
                 torch().zeros((stop - start, stop), **self._whole) for start, stop in self._stripes
             ]
-        self.n_rows += int(integers.shape[0])
         self._total = self._total + integers.sum(dim=0).long()
         for stack in panels(integers, self._rule.lattice.exact_rows):
             for found, (start, stop) in zip(self._sums, self._stripes, strict=True):
@@ -200,9 +200,7 @@ class _LeftRows:
         self._seen: list[tuple[Any, Any, Any]] = []
         self._n_read = 0
         self._n_clipped = 0
-        self._n_left = 0
         self._rows: list[Any] = []
-        self._integers: list[Any] = []
 
     def see(self, block: Any, states: Any) -> None:
         """Take note of a block's rows and their states, and look at those of the block before."""
@@ -223,20 +221,13 @@ class _LeftRows:
             self._look(block, states)
 
     def _look(self, block: Any, states: Any) -> None:
-        """Fetch what the device found of the rows, which waits for it, and decide those that are left."""
+        """Fetch what the device found of the rows, which waits for it, and those that are left."""
         self._n_clipped += int((states == 1).sum())
         left = torch().nonzero(states == 2).flatten()
         if left.numel():
-            numbers = (left + self._n_read).tolist()
             cells = block[left].double().cpu().numpy()
-            self._require_finite(cells, numbers)
-            if len(numbers) <= _FEW_LEFT:
-                integers, n_clipped = self._rule.of_dense(cells)
-                self._integers.append(integers.copy())
-                self._n_clipped += n_clipped
-            else:
-                self._rows.append(cells)
-            self._n_left += len(numbers)
+            self._require_finite(cells, (left + self._n_read).tolist())
+            self._rows.append(cells)
         self._n_read += int(block.shape[0])
 
     def _require_finite(self, cells: Any, numbers: list[int]) -> None:
@@ -257,16 +248,21 @@ class _LeftRows:
         """
         while self._seen:
             self._look_aside()
-        # They were counted with their blocks, in which they are zeros.
         width = self._source.n_features
-        into.add(-self._n_left, self._n_clipped, np.zeros(width), [])
-        for integers in self._integers:
+        into.add(0, self._n_clipped, np.zeros(width), [])
+        if not self._rows:
+            return
+        # They were counted with their blocks, in which they are zeros.
+        cells = np.concatenate(self._rows)
+        if len(cells) <= _FEW_LEFT:
+            integers, n_clipped = self._rule.of_dense(cells)
+            into.add(0, n_clipped, np.zeros(width), [])
             sums.add_integers(torch().as_tensor(integers, device=self._device.name))
-        if self._rows:
-            rest = BlockSums(self._treatment, width, lambda: None, into)
-            for cells in self._rows:
-                rest.add(cells)
-            rest.hand_over()
+            return
+        into.add(-len(cells), 0, np.zeros(width), [])
+        rest = BlockSums(self._treatment, width, lambda: None, into)
+        rest.add(cells)
+        rest.hand_over()
 
 
 def _stream_aside(tensor: Any) -> Any | None:

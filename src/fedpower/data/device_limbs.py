@@ -59,8 +59,8 @@ class _Shape:
 
     @property
     def half(self) -> int:
-        """Columns of a limb, so many that rows begin at a multiple of 32 bytes."""
-        return -(-self.width // 16) * 16
+        """Columns of a limb, so many that rows begin at a multiple of 16 bytes."""
+        return -(-self.width // 8) * 8
 
     @property
     def columns(self) -> int:
@@ -158,7 +158,13 @@ class LimbSums:
             moves[0] = 0.0 if center is None else center
             moves[1] = 1.0 if scale is None else 1.0 / scale
             place = {"dtype": torch().float64, "device": device}
-            rule = torch().as_tensor(self._rule.numbers(), **place)
+            numbers = self._rule.numbers()
+            # Squares are added up over pieces, then over the columns of a piece, each in any order [H02
+            # §4.2]: with the squares' own rounding and the product with these numbers, fewer roundings
+            # than this. The wider margin of the processor would leave it more rows to decide.
+            slack = (shape.columns // shape.piece + shape.piece + 8) * 2.0**-53
+            numbers[:2] = [1 - slack, 1 + slack]
+            rule = torch().as_tensor(numbers, **place)
             self._numbers = (torch().as_tensor(moves, **place), rule)
         states = torch().empty(n_rows, dtype=torch().int8, device=device)
         n_tiles = -(-n_rows // shape.rows)
@@ -198,8 +204,7 @@ class LimbSums:
         return rest + products.sum(dim=0, dtype=torch().int64)
 
     def add_integers(self, integers: Any) -> None:
-        """Add a few rows that are on the lattice, in float64, which holds their sums of squares."""
-        self.n_rows += int(integers.shape[0])
+        """Add a few rows that are counted already, as zeros: their integers, in float64."""
         self._total = self._total + integers.sum(dim=0).long()
         self._others = self._others + (integers.T @ integers).long()
 
@@ -221,13 +226,12 @@ class LimbSums:
     def _squares(self) -> Words:
         """Return Σ z zᵀ from the tiles of Σ w wᵀ, in two words where one might not hold it."""
         width, half, side = self._shape.width, self._shape.half, self._shape.side
-        whole = -(-2 * half // side) * side
-        corners = np.array([row * whole + column for row, column in self._shape.tiles])
-        inside = whole * np.arange(side)[:, np.newaxis] + np.arange(side)
-        places = torch().as_tensor(corners[:, np.newaxis, np.newaxis] + inside)
-        both = torch().zeros(whole * whole, dtype=torch().int64, device=self._sums.device)
-        both[places.to(both.device).flatten()] = self._sums.flatten()
-        both = both.view(whole, whole)
+        count = -(-2 * half // side)
+        form = {"dtype": torch().int64, "device": self._sums.device}
+        tiles = torch().zeros((count, count, side, side), **form)
+        places = torch().as_tensor(self._shape.tiles, **form) // side
+        tiles[places[:, 0], places[:, 1]] = self._sums
+        both = tiles.transpose(1, 2).reshape(count * side, count * side)
         upper, lower = slice(0, width), slice(half, half + width)
         first = _mirrored(both[upper, upper])  # of 2^(2·limb)
         cross = both[upper, lower] + both[upper, lower].T  # of 2^limb
