@@ -5,8 +5,9 @@ from its squared norm, which is only looked at through cells that its rounding d
 (`LatticeRows`). A device's arithmetic is the processor's as far as that goes. Rows for which it is not
 settled, one in some millions and extreme ones, are treated on the processor.
 
-Products of panels of at most 2¹³ rows are exact in float64 whatever the order of summation, and panels
-are added up as 64-bit integers.
+On an NVIDIA GPU with Triton two kernels do it on the tensor cores (`device_limbs`). Elsewhere PyTorch
+does: products of panels of at most 2¹³ rows are exact in float64 whatever the order of summation, and
+panels are added up as 64-bit integers.
 """
 
 from typing import Any
@@ -19,29 +20,20 @@ from fedpower.data.device import (
     Device,
     TensorSource,
     device_blocks,
-    has_triton,
-    interpreted,
     like,
-    multiprocessors,
-    on,
     panels,
     resident,
     torch,
 )
+from fedpower.data.device_limbs import LimbSums, takes
 from fedpower.data.exact_moment import BlockSums, ExactMoments, ExactSum
 from fedpower.data.lattice_rows import OFFSET, SHIFT, LatticeRows, RowLattice
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import RowSource
 from fedpower.data.watch import UNWATCHED, Watch
 
-_KERNEL_COLUMNS = 2048
-"""Columns of rows that the Triton kernel takes: they stay on the chip between reading and writing."""
-
-_KERNEL_VALUES = 1024
-"""Values of a tile of the kernel."""
-
-_KERNEL_PROGRAMS = 32
-"""Programs of the kernel for each multiprocessor."""
+_FEW_LEFT = 2**12
+"""Rows that, once the processor put them on the lattice, are multiplied on the device."""
 
 STRIPE = 128
 """Columns of a stripe of a wide product: what lies above the diagonal's stripes is not computed."""
@@ -65,25 +57,29 @@ def device_sums(
     """
     width = source.n_features
     rule = LatticeRows(treatment, width, lattice=lattice)
-    rows = _DeviceRows(rule, treatment, source, device)
-    lattice = rows.lattice
-    into = ExactSum(width, lattice)
-    sums = _DeviceSums(width, device)
+    into = ExactSum(width, rule.lattice)
+    limbs = LimbSums(rule, treatment, width)
+    plain = _DeviceSums(rule, treatment, width, device)
+    left = _LeftRows(rule, treatment, source, device)
+    last: LimbSums | _DeviceSums = plain
     # A value that is missing or infinite shows in its row's norm; only integers are looked at before.
     check = isinstance(source, TensorSource) and source.wide
-    size = _block_rows(source, device)
+    size = _block_rows(source, device, limbs.most_rows)
     for block in device_blocks(
         source, device, check=check, watch=watch, as_stored=True, max_rows=size
     ):
-        if sums.n_rows + int(block.shape[0]) > lattice.word_rows:
-            sums.hand_over(into)
-        sums.add(*rows.integers(block), lattice.exact_rows)
-    sums.hand_over(into)
-    rows.hand_over(into)
+        sums: LimbSums | _DeviceSums = limbs if takes(block, treatment, rule) else plain
+        if plain.n_rows + int(block.shape[0]) > rule.lattice.word_rows:
+            plain.hand_over(into)
+        left.see(block, sums.add(block))
+        last = sums
+    left.hand_over(into, last)
+    limbs.hand_over(into)
+    plain.hand_over(into)
     return into.result()
 
 
-def _block_rows(source: RowSource, device: Device) -> int | None:
+def _block_rows(source: RowSource, device: Device, most: int) -> int | None:
     """Return how many rows that lie on a GPU are put on the lattice at once; None for the usual number.
 
     Their integers take one part in 32 of the GPU's memory: with fewer, the processor's part counts.
@@ -92,13 +88,27 @@ def _block_rows(source: RowSource, device: Device) -> int | None:
     if tensor is None or not tensor.is_cuda:
         return None
     memory = torch().cuda.get_device_properties(tensor.device).total_memory
-    return max(MIN_ROWS, int(memory) // (32 * 8 * source.n_features))
+    return min(most, max(MIN_ROWS, int(memory) // (32 * 8 * source.n_features)))
 
 
 class _DeviceSums:
-    """Σ z zᵀ and Σ z over rows of whole numbers on a device, in 64-bit integers."""
+    """Σ z zᵀ and Σ z over rows on any device, in 64-bit integers; blocks share its memory.
 
-    def __init__(self, width: int, device: Device) -> None:
+    Parameters
+    ----------
+    rule : the processor's, which decides.
+    treatment : what is done to each row.
+    width : d.
+    device : where.
+    """
+
+    def __init__(
+        self, rule: LatticeRows, treatment: RowTreatment, width: int, device: Device
+    ) -> None:
+        self._rule = rule
+        self._treatment = treatment
+        self._gain = None if treatment.scale is None else 1.0 / treatment.scale
+        self._held: Any = None
         self._whole = {"dtype": torch().int64, "device": device.name}
         size = width if width < 2 * STRIPE else STRIPE
         self._stripes = [(start, min(start + size, width)) for start in range(0, width, size)]
@@ -107,106 +117,39 @@ class _DeviceSums:
 
     def _begin(self) -> None:
         self.n_rows = 0
-        self._total = torch().zeros(self._width, **self._whole)
-        self._sums = [
-            torch().zeros((stop - start, stop), **self._whole) for start, stop in self._stripes
-        ]
+        self._total: Any = 0
+        self._sums: list[Any] = []
 
-    def add(self, integers: Any, total: Any, exact_rows: int) -> None:
-        """Add rows, in panels whose products float64 holds."""
-        self.n_rows += int(integers.shape[0])
-        self._total += total
-        for stack in panels(integers, exact_rows):
-            for found, (start, stop) in zip(self._sums, self._stripes, strict=True):
-                left = stack[:, :, start:stop].transpose(1, 2)
-                found.add_(torch().bmm(left, stack[:, :, :stop]).long().sum(dim=0))
+    def add(self, block: Any) -> Any:
+        """Add a block's rows, in panels whose products float64 holds; return each row's state.
 
-    def hand_over(self, into: ExactSum) -> None:
-        """Add what was summed to the processor's sums, and begin anew."""
-        squares = np.zeros((self._width, self._width), dtype=np.int64)
-        for found, (start, stop) in zip(self._sums, self._stripes, strict=True):
-            squares[start:stop, :stop] = found.cpu().numpy()
-            squares[:stop, start:stop] = squares[start:stop, :stop].T
-        into.add(self.n_rows, 0, self._total.cpu().numpy(), [(0, 0, squares)])
-        self._begin()
-
-
-class _DeviceRows:
-    """Rows of a block on the lattice, as tensors; blocks share its memory.
-
-    Parameters
-    ----------
-    rule : the processor's, which decides.
-    treatment : what is done to each row.
-    source : whose rows they are, for what is said of a missing value.
-    device : where they are put on the lattice.
-    """
-
-    def __init__(
-        self, rule: LatticeRows, treatment: RowTreatment, source: RowSource, device: Device
-    ) -> None:
-        self.lattice = rule.lattice
-        self._rule = rule
-        self._treatment = treatment
-        self._source = source
-        self._gain = None if treatment.scale is None else 1.0 / treatment.scale
-        self._n_read = 0
-        self._held: Any = None
-        self._numbers: tuple[Any, Any] | None = None
-        self._resident = resident(source, device)
-        self._seen: list[tuple[int, Any, Any]] = []
-        self._n_clipped = 0
-        self._numbers_left: list[int] = []
-        self._left: list[Any] = []
-
-    def integers(self, block: Any) -> tuple[Any, Any]:
-        """Return a block's integers in float64 and their sums, good until the next call.
-
-        Rows that are not settled are zeros there; `hand_over` adds them.
+        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor
+        and is a row of zeros here.
         """
         n_rows, width = block.shape
         if self._held is None or self._held.shape[0] < n_rows:
             place = {"dtype": torch().float64, "device": block.device}
             self._held = torch().empty((n_rows, width), **place)
-        out = self._held[:n_rows]
-        put = self._kernel if self._has_kernel(block) else self._plainly
-        states, total = put(block, out)
-        self._seen.append((self._n_read, block, states))
-        self._n_read += int(n_rows)
-        if self._resident is None:  # the block's memory is wanted for the next one
-            self._look()
-        return out, total.long()
+        integers = self._held[:n_rows]
+        states = self._put(block, integers)
+        self.n_rows += int(n_rows)
+        self.add_integers(integers)
+        return states
 
-    def _look(self) -> None:
-        """Fetch what the device found of the rows; it waits for it, so once at the end where it can."""
-        for first, block, states in self._seen:
-            self._n_clipped += int((states == 1).sum())
-            left = torch().nonzero(states == 2).flatten()
-            if left.numel():
-                self._numbers_left.extend((left + first).tolist())
-                self._left.append(block[left].double().cpu().numpy())
-        self._seen.clear()
+    def add_integers(self, integers: Any) -> None:
+        """Add rows that are on the lattice, in float64, and are counted already."""
+        if not self._sums:
+            self._sums = [
+                torch().zeros((stop - start, stop), **self._whole) for start, stop in self._stripes
+            ]
+        self._total = self._total + integers.sum(dim=0).long()
+        for stack in panels(integers, self._rule.lattice.exact_rows):
+            for found, (start, stop) in zip(self._sums, self._stripes, strict=True):
+                left = stack[:, :, start:stop].transpose(1, 2)
+                found.add_(torch().bmm(left, stack[:, :, :stop]).long().sum(dim=0))
 
-    def hand_over(self, into: ExactSum) -> None:
-        """Add the rows that were not settled, which the processor decides, and the counts."""
-        self._look()
-        source = self._source
-        n_left = len(self._numbers_left)
-        # They were counted with their blocks, in which they are zeros.
-        into.add(-n_left, self._n_clipped, np.zeros(source.n_features), [])
-        if n_left:
-            cells = np.concatenate(self._left)
-            if not np.isfinite(cells).all():
-                for number, cell in zip(self._numbers_left, cells, strict=True):
-                    require_finite(
-                        cell[None], name=source.name, columns=source.columns, rows=number
-                    )
-            rest = BlockSums(self._treatment, source.n_features, lambda: None, into)
-            rest.add(cells)
-            rest.hand_over()
-
-    def _plainly(self, block: Any, out: Any) -> tuple[Any, Any]:
-        """Put the integers into ``out``; return the rows' states, as the kernel has them, and sums."""
+    def _put(self, block: Any, out: Any) -> Any:
+        """Put the integers into ``out``; return the rows' states."""
         moved = block.double()
         if self._treatment.low is not None:
             moved = moved.clamp(like(self._treatment.low, moved), like(self._treatment.high, moved))
@@ -217,43 +160,114 @@ class _DeviceRows:
         factors, settled, clipped = _factors((moved * moved).sum(dim=1), self._rule)
         torch().mul(moved, factors[:, None], out=out)
         out.round_()
-        settled = settled & ((out * out).sum(dim=1) <= self.lattice.side**2)
+        settled = settled & ((out * out).sum(dim=1) <= self._rule.lattice.side**2)
         out[~settled] = 0.0
-        return torch().where(settled, clipped.to(torch().int8), 2), out.sum(dim=0)
+        return torch().where(settled, clipped.to(torch().int8), 2)
 
-    def _has_kernel(self, block: Any) -> bool:
-        known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
-        here = block.is_cuda or interpreted()
-        plain = self._treatment.low is None  # the kernel clips rows, and no cells
-        return known and here and plain and block.shape[1] <= _KERNEL_COLUMNS and has_triton()
+    def hand_over(self, into: ExactSum) -> None:
+        """Add what was summed to the processor's sums, and begin anew."""
+        if not self.n_rows:
+            return
+        squares = np.zeros((self._width, self._width), dtype=np.int64)
+        for found, (start, stop) in zip(self._sums, self._stripes, strict=True):
+            squares[start:stop, :stop] = found.cpu().numpy()
+            squares[:stop, start:stop] = squares[start:stop, :stop].T
+        into.add(self.n_rows, 0, self._total.cpu().numpy(), [(0, 0, squares)])
+        self._begin()
 
-    def _kernel(self, block: Any, out: Any) -> tuple[Any, Any]:
-        """Do the same in one read of the rows."""
-        from fedpower.data.lattice_kernel import put_on_lattice  # noqa: PLC0415 - needs Triton
 
-        n_rows, width = (int(size) for size in block.shape)
-        place = {"dtype": torch().float64, "device": block.device}
-        center = self._treatment.center
-        if self._numbers is None:
-            moves = np.zeros((2, width))
-            moves[0] = 0.0 if center is None else center
-            moves[1] = 1.0 if self._gain is None else self._gain
-            rule = torch().as_tensor(self._rule.numbers(), **place)
-            self._numbers = (torch().as_tensor(moves, **place), rule)
-        states = torch().empty(n_rows, dtype=torch().int8, device=block.device)
-        columns = 1 << (width - 1).bit_length()
-        rows = max(1, _KERNEL_VALUES // columns)
-        programs = min(-(-n_rows // rows), _KERNEL_PROGRAMS * multiprocessors(block.device))
-        totals = torch().empty((programs, width), **place)
-        with on(block.device):
-            put_on_lattice[(programs,)](
-                block, *self._numbers, out, states, totals, n_rows,
-                D=width, STRIDE=int(block.stride(0)), COLUMNS=columns, ROWS=rows,
-                CENTER=center is not None, GAIN=self._gain is not None,
-                NORMALIZE=self._treatment.normalize, SHORT_IS_ZERO=self._rule.short_is_zero,
-                OFFSET=int(OFFSET), SHIFT=SHIFT, num_warps=4, enable_fp_fusion=False,
-            )  # fmt: skip
-        return states, totals.sum(dim=0)
+class _LeftRows:
+    """Rows that a device did not settle, which the processor decides, and how many it clipped.
+
+    Parameters
+    ----------
+    rule : the processor's.
+    treatment : what is done to each row.
+    source : whose rows they are, for what is said of a missing value.
+    device : where they are put on the lattice.
+    """
+
+    def __init__(
+        self, rule: LatticeRows, treatment: RowTreatment, source: RowSource, device: Device
+    ) -> None:
+        self._rule = rule
+        self._treatment = treatment
+        self._source = source
+        self._device = device
+        # The memory of other rows is wanted for the next block.
+        tensor = resident(source, device)
+        self._aside = None if tensor is None else _stream_aside(tensor)
+        self._seen: list[tuple[Any, Any, Any]] = []
+        self._n_read = 0
+        self._n_clipped = 0
+        self._rows: list[Any] = []
+
+    def see(self, block: Any, states: Any) -> None:
+        """Take note of a block's rows and their states, and look at those of the block before."""
+        if self._aside is None:
+            self._look(block, states)
+            return
+        done = torch().cuda.Event()
+        done.record(torch().cuda.current_stream(block.device))
+        self._seen.append((block, states, done))
+        if len(self._seen) > 1:
+            self._look_aside()
+
+    def _look_aside(self) -> None:
+        """Look at the oldest block that was not looked at, while the device is busy with another."""
+        block, states, done = self._seen.pop(0)
+        self._aside.wait_event(done)
+        with torch().cuda.stream(self._aside):
+            self._look(block, states)
+
+    def _look(self, block: Any, states: Any) -> None:
+        """Fetch what the device found of the rows, which waits for it, and those that are left."""
+        self._n_clipped += int((states == 1).sum())
+        left = torch().nonzero(states == 2).flatten()
+        if left.numel():
+            cells = block[left].double().cpu().numpy()
+            self._require_finite(cells, (left + self._n_read).tolist())
+            self._rows.append(cells)
+        self._n_read += int(block.shape[0])
+
+    def _require_finite(self, cells: Any, numbers: list[int]) -> None:
+        """Refuse missing and infinite values, by their places."""
+        if np.isfinite(cells).all():
+            return
+        source = self._source
+        for number, cell in zip(numbers, cells, strict=True):
+            require_finite(cell[None], name=source.name, columns=source.columns, rows=number)
+
+    def hand_over(self, into: ExactSum, sums: "LimbSums | _DeviceSums") -> None:
+        """Add the rows that were left and the counts: a few rows to the device's sums.
+
+        Parameters
+        ----------
+        into : the processor's sums.
+        sums : the device's.
+        """
+        while self._seen:
+            self._look_aside()
+        width = self._source.n_features
+        into.add(0, self._n_clipped, np.zeros(width), [])
+        if not self._rows:
+            return
+        # They were counted with their blocks, in which they are zeros.
+        cells = np.concatenate(self._rows)
+        if len(cells) <= _FEW_LEFT:
+            integers, n_clipped = self._rule.of_dense(cells)
+            into.add(0, n_clipped, np.zeros(width), [])
+            sums.add_integers(torch().as_tensor(integers, device=self._device.name))
+            return
+        into.add(-len(cells), 0, np.zeros(width), [])
+        rest = BlockSums(self._treatment, width, lambda: None, into)
+        rest.add(cells)
+        rest.hand_over()
+
+
+def _stream_aside(tensor: Any) -> Any | None:
+    """Return a stream in which small things are done beside the large ones, where there is any."""
+    return torch().cuda.Stream(tensor.device) if tensor.is_cuda else None
 
 
 def _factors(squares: Any, rule: LatticeRows) -> tuple[Any, Any, Any]:

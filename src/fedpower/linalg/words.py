@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 _Floats = NDArray[np.float64]
 
-_WORD = 32
+WORD = 32
 """Bits of the low word where there are two."""
 
-_LOW_BITS = np.int64(2**_WORD - 1)
+_LOW_BITS = np.int64(2**WORD - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class Words:
     def two(self) -> "Words":
         """Return the same numbers in two words, the low one carried."""
         high = np.zeros_like(self.low) if self.high is None else self.high
-        return Words(low=self.low & _LOW_BITS, high=high + (self.low >> _WORD))
+        return Words(low=self.low & _LOW_BITS, high=high + (self.low >> WORD))
 
     def plus(self, more: Integers) -> "Words":
         """Return the numbers plus others of less than 2⁶² in size.
@@ -52,7 +52,7 @@ class Words:
         whole = self.two()
         assert whole.high is not None
         half = np.int64(1 << bits >> 1)
-        return Words(low=(whole.high << (_WORD - bits)) + ((whole.low + half) >> bits))
+        return Words(low=(whole.high << (WORD - bits)) + ((whole.low + half) >> bits))
 
     def at(self, places: tuple[Integers, ...]) -> "Words":
         """Return the numbers at these places."""
@@ -62,12 +62,12 @@ class Words:
         """Return the numbers in float64, each rounded once as long as it is below 2⁸⁵."""
         if self.high is None:
             return self.low.astype(np.float64)
-        return np.ldexp(self.high.astype(np.float64), _WORD) + self.low
+        return np.ldexp(self.high.astype(np.float64), WORD) + self.low
 
     def to_ints(self) -> NDArray[np.object_]:
         """Return the numbers as Python's own, which have no limit."""
         low = self.low.astype(object)
-        return low if self.high is None else self.high.astype(object) * 2**_WORD + low
+        return low if self.high is None else self.high.astype(object) * 2**WORD + low
 
     def equals(self, other: "Words") -> bool:
         """Return whether both hold the same numbers, in one word or in two."""

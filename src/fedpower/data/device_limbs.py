@@ -1,0 +1,250 @@
+"""Sums of whole numbers by the tensor cores of a GPU: the launches around `limb_kernel`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpower.data.device import has_triton, interpreted, multiprocessors, on, torch
+from fedpower.data.exact_moment import ExactMoments, ExactSum
+from fedpower.data.lattice_rows import BITS, OFFSET, SHIFT, LatticeRows
+from fedpower.data.rows import RowTreatment
+from fedpower.linalg.words import WORD, Words
+
+_MOST_COLUMNS = 2048
+"""Columns of rows that stay on the chip between being read and being written as limbs."""
+
+_MOST_TILES = 2047
+"""Tiles of rows whose integers, at most 2²⁰ each, one program adds up in an int32."""
+
+_PROGRAMS = 16
+"""Programs for each multiprocessor that put rows on the lattice."""
+
+_ROWS, _REPEATS, _FEW = 128, 127, 16
+"""Rows that are added up in float32, how often before an int32 is full, and rows that always can be."""
+
+_LIMB = 10
+"""Bits of the lower limb; with as many for the upper one, sums of either's squares grow alike."""
+
+_CHUNK = _ROWS * _REPEATS
+
+_PART_BYTES = 2**30
+"""Bytes of the chunks' own products: blocks of wide rows are kept to so many chunks."""
+
+
+def takes(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
+    """Return whether the kernels are for these rows: on an NVIDIA GPU, not too wide, cells not clipped.
+
+    Parameters
+    ----------
+    block : rows.
+    treatment, rule : what is done to them, and their lattice, whose numbers must fit in two limbs.
+    """
+    known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
+    here = (block.is_cuda and torch().version.cuda is not None) or interpreted()
+    fits = block.shape[1] <= _MOST_COLUMNS and rule.lattice.bits <= BITS
+    return known and here and fits and treatment.low is None and has_triton()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How the columns are shared out.
+
+    Parameters
+    ----------
+    width : d.
+    """
+
+    width: int
+
+    @property
+    def half(self) -> int:
+        """Columns of a limb, so many that rows begin at a multiple of 16 bytes."""
+        return -(-self.width // 8) * 8
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile on its way to the lattice."""
+        return max(16, 1 << (self.width - 1).bit_length())
+
+    @property
+    def piece(self) -> int:
+        """Columns that lie beside each other in a tile: few threads share a row."""
+        return min(self.columns, max(32, self.columns // 8))
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return 4096 // self.columns
+
+    @property
+    def warps(self) -> int:
+        """Warps that put a tile on the lattice."""
+        return 4 if self.columns <= 128 else 2
+
+    @property
+    def side(self) -> int:
+        """Rows and columns of a tile of the product."""
+        return 64 if self.half <= 128 else 128
+
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """The first row and column of each tile of the product on and above the diagonal."""
+        return [
+            (row, column)
+            for column in range(0, 2 * self.half, self.side)
+            for row in range(0, column + 1, self.side)
+        ]
+
+
+class LimbSums:
+    """Σ z zᵀ and Σ z over rows on a GPU, in 64-bit integers.
+
+    Parameters
+    ----------
+    rule : the processor's, which decides.
+    treatment : what is done to each row.
+    width : d.
+    """
+
+    def __init__(self, rule: LatticeRows, treatment: RowTreatment, width: int) -> None:
+        self._rule = rule
+        self._treatment = treatment
+        self._shape = _Shape(width=width)
+        self._held: Any = None
+        self._numbers: tuple[Any, Any] | None = None
+        self._begin()
+        self.anew: Any = None  # chunks of the last block that were multiplied anew
+
+    def _begin(self) -> None:
+        self.n_rows = 0
+        self._total: Any = 0
+        self._sums: Any = 0
+        self._others: Any = 0
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a block whose chunks' products do not take too much memory."""
+        shape = self._shape
+        chunk_bytes = 4 * shape.side**2 * len(shape.tiles)
+        return max(1, _PART_BYTES // chunk_bytes) * _CHUNK
+
+    def add(self, block: Any) -> Any:
+        """Add a block's rows; return each row's state.
+
+        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor
+        and is a row of zeros here.
+        """
+        n_rows = int(block.shape[0])
+        if self._held is None or self._held.shape[0] < n_rows:
+            form = {"dtype": torch().float16, "device": block.device}
+            self._held = torch().empty((n_rows, 2 * self._shape.half), **form)
+        with on(block.device):
+            states, total = self._put(block)
+            self._sums = self._sums + self._multiply(n_rows)
+        self._total = self._total + total
+        self.n_rows += n_rows
+        return states
+
+    def _put(self, block: Any) -> tuple[Any, Any]:
+        """Put the rows' limbs into this object's memory; return the rows' states and Σ z."""
+        from fedpower.data.limb_kernel import put_on_lattice  # noqa: PLC0415 - needs Triton
+
+        shape, device = self._shape, block.device
+        n_rows, width = (int(size) for size in block.shape)
+        center, scale = self._treatment.center, self._treatment.scale
+        if self._numbers is None:
+            moves = np.zeros((2, width))
+            moves[0] = 0.0 if center is None else center
+            moves[1] = 1.0 if scale is None else 1.0 / scale
+            place = {"dtype": torch().float64, "device": device}
+            numbers = self._rule.numbers()
+            # Squares are added up over pieces, then over the columns of a piece, each in any order [H02
+            # §4.2]: with the squares' own rounding and the product with these numbers, fewer roundings
+            # than this. The wider margin of the processor would leave it more rows to decide.
+            slack = (shape.columns // shape.piece + shape.piece + 8) * 2.0**-53
+            numbers[:2] = [1 - slack, 1 + slack]
+            rule = torch().as_tensor(numbers, **place)
+            self._numbers = (torch().as_tensor(moves, **place), rule)
+        states = torch().empty(n_rows, dtype=torch().int8, device=device)
+        n_tiles = -(-n_rows // shape.rows)
+        programs = min(n_tiles, _PROGRAMS * multiprocessors(device))
+        programs = max(programs, -(-n_tiles // _MOST_TILES))
+        totals = torch().empty((programs, width), dtype=torch().int32, device=device)
+        put_on_lattice[(programs,)](
+            block, *self._numbers, self._held, states, totals, n_rows,
+            D=width, STRIDE=int(block.stride(0)), HALF=shape.half,
+            PIECES=shape.columns // shape.piece, PIECE=shape.piece, ROWS=shape.rows,
+            CENTER=center is not None, GAIN=scale is not None,
+            NORMALIZE=self._treatment.normalize, SHORT_IS_ZERO=self._rule.short_is_zero,
+            OFFSET=int(OFFSET), SHIFT=SHIFT, LIMB=_LIMB, num_warps=shape.warps, num_stages=1,
+            enable_fp_fusion=False,
+        )  # fmt: skip
+        return states, totals.sum(dim=0, dtype=torch().int64)
+
+    def _multiply(self, n_rows: int) -> Any:
+        """Return the tiles of Σ w wᵀ over the rows whose limbs w are in this object's memory."""
+        from fedpower.data.limb_kernel import multiply, multiply_few  # noqa: PLC0415 - needs Triton
+
+        shape, device = self._shape, self._held.device
+        chunks, tiles = -(-n_rows // _CHUNK), len(shape.tiles)
+        size = (tiles, shape.side, shape.side)
+        products = torch().empty((chunks, *size), dtype=torch().int32, device=device)
+        passed = torch().zeros(chunks, dtype=torch().int32, device=device)
+        self.anew = passed
+        rest = torch().zeros(size, dtype=torch().int64, device=device)
+        forms = {"WIDTH": 2 * shape.half, "SIDE": shape.side, "TILES": tiles}
+        multiply[(chunks * tiles,)](
+            self._held, products, passed, n_rows, **forms,
+            ROWS=_ROWS, REPEATS=_REPEATS, STAGES=3, num_warps=shape.side // 16,
+        )  # fmt: skip
+        multiply_few[(chunks * tiles,)](
+            self._held, products, passed, rest, n_rows, **forms, CHUNK=_CHUNK, FEW=_FEW, num_warps=8
+        )
+        return rest + products.sum(dim=0, dtype=torch().int64)
+
+    def add_integers(self, integers: Any) -> None:
+        """Add a few rows that are counted already, as zeros: their integers, in float64."""
+        self._total = self._total + integers.sum(dim=0).long()
+        self._others = self._others + (integers.T @ integers).long()
+
+    def hand_over(self, into: ExactSum) -> None:
+        """Add what was summed to the processor's sums, and begin anew."""
+        if not self.n_rows:
+            return
+        into.take(
+            ExactMoments(
+                n_rows=self.n_rows,
+                lattice=self._rule.lattice,
+                total=self._total.cpu().numpy(),
+                squares=self._squares(),
+                n_clipped=0,
+            )
+        )
+        self._begin()
+
+    def _squares(self) -> Words:
+        """Return Σ z zᵀ from the tiles of Σ w wᵀ, in two words where one might not hold it."""
+        width, half, side = self._shape.width, self._shape.half, self._shape.side
+        count = -(-2 * half // side)
+        form = {"dtype": torch().int64, "device": self._sums.device}
+        tiles = torch().zeros((count, count, side, side), **form)
+        places = torch().as_tensor(self._shape.tiles, **form) // side
+        tiles[places[:, 0], places[:, 1]] = self._sums
+        both = tiles.transpose(1, 2).reshape(count * side, count * side)
+        upper, lower = slice(0, width), slice(half, half + width)
+        first = _mirrored(both[upper, upper])  # of 2^(2·limb)
+        cross = both[upper, lower] + both[upper, lower].T  # of 2^limb
+        last = _mirrored(both[lower, lower]) + self._others
+        if self.n_rows <= self._rule.lattice.word_rows:
+            squares = (first << (2 * _LIMB)) + (cross << _LIMB) + last
+            return Words(low=squares.cpu().numpy())
+        high = (first >> (WORD - 2 * _LIMB)) + (cross >> (WORD - _LIMB))
+        low = (first & ((1 << (WORD - 2 * _LIMB)) - 1)) << (2 * _LIMB)
+        low += ((cross & ((1 << (WORD - _LIMB)) - 1)) << _LIMB) + last
+        return Words(low=low.cpu().numpy(), high=high.cpu().numpy()).two()
+
+
+def _mirrored(upper: Any) -> Any:
+    """Return a symmetric matrix from what is on and above its diagonal."""
+    return upper.triu() + upper.triu(1).T
