@@ -12,7 +12,9 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.data import RowTreatment, local_moment, open_source
+from fedpower.data.clipped_product import ClippedQuestion, clipped_sums, mean_sums
 from fedpower.errors import InputError
+from fedpower.linalg import sin_theta
 
 NAMES = list("abcde")
 RULES = [
@@ -95,6 +97,43 @@ def test_only_sums_come_back_to_the_client() -> None:
                 silo.product(basis, np.zeros(5))
     assert len(came_back) >= 6
     assert max(came_back) < 2_000 < rows.nbytes / 100
+
+
+@pytest.mark.parametrize("center", [None, np.array([0.1, 0.0, -0.1, 0.0, 0.2])])
+@pytest.mark.parametrize("collection", [array, frame])
+def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(
+    collection: Any, center: Any
+) -> None:
+    """Bit for bit, and nothing but sums comes back."""
+    rows = sample(3000)
+    came_back: list[int] = []
+
+    def traced(graph: Any, keys: Any, **options: Any) -> Any:
+        found = dask.get(graph, keys, **options)
+        came_back.append(len(pickle.dumps(found)))
+        return found
+
+    asked = ClippedQuestion.of(np.eye(5, 2), 0.25, center)
+    with dask.config.set(scheduler=traced):
+        found, plain = (
+            local_moment(open_source(given), RULES[2], rank=2, steps=2, rereads=True)
+            for given in (collection(rows), rows)
+        )
+        for made in (lambda silo: clipped_sums(silo, asked, kappa=1000), mean_sums):
+            assert np.array_equal(made(found), made(plain))
+    assert max(came_back) < 2_000 < rows.nbytes / 50
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_a_clipped_fit_over_dask_silos_finds_what_arrays_have(aggregation: Any) -> None:
+    """At this budget the noise turns components by some hundredths at most."""
+    rows = sample(20_000) - [0, 1, 0, 5, 0]
+    options = {"noise": "clipped", "row_norm": 8.0, "center": False, "aggregation": aggregation}
+    given = [array(rows[:9000]), array(rows[9000:])]
+    found = FedPCA(2, epsilon=20.0, delta=1e-6, energy=0.8, **options).fit_silos(given)
+    exact = np.linalg.svd(rows, full_matrices=False)[2][:2]
+    assert sin_theta(found.components_.T, exact.T) < 0.2
+    assert found.privacy_.mode == "clipped"
 
 
 def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:

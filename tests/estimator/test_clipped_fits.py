@@ -55,6 +55,15 @@ def test_a_cold_fit_needs_no_moment_and_finds_them_too(rows, truth):
     assert error(model, truth) < 0.5
 
 
+def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_least():
+    """Variances 9, 4, 1, 1, 0.25: about a level of a fifth of them all, the least would stand out more
+    than the second. The error is about 0.01."""
+    rows = np.random.default_rng(4).standard_normal((20_000, 5)) * [3.0, 2.0, 1.0, 1.0, 0.5]
+    model = FedPCA(2, epsilon=20.0, delta=1e-6, noise="clipped", energy=0.8, row_norm=8.0)
+    model.set_params(center=False).fit_silos(np.split(rows, 2))
+    assert error(model, np.eye(5, 2)) < 0.2
+
+
 def _sums(model):
     return model.result_.run["study"]["terms"]["sums"]
 

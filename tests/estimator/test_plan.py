@@ -139,6 +139,44 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     assert 4 * d * (d + 1) / 2 <= way.bytes_up <= 8.1 * d * (d + 1) / 2
 
 
+@pytest.mark.slow
+def test_wide_clipped_fits_are_rehearsed_with_fewer_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One rehearsal of each; they differ by chance by some percent."""
+    spectrum = [0.02] * 4 + [0.92 / 1296]
+    model = FedPCA(4, epsilon=1.0, delta=1e-6, center=False, normalize=True)
+
+    def told() -> float:
+        made = plan(model, sizes=[100_000], n_features=1300, spectrum=spectrum)
+        (error,) = [
+            way.error for way in made.ways if (way.noise, way.aggregation) == ("clipped", "plain")
+        ]
+        assert error is not None
+        return error
+
+    narrow = told()
+    monkeypatch.setattr("fedpower.estimator.plan._MOST_COLUMNS", 2000)
+    assert narrow == pytest.approx(told(), rel=0.15)
+
+
+@pytest.mark.slow
+def test_many_columns_that_are_to_be_prepared_are_planned_too() -> None:
+    """More columns than are rehearsed: bytes are counted up to them, also those of several sums."""
+    model = FedPCA(2, epsilon=1.0, delta=1e-6)
+    few, many = (plan(model, sizes=[100] * 3, n_features=d) for d in (1024, 2048))
+    for one, other in zip(few.ways, many.ways, strict=True):
+        assert (one.solver, one.noise, one.aggregation) == (
+            other.solver,
+            other.noise,
+            other.aggregation,
+        )
+        if one.noise == "moment" and one.bytes_up is not None and other.bytes_up is not None:
+            assert other.rounds == one.rounds
+            assert 2.0 < other.bytes_up / one.bytes_up < 4.0
+    assert any("out of reach" in remark for remark in many.remarks)
+
+
 def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
     made = plan(FedPCA(K, epsilon=1.0, row_norm=1.0), sizes=[100, 200], n_features=D)
     (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]

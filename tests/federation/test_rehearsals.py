@@ -222,3 +222,35 @@ def test_an_exact_study_over_secure_sums_is_rehearsed_with_one_command(tmp_path,
     pooled = np.vstack([silo_rows(name) for name in SIZES])
     exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:2]
     assert sin_theta(found.T, exact.T) < 1e-8
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_a_clipped_study_is_rehearsed_with_one_command(tmp_path, aggregation):
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for name in SIZES:
+        write_rows(rows / f"{name}.csv", np.tile(silo_rows(name), (50, 1)))
+    keys = [f"--identity={name}={Identity.new().public}" for name in SIZES]
+    made = fedpower(
+        "study", "init", "study.toml", "--name=clipped", f"--silos={','.join(SIZES)}",
+        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=50", "--delta=1e-6", "--row-norm=12",
+        "--noise=clipped", "--energy=0.9", "--deadline=60",
+        *(keys if aggregation == "secure" else []), cwd=tmp_path,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["study"]["terms"]["noise"] == "clipped"
+    assert record["study"]["terms"]["aggregation"] == aggregation
+    kinds = [each["kind"] for each in record["rounds"]]
+    if aggregation == "secure":
+        assert kinds == ["call-roll"] + ["masked-sum"] * 7
+    else:
+        assert kinds == ["moment"] + ["noised-sum"] * 6
+    with np.load(tmp_path / "result" / "components.npz") as arrays:
+        found = arrays["components"]
+    pooled = np.vstack([silo_rows(name) for name in SIZES])
+    exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:2]
+    # Clipping bends what few columns hold by some percent; the noise is less.
+    assert sin_theta(found.T, exact.T) < 0.4

@@ -11,8 +11,16 @@ from fedpower.data import RowTreatment, local_moment, open_source
 from fedpower.data.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import orth
-from fedpower.privacy.clipped import choose_design, predicted_error, predicted_gain, product_moved
+from fedpower.privacy import clipped as privacy_clipped
+from fedpower.privacy.clipped import (
+    CLIP,
+    choose_design,
+    predicted_error,
+    predicted_gain,
+    product_moved,
+)
 from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity
+from fedpower.protocol.solvers.clipped import part_kept
 
 clips = st.floats(0.02, 1.0)
 seeds = st.integers(0, 2**32 - 1)
@@ -181,3 +189,25 @@ def test_more_rows_are_predicted_to_err_less():
         for n in (10**5, 3 * 10**5, 10**6)
     ]
     assert errors == sorted(errors, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "share", "n_steps"), [(20_000, 0.0, 6), (50_000, 0.4, 8), (100_000, 0.3, 6)]
+)
+def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_steps(
+    n_rows, share, n_steps
+):
+    """From nothing to be seen, by what is nearly lost, to what is clear."""
+    design = choose_design(
+        n_features=1000, rank=4, center=False, n_rows=n_rows, multiplier=4.22, energy=None
+    )
+    assert (design.moment_share, len(design.widths)) == (share, n_steps)
+    shares = [each for _, _, each in design.sums(1000, center=False)]
+    assert math.fsum(shares) == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 40])
+def test_what_clipping_leaves_is_predicted_as_the_law_of_norms_gives_it(width):
+    """Nearly all coordinates are clipped at that threshold; one of a single column least often."""
+    exact = part_kept(1.0, CLIP, width)
+    assert privacy_clipped._kept(width) == pytest.approx(exact, rel=0.05)

@@ -5,7 +5,7 @@ rounded: neither its place in a block nor the order of rows has a part in them.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.columns import require_count
 from fedpower.data.lattice_rows import BITS, LatticeRows
 from fedpower.data.local import LocalMoment
-from fedpower.data.source import Matrix, Vector, is_sparse
+from fedpower.data.rows import RowTreatment
+from fedpower.data.source import Matrix, RowSource, Vector, is_sparse
+from fedpower.data.watch import Watch
 from fedpower.errors import ProtocolError
 
 SIDE = 2**BITS
@@ -144,43 +146,62 @@ def clipped_sums(
     question : the basis, the clip and the centre.
     kappa : κ, by which the squared norms are multiplied.
     """
-    basis = question.basis.astype(np.float64)
-    total = np.zeros(basis.shape, dtype=np.int64)
-    squares = 0
-    for integers in _whole_rows(moment):
-        about, norms = _about(integers, question.center)
-        total += (about.T @ _clipped(about @ basis, question.clip)).astype(np.int64)
-        squares += int(np.floor(norms * (kappa / float(SIDE) ** 2)).astype(np.int64).sum())
-    return np.append(total.reshape(-1), squares)
+    return _over_all(moment, _products, question, kappa)
 
 
 def mean_sums(moment: LocalMoment) -> NDArray[np.int64]:
     """Return Σ z of the bounded rows, in whole numbers."""
-    total = np.zeros(moment.source.n_features, dtype=np.int64)
-    for integers in _whole_rows(moment):
-        total += integers.sum(axis=0).astype(np.int64)
+    return _over_all(moment, _rows_added)
+
+
+def _over_all(
+    moment: LocalMoment, summed: Callable[..., NDArray[np.int64]], *shared: Any
+) -> NDArray[np.int64]:
+    """Return sums over all rows, whose last number is how many these were; refuse another number."""
+    found = moment.integers(summed, *shared)
+    require_count(moment.source.name, moment.n_rows, int(found[-1]))
+    return found[:-1]
+
+
+def _products(
+    source: RowSource, treatment: RowTreatment, watch: Watch, question: ClippedQuestion, kappa: int
+) -> NDArray[np.int64]:
+    """Return what `clipped_sums` returns of these rows, and their number."""
+    basis = question.basis.astype(np.float64)
+    total = np.zeros(basis.shape, dtype=np.int64)
+    squares = count = 0
+    for integers in _whole_rows(source, treatment, watch):
+        about, norms = _about(integers, question.center)
+        total += (about.T @ _clipped(about @ basis, question.clip)).astype(np.int64)
+        squares += int(np.floor(norms * (kappa / float(SIDE) ** 2)).astype(np.int64).sum())
+        count += len(integers)
+    return np.append(total.reshape(-1), [squares, count])
+
+
+def _rows_added(source: RowSource, treatment: RowTreatment, watch: Watch) -> NDArray[np.int64]:
+    """Return what `mean_sums` returns of these rows, and their number."""
+    total = np.zeros(source.n_features + 1, dtype=np.int64)
+    for integers in _whole_rows(source, treatment, watch):
+        total[:-1] += integers.sum(axis=0).astype(np.int64)
+        total[-1] += len(integers)
     return total
 
 
-def _whole_rows(moment: LocalMoment) -> Iterator[Matrix]:
+def _whole_rows(source: RowSource, treatment: RowTreatment, watch: Watch) -> Iterator[Matrix]:
     """Yield the bounded rows times S in whole numbers, some at a time; the memory is used again."""
-    source = moment.source
     width = source.n_features
     size = max(1, min(_EXACT_ROWS, _BLOCK_BYTES // (8 * width)))
     blocks: Iterator[Any]
     if source.sparse:
-        blocks, recheck = full_blocks(source, size, moment.watch), lambda: None
+        blocks, recheck = full_blocks(source, size, watch), lambda: None
     else:
-        blocks, recheck = dense_blocks(source, size, moment.watch)
-    rows = LatticeRows(moment.treatment, width, recheck)
-    count = 0
+        blocks, recheck = dense_blocks(source, size, watch)
+    rows = LatticeRows(treatment, width, recheck)
     for block in blocks:
         for start in range(0, int(block.shape[0]), size):
             part = block[start : start + size]
             integers, _ = rows.of_dense(part.toarray() if is_sparse(part) else part)
-            count += len(integers)
             yield integers
-    require_count(source.name, moment.n_rows, count)
 
 
 def _about(rows: Matrix, center: NDArray[np.int32] | None) -> tuple[Matrix, Vector]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpower.data.dask_source import DaskSource, PartitionOpener, dask
 from fedpower.data.exact_moment import ExactMoments, exact_moment
@@ -14,6 +15,7 @@ from fedpower.data.passes import Enrolment, Seen, seen_in
 from fedpower.data.product import RowProduct, RowSummary, require_basis
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, RowSource, Vector
+from fedpower.data.watch import Watch
 from fedpower.errors import InputError
 
 Part = TypeVar("Part")
@@ -90,6 +92,10 @@ class DaskProduct:
     def sums(self) -> ExactMoments:
         """Return the sums over the bounded rows in whole numbers, from one pass."""
         return self._reduce(_partition_sums, ExactMoments.merge)
+
+    def integers(self, summed: Callable[..., NDArray[np.int64]], *shared: Any) -> NDArray[np.int64]:
+        """Return sums over the rows in whole numbers, from one pass (`LocalMoment.integers`)."""
+        return self._reduce(_partition_integers, _add_integers, summed, *shared)
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
         """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y."""
@@ -192,6 +198,20 @@ def _partition_moment(source: RowSource, n_rows: int, constants: tuple[RowTreatm
 def _partition_sums(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> ExactMoments:
     """Return the sums over one partition in whole numbers."""
     return exact_moment(source, constants[0])
+
+
+def _partition_integers(
+    source: RowSource, n_rows: int, constants: tuple[Any, ...]
+) -> NDArray[np.int64]:
+    """Return whole numbers of one partition."""
+    treatment, summed, *shared = constants
+    found: NDArray[np.int64] = summed(source, treatment, Watch(), *shared)
+    return found
+
+
+def _add_integers(one: NDArray[np.int64], two: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return two partitions' whole numbers together."""
+    return one + two
 
 
 def _partition_summary(source: RowSource, n_rows: int, constants: tuple[RowTreatment]) -> _Scatter:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpower.data.blocks import full_blocks
 from fedpower.data.dask_moment import DaskProduct
@@ -211,6 +212,18 @@ class LocalMoment:
                 "noised, got them read otherwise; read them with on_lattice=True"
             )
         return found
+
+    def integers(self, summed: Callable[..., NDArray[np.int64]], *shared: Any) -> NDArray[np.int64]:
+        """Return whole numbers that are sums over the rows: made where these are, by Dask's workers too.
+
+        Parameters
+        ----------
+        summed : gives them from a source, a treatment, a watch and what is ``shared``.
+        shared : what is the same for all rows.
+        """
+        if isinstance(self._rows, DaskProduct):
+            return self._rows.integers(summed, *shared)
+        return summed(self.source, self.treatment, self.watch, *shared)
 
     def _moment(self) -> Moments | ExactMoments:
         """Return the moments, made on first use."""

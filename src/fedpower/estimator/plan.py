@@ -20,11 +20,12 @@ from fedpower.estimator.terms import (
     prepares,
 )
 from fedpower.parameters import Parameters
-from fedpower.privacy.budget import SMALLEST_EPSILON
+from fedpower.privacy.budget import MOMENT, SMALLEST_EPSILON
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.clipped_rehearsal import narrowed_sums
 from fedpower.protocol.private_study import budget_of, pooled_std
-from fedpower.protocol.rehearsal import Rehearsed, rehearse, unrehearsed
+from fedpower.protocol.rehearsal import Rehearsed, rehearse, secure_bytes, unrehearsed
 from fedpower.protocol.solvers import (
     ClippedSettings,
     ExactSumsSettings,
@@ -432,14 +433,18 @@ def _tries(
 def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int, int]:
     """Return rounds and bytes up of preparation, and all bytes down: one silo's, of made-up rows.
 
-    The moment is asked for with the code book that was found, which is the most of those bytes.
+    The moment is asked for with the code book that was found, which is the most of those bytes. All of
+    them are numbers of the columns: those of few columns are counted up to many.
     """
-    width = facts["n_features"]
+    width = min(facts["n_features"], _MOST_COLUMNS)
+    times = facts["n_features"] / width
+    if parameters.ranges is not None:
+        parameters = replace(parameters, ranges=list(parameters.ranges)[:width])
     rows = np.random.default_rng(0).standard_normal((MADE_UP_ROWS, width))
     surveys = survey_silos({"all": open_source(rows)}, n_jobs=None)
     study, settings, _ = build_study(
         replace(parameters, n_components=1, delta=parameters.delta or 1e-6),
-        **{**facts, "n_rows": MADE_UP_ROWS, "treatment": None},
+        **{**facts, "n_rows": MADE_UP_ROWS, "n_features": width, "treatment": None},
         roster={"all": MADE_UP_ROWS},
     )
     made_up = SeededNoiseForExperiments(0)  # of rows that are nobody's: every plan tells the same
@@ -449,8 +454,8 @@ def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int,
     stages = [each for each in rounds if each.kind == "tally"]
     return (
         len(stages),
-        sum(each.bytes_up for each in stages),
-        sum(each.bytes_down for each in rounds if each.kind != "enrol"),
+        round(times * sum(each.bytes_up for each in stages)),
+        round(times * sum(each.bytes_down for each in rounds if each.kind != "enrol")),
     )
 
 
@@ -585,38 +590,46 @@ def _narrowed(
     """Return a rehearsal with the leading eigenvalues alone, under noise that reaches as far.
 
     Symmetric noise turns an eigenvector by its column, of norm σ√(d/2), and reaches to σ√(2d): fewer
-    columns with σ larger by √(d/d') are turned as much. Bytes are counted up to all columns.
+    columns with σ larger by √(d/d') are turned as much, and so they are by the noise of products with
+    them. Bytes are counted up to all columns.
     """
     d, fewer = study.n_features, _MOST_COLUMNS
     wider = math.sqrt(d / fewer)
     width = min(study.iteration_rank, fewer)
-    assert not isinstance(settings, ClippedSettings), "those are rehearsed as they are"
-    narrow = replace(study, columns=None, n_features=fewer, iteration_rank=width)
+    clipped = isinstance(settings, ClippedSettings)
+    narrow = replace(
+        study,
+        columns=None,
+        n_features=fewer,
+        iteration_rank=width,
+        sums=narrowed_sums(study, fewer) if clipped else (),
+    )
+    assert not isinstance(settings, ExactSumsSettings), (
+        "these are rehearsed as they are: they draw no d×d noise"
+    )
+    summed = isinstance(settings, SecureSettings | ClippedSettings)
+    run = rehearse(
+        replace(settings, study=narrow)
+        if summed
+        else replace(settings, n_features=fewer, iteration_rank=width),
+        narrow,
+        spectrum=spectrum[:fewer],
+        noise_std=noise_std * wider,
+        silo_std=silo_std * wider,
+        **terms,
+    )
+    if isinstance(settings, ClippedSettings):
+        return replace(unrehearsed(settings, n_rows=terms["n_rows"]), error=run.error)
     if isinstance(settings, SecureSettings):
-        run = rehearse(
-            replace(settings, study=narrow),
-            narrow,
-            spectrum=spectrum[:fewer],
-            noise_std=noise_std * wider,
-            silo_std=silo_std * wider,
-            **terms,
-        )
-    else:
-        assert not isinstance(settings, ExactSumsSettings | ClippedSettings), (
-            "these are rehearsed as they are: they draw no d×d noise"
-        )
-        run = rehearse(
-            replace(settings, n_features=fewer, iteration_rank=width),
-            narrow,
-            spectrum=spectrum[:fewer],
-            noise_std=noise_std * wider,
-            silo_std=silo_std * wider,
-            **terms,
-        )
-    uploaded = isinstance(settings, SecureSettings | UploadSettings)
-    up = d * (d + 1) / (fewer * (fewer + 1)) if uploaded else d / fewer
-    down = 1.0 if uploaded else d / fewer
-    return replace(run, bytes_up=round(run.bytes_up * up), bytes_down=round(run.bytes_down * down))
+        down, up = secure_bytes(study, n_rows=terms["n_rows"])
+        rounds = 1 + max(1, len(study.sums))
+        return replace(run, n_rounds=rounds, bytes_up=up, bytes_down=down)
+    uploaded = isinstance(settings, UploadSettings)
+    more = d * (d + 1) / (fewer * (fewer + 1)) if uploaded else d / fewer
+    down_more = 1.0 if uploaded else d / fewer
+    return replace(
+        run, bytes_up=round(run.bytes_up * more), bytes_down=round(run.bytes_down * down_more)
+    )
 
 
 def _better_way(ways: Sequence[Way]) -> list[str]:
@@ -729,7 +742,11 @@ def _identities(parameters: Parameters, names: Iterable[str]) -> dict[str, str]:
 
 
 def _too_wide(study: Study) -> bool:
-    return study.noise == "moment" and study.n_features > _MOST_COLUMNS
+    """Return whether a rehearsal would draw d×d noise for too large a d."""
+    moment = study.noise == "moment" or (
+        study.noise == "clipped" and any(label == MOMENT for label, _, _ in study.sums)
+    )
+    return moment and study.n_features > _MOST_COLUMNS
 
 
 def _median(counts: list[int]) -> int | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,38 @@ def joint_subspace(
         U to begin with; by default the leading left singular vectors of all products side by side.
     """
     dim = (products[0] if products else moment).product.shape[0]  # type: ignore[union-attr]
+    if moment is None:
+        within = _span(products, level, start)
+        if 2 * within.shape[1] <= dim:
+            inside = [
+                replace(each, product=within.T @ each.product, basis=within.T @ each.basis)
+                for each in products
+            ]
+            begin = None if start is None else within.T @ start
+            found = _fitted(inside, None, begin, rank=rank, level=level, dim=dim)
+            return replace(found, basis=within @ found.basis)
+    return _fitted(products, moment, start, rank=rank, level=level, dim=dim)
+
+
+def _span(products: Sequence[NoisedProduct], level: float, start: Array | None) -> Array:
+    """Return an orthonormal basis of all Y_t − bZ_t, and of the start.
+
+    Without a moment no estimate ever leaves it: passes in its few coordinates give the same.
+    """
+    parts = [each.product - level * each.basis for each in products]
+    return np.linalg.qr(np.hstack(parts if start is None else [*parts, start]))[0]
+
+
+def _fitted(
+    products: Sequence[NoisedProduct],
+    moment: NoisedProduct | None,
+    start: Array | None,
+    *,
+    rank: int,
+    level: float,
+    dim: int,
+) -> JointFit:
+    """Return the fit by passes until it is still; ``dim`` is d, of which products may show a part."""
     basis = _stacked(products, rank, level) if start is None else start[:, :rank]
     for _ in range(_MOST_PASSES):
         left, inner = _left_factor(products, moment, basis, level)

@@ -29,6 +29,12 @@ _WARM_STEPS = (2.0, 2.0, 2.0, 1.5, 1.0, 1.0)
 _COLD_STEPS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
 """Widths of the bases, in units of k."""
 
+_CAREFUL_SHARE = 0.4
+_CAREFUL_STEPS = (2.0, 2.0, 2.0, 2.0, 1.5, 1.5, 1.0, 1.0)
+_CAREFUL_BELOW = 1.5
+"""Where the moment alone would show the weakest direction less clearly than this, it gets more, and wide
+bases more steps: so that a direction that it hardly shows is seldom lost."""
+
 _COLD_BELOW = 0.7
 """Where the moment alone would show the weakest direction less clearly than this, steps start cold."""
 
@@ -114,7 +120,7 @@ def predicted_error(
     width = design.widths[-1]
     held = min(energy + (width - rank) * (1.0 - energy) / n_features, 1.0)
     clip = min(CLIP * math.sqrt(held), 1.0)
-    gain = (_KEPT / clipped_sensitivity(clip, width)) ** 2
+    gain = (_kept(width) / clipped_sensitivity(clip, width)) ** 2
     steps = len(design.widths)
     counted = steps - 1 if design.warm else max(steps - 2, 1)
     each = (1.0 - design.moment_share - design.mean_share) / steps
@@ -125,8 +131,14 @@ def predicted_error(
     return min(1.0, (1.0 + math.sqrt(width / n_features)) / (seen * math.sqrt(precision)))
 
 
-_KEPT = 0.49
-"""The part of AZ that clipping at `CLIP` leaves, for normal coordinates."""
+def _kept(width: int) -> float:
+    """Return about which part of AZ clipping leaves: E‖p‖‖c(p)‖/E‖p‖² for r normal coordinates p.
+
+    At `CLIP` nearly all of them are clipped, and then it is α·E‖p‖/E‖p‖².
+    """
+    mean = math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
+    return CLIP * mean * math.sqrt(2.0 / width)
+
 
 _CLEAR_GAIN = 0.95
 """Clipping is taken where the predicted error is below so much of the moment's."""
@@ -177,15 +189,20 @@ def choose_design(
     """
     guess = usual_energy(n_features, rank) if energy is None else energy
     cold = n_features > _WIDEST_WARM
-    if n_rows is not None and not cold:
+    share, steps = _WARM_SHARE, _WARM_STEPS
+    if n_rows is not None:
         facts = {"n_features": n_features, "rank": rank, "n_rows": n_rows}
-        cold = clarity(multiplier=multiplier, energy=guess, **facts) < _COLD_BELOW
-    steps = _COLD_STEPS if cold else _WARM_STEPS
+        seen = clarity(multiplier=multiplier, energy=guess, **facts)
+        cold |= seen < _COLD_BELOW
+        if seen < _CAREFUL_BELOW:
+            share, steps = _CAREFUL_SHARE, _CAREFUL_STEPS
+    if cold:
+        share, steps = 0.0, _COLD_STEPS
     widths = tuple(
         min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps
     )
     return Design(
-        moment_share=0.0 if cold else _WARM_SHARE,
+        moment_share=share,
         mean_share=_MEAN_SHARE if cold and center else 0.0,
         widths=widths,
     )

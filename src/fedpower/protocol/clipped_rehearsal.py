@@ -11,13 +11,14 @@ from fedpower.data.clipped_product import ClippedQuestion, clipped_scale
 from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.clipped import MEAN
+from fedpower.privacy.sensitivity import summary_size
 from fedpower.privacy.shares import sum_noise
 from fedpower.protocol.clipped_sums import product_noise, width_of
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.clipped import ClippedSettings, iterate, part_kept
 from fedpower.protocol.solvers.sums import Total
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, SumTerms
 
 Array = NDArray[np.float64]
 
@@ -127,7 +128,21 @@ def rehearsed_error(
             next(run)
     except StopIteration as stop:
         found: Array = stop.value.vectors
-    return sin_theta(found, np.eye(spectrum.size)[:, : settings.rank])
+    return sin_theta(found, np.eye(spectrum.size, settings.rank))
+
+
+def narrowed_sums(study: Study, n_features: int) -> tuple[SumTerms, ...]:
+    """Return the sums that a warm study would list of fewer columns, with the same widths and shares."""
+    return tuple(
+        SumTerms(
+            label,
+            summary_size(n_features, with_mean=study.center)
+            if label == MOMENT
+            else n_features * width_of(study, label) + 1,
+            share,
+        )
+        for label, _, share in study.sums
+    )
 
 
 def question_bytes(study: Study, label: str) -> bytes:

@@ -143,7 +143,7 @@ def rehearse(
         n_rounds=len(rounds),
         bytes_up=sum(each.bytes_up for each in rounds),
         bytes_down=sum(each.bytes_down for each in rounds),
-        error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size)[:, :rank]),
+        error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size, rank)),
         rank=rank,
     )
 

@@ -188,7 +188,9 @@ class _Known:
     """What the sums so far have told."""
 
     dim: int
+    rank: int
     moment: NoisedProduct | None = None
+    held: float | None = None
     center: Array | None = None
     mean_std: float = 0.0
     traces: list[tuple[float, float]] = field(default_factory=list)
@@ -206,21 +208,35 @@ class _Known:
         """The noise in it."""
         return math.sqrt(1.0 / sum(1.0 / std**2 for _, std in self.traces))
 
-    def fit(self, rank: int, start: Array | None) -> JointFit:
-        """Return what all of it shows together."""
-        return joint_subspace(
+    @property
+    def level(self) -> float:
+        """The variance of a direction that is not looked for: what the k leave, shared equally.
+
+        With Tr A/d in its place, directions of little variance would stand out from the level more than
+        components do, wherever these hold much of it all.
+        """
+        if self.held is None or self.dim <= self.rank:
+            return self.trace / self.dim
+        return max(self.trace - self.held, 0.0) / (self.dim - self.rank)
+
+    def fit(self, width: int, start: Array | None) -> JointFit:
+        """Return what all of it shows together; what the components hold is known better after it."""
+        level = self.level
+        found = joint_subspace(
             self.products,
-            rank=rank,
-            level=self.trace / self.dim,
+            rank=width,
+            level=level,
             moment=self.moment,
             start=None if self.moment is None else start,
         )
+        self.held = float(np.sum(found.captured[: self.rank])) + self.rank * level
+        return found
 
 
 def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, Solution]:
     """Return what clipped iterates give; ``begin``, d×r, has the start of a cold one."""
     study = sums.study
-    known = _Known(dim=study.n_features)
+    known = _Known(dim=study.n_features, rank=rank)
     labels = [label for label, _, _ in study.sums]
     steps = [label for label in labels if label not in (MOMENT, MEAN)]
     width = width_of(study, steps[0])
@@ -231,7 +247,10 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         known.traces.append((trace, std))
         known.moment = NoisedProduct(product=moment, basis=basis, precision=2.0 / std**2)
         known.mean_std = std / (math.sqrt(2.0) * study.mean_weight) if study.center else 0.0
-        basis, energy = _from_moment(moment, std, width, known.trace, begin[:, 0])
+        basis, held = _from_moment(moment, std, width, known.trace, begin[:, 0])
+        level = known.trace / known.dim
+        energy = float(np.clip(held.sum() + width * level, width / known.dim * known.trace, 1.0))
+        known.held = float(held[:rank].sum()) + rank * level
     if MEAN in labels:
         moved, per_row = moved_by_a_row(study, MEAN, b"")
         found = yield from sums.total(MEAN, sensitivity=moved, per_row=per_row)
@@ -259,7 +278,7 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
             signal, edge = _judged(question, product, std, kept, known)
         else:
             basis = fit.basis[:, :width]
-            level = known.trace / known.dim
+            level = known.level
             energy = float(np.clip(fit.captured[:width].sum() + width * level, width * level, 1.0))
     values, turn = np.linalg.eigh(fit.core[:rank, :rank])
     vectors = fit.basis[:, :rank] @ turn[:, ::-1]
@@ -326,11 +345,11 @@ def _norms(width: int) -> Array:
 
 def _from_moment(
     moment: Array, std: float, width: int, trace: float, begin: Array
-) -> tuple[Array, float]:
-    """Return the leading eigenvectors of a noised moment, and what variance is to be expected in them.
+) -> tuple[Array, Array]:
+    """Return the leading eigenvectors of a noised moment, and what each holds beyond the average.
 
-    An eigenvalue that noise of edge 2s, s² = dτ²/2, moved from θ to θ + s²/θ has a vector that holds 1
-    − s²/θ² of its own [BGN11 §3.1].
+    That is what is to be expected: an eigenvalue that noise of edge 2s, s² = dτ²/2, moved from θ to
+    θ + s²/θ has a vector that holds 1 − s²/θ² of its own [BGN11 §3.1].
     """
     dim = moment.shape[0]
     if dim < _LANCZOS_FROM or 4 * width > dim:
@@ -347,8 +366,7 @@ def _from_moment(
     root = np.sqrt(np.maximum(above**2 - 4.0 * spread, 0.0))
     theta = np.where(root > 0, (above + root) / 2.0, 0.0)
     held = np.where(theta > 0, theta - spread / np.maximum(theta, 1e-300), 0.0)
-    energy = float(np.clip(np.sum(np.maximum(held, 0.0)) + width * level, width / dim * trace, 1.0))
-    return orth(np.ascontiguousarray(vectors[:, ::-1])), energy
+    return orth(np.ascontiguousarray(vectors[:, ::-1])), np.maximum(held, 0.0)
 
 
 def _judged(
