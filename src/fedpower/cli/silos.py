@@ -52,7 +52,7 @@ def open_silos(
     **reading
         How tables are read: what is about text goes to text files, and a column is renamed where it is.
     """
-    named = _named_files(files)
+    named = named_files(files)
     if groups is None:
         _tell_parts(named)
         if columns is None and not drop and n_features is None and not any(reading.values()):
@@ -148,7 +148,7 @@ def tell_doubts(
 
 def listed_columns(files: Sequence[str], listed: VariantList) -> tuple[str, ...]:
     """Return the columns of a public list of variants, by the first file where it names no alleles."""
-    return listed.columns(open_source(next(iter(_named_files(files).values()))))
+    return listed.columns(open_source(next(iter(named_files(files).values()))))
 
 
 def find_ledgers(
@@ -243,7 +243,8 @@ def _values_by_name(path: Path) -> dict[str, float]:
     return values
 
 
-def _named_files(files: Sequence[str]) -> dict[str, Path]:
+def named_files(files: Sequence[str]) -> dict[str, Path]:
+    """Return the silos' files by name: NAME=PATH, or a path, which gives its name."""
     named: dict[str, Path] = {}
     seen: dict[object, str] = {}
     for word in files:
