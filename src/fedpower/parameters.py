@@ -351,7 +351,7 @@ class Parameters:
         None,
         help="Public maximum at which weights of edges are capped; 0 and 1 alone without.",
         rule=_EDGE_WEIGHT,
-        option="--edge-weight",
+        option=None,
         group="main",
         section="rows",
         newer=True,

@@ -29,9 +29,9 @@ class Communities(BaseEstimator):
     """Spectral clustering of the nodes of networks that silos hold on the same nodes.
 
     The released matrix gives each node k coordinates, those of its leading eigenvectors, and k-means its
-    community. Where edges were protected the matrix is the mean adjacency of the silos, whose eigenvectors
-    are taken by the size of their eigenvalues and whose diagonal, which holds noise alone, is set to 0;
-    where rows were, it is the moment of the adjacency's rows.
+    community. Where edges were protected the matrix is the mean adjacency of the silos: its eigenvectors
+    are taken by the size of their eigenvalues, and its diagonal, which holds noise alone, is set to 0.
+    Where rows were, it is the moment of the adjacency's rows.
 
     Parameters
     ----------
@@ -168,6 +168,7 @@ class Communities(BaseEstimator):
                     for place in np.argsort(self.labels_, kind="stable")
                 ),
                 file="communities.csv",
+                printed=False,
             )
         ]
         if self.rates_ is not None and self.rate_errors_ is not None:
@@ -227,9 +228,11 @@ class Communities(BaseEstimator):
         if self.n_above_chance_ is not None:
             told = _how_many(self.n_above_chance_, k)
             said.append(
-                f"{told} above that noise and edges that fall by chance, alike for all pairs: an "
-                f"eigenvalue of {number(self.chance_edge_ or 0.0, 3)}, where the last of these "
-                f"has {number(float(abs(self.eigenvalues_[-1])), 3)}."
+                f"{told} above "
+                + ("that noise and " if self.n_above_noise_ is not None else "what would come of ")
+                + "edges that fall by chance, alike for all pairs: that takes an eigenvalue of "
+                f"{number(self.chance_edge_ or 0.0, 3)}, and the last one has "
+                f"{number(float(abs(self.eigenvalues_[-1])), 3)}."
             )
         if self.agreement_ is not None:
             said.append(
@@ -253,8 +256,8 @@ class Communities(BaseEstimator):
         return (
             (
                 picture,
-                "Every node by two of its coordinates; communities have marks of their own. What is drawn "
-                "was released: no edge can be read off it beyond what the promise allows.",
+                "Every node by two of its coordinates; communities have marks of their own. All that is "
+                "drawn was computed from what was released.",
             ),
         )
 
@@ -331,5 +334,7 @@ def _rates(matrix: Array, labels: Labels, k: int, std: float) -> tuple[Array, Ar
 
 def _how_many(found: int, k: int) -> str:
     if found == k:
-        return "Its direction stands" if k == 1 else f"All {k} directions stand"
+        return {1: "Its direction stands", 2: "Both directions stand"}.get(
+            k, f"All {k} directions stand"
+        )
     return f"{found} of {count(k, 'direction')} " + ("stands" if found == 1 else "stand")

@@ -1,6 +1,5 @@
 """`fedpower communities`: networks in, which nodes belong together out."""
 
-import csv
 import math
 import warnings
 from datetime import UTC, datetime
@@ -15,9 +14,9 @@ from fedpower.cli.fit import IDENTITY, LEDGERS
 from fedpower.cli.options import Command, declared, option, parameter, text_options, text_reading
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
-from fedpower.cli.silos import find_ledgers, named_files
+from fedpower.cli.silos import find_ledgers, named_files, read_nodes
 from fedpower.data.networks import open_network
-from fedpower.data.opening import existing, is_text
+from fedpower.data.opening import is_text
 from fedpower.errors import InputError
 from fedpower.estimator.terms import NoiseWarning
 from fedpower.report.account import Account
@@ -35,7 +34,8 @@ _declared = declared(
                show_default=True, help="What is protected: an edge, or a row of the adjacency."),
         option("--nodes", group="main", type=PATH, metavar="FILE",
                help="The names of all nodes, one a line: public, and needed by edge lists."),
-        parameter("edge_weight"),
+        option("--edge-weight", group="main", type=float, metavar="W",
+               help="Public maximum at which weights are capped; without it they must be 0 or 1."),
         option("--labels", group="main", type=PATH, metavar="CSV",
                help="Lines of node,label to compare with."),
         option("-o", "--output", group="main", type=PATH, default=Path("communities"),
@@ -86,7 +86,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
             "numbers; give a finite one, or leave the ledgers out"
         )
     labels = None if options["labels"] is None else read_labels(options["labels"])
-    nodes = None if options["nodes"] is None else _read_nodes(options["nodes"])
+    nodes = None if options["nodes"] is None else read_nodes(options["nodes"])
     output, force = options["output"], options["force"]
     with new_folder(output, known=MOMENT_AND_COMMUNITIES, force=force) as place:
         files = named_files(options["files"])
@@ -143,14 +143,3 @@ def _show(told: Account, moment: Moment, options: dict[str, Any]) -> None:
     show_account(
         told, moment, options["output"], as_json=options["as_json"], said=moment.privacy.brief
     )
-
-
-def _read_nodes(path: Path) -> list[str]:
-    """Return the names of nodes, the first cell of every line of a text file."""
-    with existing(path).open(newline="", encoding="utf-8-sig") as stream:
-        names = [row[0].strip() for row in csv.reader(stream) if row]
-    if names and names[0].lower() in ("node", "nodes", "name", "id"):
-        names = names[1:]
-    if not names:
-        raise InputError(f"{path} must name every node, one a line, got none; write them down")
-    return names

@@ -261,7 +261,8 @@ def show_account(
     out = console()
     out.print(f"{told.title}.", soft_wrap=True)
     for each in told.tables:
-        _print_table(each)
+        if each.printed:
+            _print_table(each)
     for sentence in told.sentences:
         out.print(sentence, soft_wrap=True)
     promise = moment.privacy

@@ -31,7 +31,7 @@ from fedpower.data.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.data.unit_moment import UnitProduct
 from fedpower.data.units import require_no_unit, unit_of
 from fedpower.data.watch import Watch
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.linalg.symmetric import moment_factor
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in whole numbers"
@@ -119,7 +119,9 @@ class LocalMoment:
         elif device is not None:
             if network_of(source) is not None:
                 raise InputError(
-                    "{device} must be left alone with {network:edge}, got one; leave it out"
+                    Sentence(
+                        "{device} must be left alone with {network:edge}, got one; leave it out"
+                    )
                 )
             require_no_unit(source, f"the device {device.name!r}")
             on_device = DeviceProduct(self.source, treatment, device, watch)

@@ -8,7 +8,7 @@ from a node to itself tells nothing about communities and is left out.
 
 import math
 import os
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,13 +81,14 @@ class NetworkSource:
         require_block_size(max_rows)
         for layer in self.layers:
             for start in range(0, self.n_features, max_rows):
-                yield cast("SparseBlock", layer[start : start + max_rows])
+                yield layer[start : start + max_rows]
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "NetworkSource":
         """Return the network among exactly these nodes, in this order."""
         if self.columns is None:
             raise InputError(
-                f"the nodes of {self.name} must have names to be selected by, got none; give {{nodes}}"
+                "the nodes of {source} must have names to be selected by, got none; give {nodes}",
+                source=self.name,
             )
         places = np.array(pick_columns(self.name, self.columns, columns, extra=extra))
         layers = tuple(_csr(layer[places][:, places]) for layer in self.layers)
@@ -255,8 +256,9 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
             count=len(nodes),
         )
     entries = found.tocoo()
-    parts = [(*(each.astype(np.int64) for each in entries.coords), entries.data)]
-    return _Edges(n_nodes=side, columns=nodes or source.columns, layers={"": parts}, listed=False)  # type: ignore[arg-type]
+    one, other = (np.asarray(each, dtype=np.int64) for each in entries.coords)
+    parts = [(one, other, np.asarray(entries.data, dtype=np.float64))]
+    return _Edges(n_nodes=side, columns=nodes or source.columns, layers={"": parts}, listed=False)
 
 
 def _edge_list(reader: TableReader, nodes: tuple[str, ...] | None) -> _Edges:
@@ -336,7 +338,7 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
                     f"{name} must be GraphML without a DOCTYPE, got one; write it without"
                 )
             stream.seek(0)
-            for _, element in ElementTree.iterparse(stream):  # noqa: S314 - entities need a DOCTYPE
+            for _, element in ET.iterparse(stream):  # noqa: S314 - entities need a DOCTYPE
                 tag = element.tag.rpartition("}")[2]
                 if tag == "key" and element.get("attr.name") == "weight":
                     weight_keys.add(element.get("id", ""))
@@ -346,12 +348,12 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
                 elif tag == "edge":
                     edges.append(_graphml_edge(element, weight_keys))
                     element.clear()
-    except (ElementTree.ParseError, KeyError, ValueError) as error:
+    except (ET.ParseError, KeyError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something else; "
-            "write it again"
+            f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something "
+            "else; write it again"
         ) from None
     found = nodes or _names_of(declared)
     places = {node: place for place, node in enumerate(found)}

@@ -196,8 +196,8 @@ def _require_network(study: Study, source: RowSource) -> None:
     agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
     if found != agreed:
         raise InputError(
-            f"{source.name} must be read as the {agreed} that the study protects, got {found}; open it as "
-            "the study says"
+            f"{source.name} must be read as the {agreed} that the study protects, got {found}; open it "
+            "as the study says"
         )
 
 

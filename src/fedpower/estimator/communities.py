@@ -1,5 +1,6 @@
 """``FedCommunities``: communities of networks that silos hold on the same nodes and do not pool."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -11,9 +12,10 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from fedpower.analyses.communities import Communities
 from fedpower.data.networks import NetworkUnit, open_network
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
+from fedpower.errors import Sentence
 from fedpower.estimator.moments import FedMoment
 from fedpower.estimator.silos import named_silos
-from fedpower.estimator.terms import IdentityPaths
+from fedpower.estimator.terms import IdentityPaths, NoiseWarning
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.study import Aggregation
 
@@ -51,9 +53,12 @@ class FedCommunities(ClusterMixin, BaseEstimator):
 
     Attributes
     ----------
-    labels_, embedding_, eigenvalues_, noise_edge_, chance_edge_, n_above_noise_, n_above_chance_, rates_, \
-rate_errors_, agreement_, adjusted_rand_
-        See `fedpower.analyses.Communities`.
+    labels_, embedding_, eigenvalues_, rates_, rate_errors_
+        What was found; see `fedpower.analyses.Communities`.
+    noise_edge_, chance_edge_, n_above_noise_, n_above_chance_, agreement_, adjusted_rand_
+        What it is worth; see there.
+    analysis_ : Communities
+        All of it.
     moment_ : Moment
         What was released, with its statement and the law of its noise.
     privacy_ : PrivacyStatement
@@ -160,6 +165,19 @@ rate_errors_, agreement_, adjusted_rand_
         ).fit(self.moment_)
         for name in _FOUND:
             setattr(self, f"{name}_", getattr(self.analysis_, f"{name}_"))
+        above = self.analysis_.n_above_noise_
+        if above is not None and above < self.n_communities:
+            warnings.warn(
+                Sentence(
+                    "{above} of {asked} directions stand above the privacy noise, so that communities "
+                    "may be noise; bring more networks, take a larger {epsilon}, or sum them with "
+                    "{aggregation:secure}",
+                    above=above,
+                    asked=self.n_communities,
+                ),
+                NoiseWarning,
+                stacklevel=2,
+            )
         return self
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:

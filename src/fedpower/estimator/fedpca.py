@@ -416,7 +416,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         parameters = Parameters.of(self)
         if parameters.network is not None:
             raise InputError(
-                "{network} must go with silos that are networks, got rows in memory; give fit_silos a "
+                "network must go with silos that are networks, got rows in memory; give fit_silos a "
                 "list of adjacency matrices"
             )
         X, units = _with_units(X, units, self.unit)
@@ -869,8 +869,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self._take(result, book)
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
-        warn_of_noise(self.result_)
-        warn_of_bound(self.result_)
+        if parameters.network is None:  # else communities have a verdict of their own
+            warn_of_noise(self.result_)
+            warn_of_bound(self.result_)
         return self
 
     def _take(self, result: Result, book: CodeBook | None) -> None:

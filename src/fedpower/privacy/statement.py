@@ -33,8 +33,8 @@ def person_counts(column: str) -> str:
 
 EDGE = "one edge of one layer of one silo"
 EDGE_NEIGHBOURS = (
-    "networks on the same public nodes that differ in one edge of one layer, in whether it is there or in "
-    "its weight"
+    "networks on the same public nodes that differ in one edge of one layer, in whether it is there or "
+    "in its weight"
 )
 EDGES_COUNT = (
     "whatever joins two nodes in a layer is one edge; somebody with many edges, such as a node, is "
@@ -186,7 +186,7 @@ class PrivacyStatement:
 
 
 def counted_as(parameters: Mapping[str, Any]) -> str:
-    """Return what the public numbers of a fit with these parameters are numbers of: person, row or network."""
+    """Return what the public numbers of a fit are numbers of: person, row or network."""
     if parameters.get("network") == "edge":
         return "network"
     by_person = parameters.get("unit") and (parameters.get("rows_per_unit") or 1) == 1
