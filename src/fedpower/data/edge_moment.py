@@ -11,6 +11,8 @@ mean. Its theorem gives μ-GDP with the same M and M′, word for word. ∎
 How many edges or layers there are is not public: a silo counts for one, whatever it holds.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ from fedpower.data.lattice_rows import RowLattice
 from fedpower.data.moment import Moments
 from fedpower.data.networks import NetworkSource, network_of
 from fedpower.data.product import RowSummary
-from fedpower.data.source import Matrix, RowSource, Vector
+from fedpower.data.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 from fedpower.linalg.words import Words
@@ -56,7 +58,9 @@ class EdgeMoment:
     def moments(self) -> Moments:
         """Return the adjacency itself."""
         width = self._network.n_features
-        matrix = self._in_order(np.zeros((width, width)))
+        matrix = np.zeros((width, width))
+        for start, part in self._parts():
+            matrix[start : start + len(part)] += part
         nothing = np.zeros(width)
         for array in (matrix, nothing):
             array.flags.writeable = False
@@ -75,32 +79,31 @@ class EdgeMoment:
         nothing = np.zeros(self._network.n_features)
         return RowSummary(n_rows=1, origin=nothing, drift=nothing, variance=0.0, n_clipped=0)
 
-    def _in_order(self, total: Matrix) -> Matrix:
-        width, row = self._network.n_features, 0
-        for block in full_blocks(self._source, block_rows(width), self._watch):
-            # Blocks may span layers: each row goes where it belongs.
-            np.add.at(total, (row + np.arange(block.shape[0])) % width, _dense(block))
-            row += int(block.shape[0])
-        return total
-
     def _added(self, unit: int) -> NDArray[np.int64]:
-        width, row = self._network.n_features, 0
+        width = self._network.n_features
         total = np.zeros((width, width), dtype=np.int64)
-        for block in full_blocks(self._source, block_rows(width), self._watch):
-            weights = np.rint(_dense(block) * unit)
+        for start, part in self._parts():
+            weights = np.rint(part * unit)
             if not ((weights >= 0) & (weights <= unit)).all():
                 raise _out_of_bounds(self._network)
-            places = (row + np.arange(block.shape[0])) % width
-            np.add.at(total, places, weights.astype(np.int64))
-            row += int(block.shape[0])
+            total[start : start + len(part)] += weights.astype(np.int64)
         if not np.array_equal(total, total.T) or np.diagonal(total).any():
             raise _out_of_bounds(self._network)
         total.flags.writeable = False
         return total
 
-
-def _dense(block: object) -> Matrix:
-    return np.asarray(block.toarray() if hasattr(block, "toarray") else block)
+    def _parts(self) -> Iterator[tuple[int, Matrix]]:
+        """Yield rows of one layer at a time, and the node of the first; a block may span layers."""
+        width, row = self._network.n_features, 0
+        for block in full_blocks(self._source, block_rows(width), self._watch):
+            rows = np.asarray(block.toarray() if is_sparse(block) else block)
+            done = 0
+            while done < len(rows):
+                start = (row + done) % width
+                part = rows[done : done + width - start]
+                yield start, part
+                done += len(part)
+            row += len(rows)
 
 
 def _out_of_bounds(network: NetworkSource) -> InputError:
