@@ -137,6 +137,7 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 	$(BIN)/python -m benchmarks.accuracy_real $(A9A:%=--a9a %) --json benchmarks/results/accuracy_real.json
 	$(BIN)/python -m benchmarks.accuracy_peers $(A9A:%=--a9a %) --json benchmarks/results/accuracy_peers.json
 	$(BIN)/python -m benchmarks.localpower_tables $(A9A:%=--a9a %) --json benchmarks/results/localpower_tables.json
+	$(if $(GRASPOLOGIC),$(BIN)/python -m benchmarks.networks --wheel $(GRASPOLOGIC) --json benchmarks/results/networks.json)
 	$(BIN)/python -m benchmarks.derived --json benchmarks/results/derived.json
 	$(BIN)/python -m benchmarks.preparation --json benchmarks/results/preparation.json
 	$(BIN)/python -m benchmarks.tables --json benchmarks/results/tables.json

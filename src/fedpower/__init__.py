@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedpower.data.sql import SqlQuery as SqlQuery
     from fedpower.estimator import FedMoment as FedMoment
     from fedpower.estimator import FedPCA as FedPCA
+    from fedpower.estimator.communities import FedCommunities as FedCommunities
     from fedpower.protocol.schedule import decaying as decaying
     from fedpower.protocol.schedule import every as every
     from fedpower.protocol.schedule import explicit as explicit
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "CodeBook": "fedpower.data.codebook",
+    "FedCommunities": "fedpower.estimator.communities",
     "FedMoment": "fedpower.estimator",
     "FedPCA": "fedpower.estimator",
     "SqlQuery": "fedpower.data.sql",
@@ -40,6 +42,7 @@ _HOMES = {
 }
 __all__ = [
     "CodeBook",
+    "FedCommunities",
     "FedMoment",
     "FedPCA",
     "SqlQuery",

@@ -158,6 +158,19 @@ _UNIT = Rule(
     holds=lambda value: value is None or (isinstance(value, str) and value != ""),
     kinds=(str,),
 )
+_NETWORK = Rule(
+    must="be 'edge' or 'row'",
+    advice="say which of them is protected",
+    holds=lambda value: value is None or value in ("edge", "row"),
+    kinds=(str,),
+    choices=("edge", "row"),
+)
+_EDGE_WEIGHT = Rule(
+    must="be a positive number",
+    advice="give the public maximum of an edge's weight",
+    holds=lambda value: value is None or (_is_number(value) and 0 < value < math.inf),
+    kinds=(int, float),
+)
 _DEVICE = Rule(
     must="be the name of a PyTorch device",
     advice="give e.g. 'cuda', or None for the CPU",
@@ -322,6 +335,24 @@ class Parameters:
         rule=_WHOLE,
         option="--rows-per-unit",
         group="rows",
+        section="rows",
+        newer=True,
+    )
+    network: Literal["edge", "row"] | None = _parameter(
+        None,
+        help="Silos hold networks on these nodes; an edge is protected, or a row of the adjacency.",
+        rule=_NETWORK,
+        option=None,
+        group="main",
+        section="rows",
+        newer=True,
+    )
+    edge_weight: float | None = _parameter(
+        None,
+        help="Public maximum at which weights of edges are capped; 0 and 1 alone without.",
+        rule=_EDGE_WEIGHT,
+        option=None,
+        group="main",
         section="rows",
         newer=True,
     )
@@ -504,7 +535,12 @@ class Parameters:
 
     @property
     def centers(self) -> bool:
-        """Whether rows are centred on the pooled mean, as they are after a public centre too."""
+        """Whether rows are centred on the pooled mean, as they are after a public centre too.
+
+        Those of a network are not: its leading direction is part of what tells communities.
+        """
+        if self.network is not None:
+            return False
         return not isinstance(self.center, bool | np.bool_) or bool(self.center)
 
     @property

@@ -163,6 +163,8 @@ AGREED: dict[str, dict[str, Any]] = {
     "moment that is kept": {"components": {"keep_moment": True}},
     "persons": {"rows": {"unit": "patient"}},
     "rows of a person": {"rows": {"unit": "patient", "rows_per_unit": 2}},
+    "edges": {"rows": {"row_norm": None, "network": "edge"}},
+    "weight of edges": {"rows": {"row_norm": None, "network": "edge", "edge_weight": 2.0}},
     "no centring": {"rows": {"center": False}},
     "n_components": {"components": {"n_components": 3}},
     "iteration_rank": {"components": {"iteration_rank": 4}},

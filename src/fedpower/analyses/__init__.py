@@ -5,6 +5,7 @@ intervals or verdicts that hold the privacy noise. At ε = ∞ each is what the 
 """
 
 from fedpower.analyses.adjusted import AdjustedPCA
+from fedpower.analyses.communities import Communities, agreement
 from fedpower.analyses.correlation import Correlations
 from fedpower.analyses.factor import FactorAnalysis, congruence
 from fedpower.analyses.means import MeanTests
@@ -13,11 +14,13 @@ from fedpower.analyses.regression import ComponentRegression, RidgeRegression
 
 __all__ = [
     "AdjustedPCA",
+    "Communities",
     "ComponentRegression",
     "Correlations",
     "FactorAnalysis",
     "MeanTests",
     "ProcessMonitor",
     "RidgeRegression",
+    "agreement",
     "congruence",
 ]

@@ -30,6 +30,10 @@ COMMANDS = {
         "fedpower.cli.release:release",
         "The pooled moment itself, paid for once, to analyse for ever.",
     ),
+    "communities": (
+        "fedpower.cli.communities:communities",
+        "Communities of networks that silos do not pool.",
+    ),
     "derive": ("fedpower.cli.derive:derive", "Analyses of a released moment, at no cost."),
     "study": ("fedpower.cli.study:study", "The file that a consortium agrees on."),
     "federation": ("fedpower.cli.federation:federation", "Make a kit for every party of a study."),

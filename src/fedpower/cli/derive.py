@@ -58,7 +58,7 @@ def _analysis(make: Callable[..., Any]) -> Callable[..., Any]:
             save_analysis(told, moment, output, force=force)
         if after.get("rows") is not None:
             _flag(model, after["rows"], after["flags"], force=force)
-        _show(told, moment, output, as_json=as_json)
+        show_account(told, moment, output, as_json=as_json)
 
     return update_wrapper(command, make)
 
@@ -173,6 +173,38 @@ def means(n_factors: int, nulls: tuple[str, ...], level: float) -> Any:
     return MeanTests(n_factors, null=_nulls(nulls), level=level)
 
 
+@derive.command()
+@click.option("-k", "--communities", "n_communities", type=int, required=True,
+              help="Number of communities.")  # fmt: skip
+@click.option("--labels", type=PATH, metavar="CSV", help="Lines of node,label to compare with.")
+@_analysis
+def communities(n_communities: int, labels: Path | None) -> Any:
+    """Communities of the nodes, where what was released is of networks."""
+    from fedpower.analyses import Communities  # noqa: PLC0415
+
+    return Communities(n_communities, labels=None if labels is None else read_labels(labels))
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Return a label for each node that a CSV file of node,label lines names."""
+    from fedpower.data.opening import existing  # noqa: PLC0415
+
+    found: dict[str, str] = {}
+    with existing(path).open(newline="", encoding="utf-8-sig") as stream:
+        for place, row in enumerate(csv.reader(stream), start=1):
+            if not row:
+                continue
+            if len(row) != 2 or row[0].strip() in found:
+                raise InputError(
+                    f"{path} must hold a line of node,label for every node, got another in line {place}; "
+                    "correct it"
+                )
+            if place == 1 and row[0].strip().lower() in ("node", "nodes", "name", "id"):
+                continue
+            found[row[0].strip()] = row[1].strip()
+    return found
+
+
 def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
     named: dict[str, float] = {}
     for word in words:
@@ -216,7 +248,10 @@ def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
     note(f"{beyond} of {seen} rows are beyond a limit; {flags} has them all (for your eyes)")
 
 
-def _show(told: Account, moment: Moment, output: Path | None, *, as_json: bool) -> None:
+def show_account(
+    told: Account, moment: Moment, output: Path | None, *, as_json: bool, said: str | None = None
+) -> None:
+    """Print what an analysis found, and what is promised: ``said``, where the moment was released now."""
     if as_json:
         kept = {} if output is None else {"folder": str(output)}
         print_json(
@@ -226,11 +261,14 @@ def _show(told: Account, moment: Moment, output: Path | None, *, as_json: bool) 
     out = console()
     out.print(f"{told.title}.", soft_wrap=True)
     for each in told.tables:
-        _print_table(each)
+        if each.printed:
+            _print_table(each)
     for sentence in told.sentences:
         out.print(sentence, soft_wrap=True)
     promise = moment.privacy
-    if promise.is_private:
+    if promise.is_private and said is not None:
+        out.print(f"\n{said}", soft_wrap=True)
+    elif promise.is_private:
         out.print(
             "Computed from what was released: nothing was charged, and the promise is the moment's.",
             soft_wrap=True,

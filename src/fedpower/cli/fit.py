@@ -57,14 +57,9 @@ from fedpower.report.result import Result
 _PASSED_ON = tuple(name for name, spec in SPECS.items() if spec.option and name != "n_components")
 """Options that are parameters of a fit; one that is not given keeps its default."""
 
-_BOTH = (
-    click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file),
-    option("--drop", group="main", multiple=True, metavar="COLUMN",
-           help="Leave a column out; repeatable."),
+LEDGERS = (
     option("--ledgers", group="main", type=PATH, metavar="FOLDER",
            help="Folder with a SILO.ledger for every silo."),
-    option("--columns", group="rows", callback=values.names, metavar="A,B,...",
-           help="Use these columns and no others; where columns have no names (.npy), name them."),
     option("--ledger", "named_ledgers", group="privacy", callback=values.named_paths,
            multiple=True, metavar="NAME=PATH", help="A silo's ledger; repeatable."),
     option("--data-version", group="privacy", callback=values.versions, multiple=True,
@@ -72,6 +67,17 @@ _BOTH = (
            help="What the ledgers call these rows: public; a new one is a new charge. 1 by default."),
     option("--data-set", group="privacy", metavar="NAME",
            help="The data set that the ledgers are for."),
+)  # fmt: skip
+"""Where each silo's releases are charged."""
+
+_BOTH = (
+    click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file),
+    option("--drop", group="main", multiple=True, metavar="COLUMN",
+           help="Leave a column out; repeatable."),
+    LEDGERS[0],
+    option("--columns", group="rows", callback=values.names, metavar="A,B,...",
+           help="Use these columns and no others; where columns have no names (.npy), name them."),
+    *LEDGERS[1:],
     option("--json", "as_json", group="main", is_flag=True,
            help="Print one JSON object instead of tables."),
     reading_options,
@@ -82,11 +88,12 @@ _BOTH = (
     quiet_option,
 )  # fmt: skip
 
-_IDENTITY = option(
+IDENTITY = option(
     "--identity", "identities", group="privacy", callback=values.named_paths,
     multiple=True, metavar="NAME=PATH",
     help="A silo's key for secure sums; repeatable. Made for the fit unless given.",
 )  # fmt: skip
+"""Declares whose keys are taken."""
 
 _GIVEN = (
     parameter("epsilon"),
@@ -107,7 +114,7 @@ _WHERE = (
            help="One file; this column names each row's silo."),
     option("--center/--no-center", group="rows", default=True,
            help="Centre on the pooled mean (default), also after --center-file."),
-    _IDENTITY,
+    IDENTITY,
 )  # fmt: skip
 """How both read their files, and whose keys they take."""
 
@@ -145,7 +152,7 @@ prepare_options = declared(
         parameter("extra_columns"),
         parameter("aggregation"),
         parameter("colluders"),
-        _IDENTITY,
+        IDENTITY,
     )
 )  # fmt: skip
 """Declares those of `fedpower prepare`."""

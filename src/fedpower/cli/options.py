@@ -113,8 +113,16 @@ _READING = (
 )  # fmt: skip
 RENAME = option("--rename", group="rows", callback=values.renames, multiple=True,
                 metavar="OLD=NEW", help="Call a column otherwise, where it is; repeatable.")  # fmt: skip
+text_options = declared(_READING)
+"""Declares how text files are written."""
+
 reading_options = declared((*_READING, RENAME))
 """Declares how the files of a command are read."""
+
+
+def text_reading(options: Mapping[str, Any]) -> "Reading":
+    """Return how text files are written, from the options of a command."""
+    return {name: options[name] for name in ("separator", "decimal", "encoding")}  # type: ignore[return-value]
 
 
 def reading_of(options: Mapping[str, Any]) -> "Reading":

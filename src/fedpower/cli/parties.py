@@ -82,6 +82,8 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
 def _counted(node: SiloNode) -> str:
     """Return how many rows, or persons and their rows, a silo has, for its operator."""
     unit, moment = node.study.unit, node.moment
+    if node.study.network == "edge":
+        return f"a network of {node.study.n_features} nodes"
     if not unit:
         return f"{moment.n_rows} rows"
     counts = "persons" if node.study.rows_per_unit == 1 else "rows that count"
@@ -90,7 +92,7 @@ def _counted(node: SiloNode) -> str:
 
 def _advice(node: SiloNode) -> str | None:
     """Return what an operator should think of before taking part; it goes no further."""
-    if isinstance(node.moment, Survey):
+    if isinstance(node.moment, Survey) or node.study.network == "edge":
         return None
     clipped, rows = node.moment.n_clipped, node.moment.n_read
     if node.moment.treatment.row_norm is None or clipped == 0:
@@ -123,7 +125,7 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         **(
             {"persons": node.moment.n_rows, "rows_of_theirs": node.moment.n_read}
             if terms.unit
-            else {"rows": node.moment.n_rows}
+            else {"networks" if terms.network == "edge" else "rows": node.moment.n_rows}
         ),
         "columns": terms.n_features,
         "rows_clipped_by_the_bound": None
@@ -141,6 +143,7 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         }
     secure = terms.aggregation == "secure"
     things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
+    things = "networks, which is 1" if terms.network == "edge" else things
     delta = budget.delta - budget.n_releases * budget.slack_delta
     facts |= {
         "leaves": _leaves(budget, secure=secure),

@@ -14,7 +14,7 @@ from fedpower.cli.console import note
 from fedpower.cli.options import reading_of
 from fedpower.data import RowSource, open_source, split_by_group
 from fedpower.data.inspecting import doubtful
-from fedpower.data.opening import Reading, is_text, name_of_silo, rows_at
+from fedpower.data.opening import Reading, existing, is_text, name_of_silo, rows_at
 from fedpower.data.plink import VariantList
 from fedpower.data.ruled import match_tables, ruled
 from fedpower.data.rules import TableRules
@@ -52,7 +52,7 @@ def open_silos(
     **reading
         How tables are read: what is about text goes to text files, and a column is renamed where it is.
     """
-    named = _named_files(files)
+    named = named_files(files)
     if groups is None:
         _tell_parts(named)
         if columns is None and not drop and n_features is None and not any(reading.values()):
@@ -148,7 +148,7 @@ def tell_doubts(
 
 def listed_columns(files: Sequence[str], listed: VariantList) -> tuple[str, ...]:
     """Return the columns of a public list of variants, by the first file where it names no alleles."""
-    return listed.columns(open_source(next(iter(_named_files(files).values()))))
+    return listed.columns(open_source(next(iter(named_files(files).values()))))
 
 
 def find_ledgers(
@@ -184,6 +184,17 @@ def agreed_columns(
 ) -> tuple[str, ...] | None:
     """Return the columns a fit of these silos has, in order; None where they have no names."""
     return match_tables(named_sources(dict(silos), unit), rules, extra=extra)[0]
+
+
+def read_nodes(path: Path) -> list[str]:
+    """Return the names of nodes, the first cell of every line of a text file."""
+    with existing(path).open(newline="", encoding="utf-8-sig") as stream:
+        names = [row[0].strip() for row in csv.reader(stream) if row]
+    if names and names[0].lower() in ("node", "nodes", "name", "id"):
+        names = names[1:]
+    if not names:
+        raise InputError(f"{path} must name every node, one a line, got none; write them down")
+    return names
 
 
 def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float64]:
@@ -243,7 +254,8 @@ def _values_by_name(path: Path) -> dict[str, float]:
     return values
 
 
-def _named_files(files: Sequence[str]) -> dict[str, Path]:
+def named_files(files: Sequence[str]) -> dict[str, Path]:
+    """Return the silos' files by name: NAME=PATH, or a path, which gives its name."""
     named: dict[str, Path] = {}
     seen: dict[object, str] = {}
     for word in files:

@@ -16,7 +16,7 @@ from fedpower.cli.options import (
     reading_of,
     reading_options,
 )
-from fedpower.cli.silos import read_vector
+from fedpower.cli.silos import read_nodes, read_vector
 from fedpower.data import match_columns, open_source
 from fedpower.data.codebook import ranges_of
 from fedpower.data.rules import TableRules
@@ -55,6 +55,12 @@ _INIT = (
            help="The columns, in this order."),
     option("--columns-of", group="main", type=PATH, metavar="FILE",
            help="Take the columns of this file instead."),
+    option("--network", group="main", type=click.Choice(["edge", "row"]),
+           help="Silos hold networks: an edge is protected, or a row of the adjacency."),
+    option("--nodes", group="main", type=PATH, metavar="FILE",
+           help="The names of their nodes, one a line, in place of columns."),
+    option("--edge-weight", group="main", type=float, metavar="W",
+           help="Public maximum at which weights of edges are capped."),
     *(parameter(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
     option("--codebook", group="main", type=PATH, metavar="FILE",
            help="Code book: rules of columns, and offsets, scales, ranges and bound where it has them."),
@@ -160,7 +166,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         "name": options["name"],
         "columns": {"names": list(columns), **given},
         **({} if rules is None else {"rules": rules.as_content()}),
-        "rows": {"center": True, **tables["rows"]},
+        "rows": {"center": options["network"] is None, **tables["rows"]},
         "silos": {"names": list(options["silos"])},
         "coordinator": {"host": options["host"], "port": options["port"]},
     }
@@ -169,6 +175,18 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
 def _columns(options: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]:
     """Return the tables' columns that the study has, those that rules drop left out."""
     columns = options["columns"]
+    if (options["network"] is None) != (options["nodes"] is None):
+        raise InputError(
+            "--network and --nodes must go together, got one of them; say what is protected and name the "
+            "nodes"
+        )
+    if options["nodes"] is not None:
+        if columns or options["columns_of"]:
+            raise InputError(
+                "--nodes must go without columns, for nodes are those of a network, got both; leave one "
+                "out"
+            )
+        return tuple(read_nodes(options["nodes"]))
     if columns is None and options["columns_of"] is None and rules is not None:
         columns = rules.columns
     elif (columns is None) == (options["columns_of"] is None):
@@ -203,6 +221,11 @@ def _agreed(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
         if value is not None:
             assert section is not None
             tables.setdefault(section, {})[name] = value
+    for name in ("network", "edge_weight"):
+        if options[name] is not None:
+            tables.setdefault("rows", {})[name] = options[name]
+    if options["network"] == "row":  # as the paper does
+        tables["rows"].setdefault("normalize", True)
     return tables
 
 
@@ -224,6 +247,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "row_norm": given.row_norm,
         "normalize": bool(given.normalize),
         "center": given.centers,
+        **({"network": terms.network, "edge_weight": terms.edge_weight} if terms.network else {}),
         **({"unit": terms.unit, "rows_per_unit": terms.rows_per_unit} if terms.unit else {}),
         "offset": plain(given.public_offset),
         "ranges": plain(given.ranges),

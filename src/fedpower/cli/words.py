@@ -56,6 +56,10 @@ _OPTIONS = {
     "ranges": "--range",
     "spectrum": "--spectrum",
     "error": "--error",
+    "network": "--unit",
+    "edge_weight": "--edge-weight",
+    "nodes": "--nodes",
+    "labels": "--labels",
 }
 """Options that are no parameters of a fit."""
 

@@ -6,6 +6,7 @@ from fedpower.data.fingerprint import fingerprint
 from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel, shares_blocks
 from fedpower.data.local import LocalMoment, local_moment
 from fedpower.data.moment import Moments, accumulate_moment
+from fedpower.data.networks import NetworkSource, open_network
 from fedpower.data.opening import open_query, open_source, split_by_group
 from fedpower.data.product import RowProduct
 from fedpower.data.rows import RowTreatment, largest_row_norm
@@ -18,6 +19,7 @@ __all__ = [
     "KernelChoice",
     "LocalMoment",
     "Moments",
+    "NetworkSource",
     "RowProduct",
     "RowSource",
     "RowTreatment",
@@ -31,6 +33,7 @@ __all__ = [
     "local_moment",
     "match_columns",
     "open_device",
+    "open_network",
     "open_query",
     "open_source",
     "public_vector",

@@ -12,6 +12,7 @@ from fedpower.data.dask_moment import DaskProduct
 from fedpower.data.dask_source import DaskSource
 from fedpower.data.device import Device
 from fedpower.data.device_moment import DeviceProduct
+from fedpower.data.edge_moment import EdgeMoment
 from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.data.kernel import (
     MEMORY_LIMIT,
@@ -22,6 +23,7 @@ from fedpower.data.kernel import (
     moment_bytes,
 )
 from fedpower.data.moment import Moments, accumulate_moment, require_center
+from fedpower.data.networks import network_of
 from fedpower.data.passes import EnrolledRows, enrolled
 from fedpower.data.plink import fill_missing
 from fedpower.data.product import RowProduct, RowSummary, require_basis
@@ -30,11 +32,13 @@ from fedpower.data.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.data.unit_moment import UnitProduct
 from fedpower.data.units import require_no_unit, unit_of
 from fedpower.data.watch import Watch
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 from fedpower.linalg.symmetric import moment_factor
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in whole numbers"
 """Why it is that kernel, in a result."""
+
+_ADJACENCY = "the adjacency itself is what is released: its layers are added up once"
 
 
 class Products(Protocol):
@@ -89,7 +93,9 @@ class LocalMoment:
         rereads: bool = False,
     ) -> None:
         treatment.check_width(source.n_features)
-        if on_lattice:
+        if network_of(source) is not None:
+            choice = KernelChoice(kind="moment", reason=_ADJACENCY)
+        elif on_lattice:
             choice = KernelChoice(kind="moment", reason=ON_LATTICE)
         # A moment is made in one pass, and there is none to tell from it; a fingerprint of rows that
         # lie at Dask's workers takes a second.
@@ -112,11 +118,21 @@ class LocalMoment:
             self._rows = on_workers
             self._accumulate = on_workers.sums if on_lattice else on_workers.moments
         elif device is not None:
+            if network_of(source) is not None:
+                raise InputError(
+                    Sentence(
+                        "{device} must be left alone with {network:edge}, got one; leave it out"
+                    )
+                )
             require_no_unit(source, f"the device {device.name!r}")
             on_device = DeviceProduct(self.source, treatment, device, watch)
             self._rows = on_device
             self._accumulate = on_device.sums if on_lattice else on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
+        elif network_of(source) is not None:
+            by_edge = EdgeMoment(self.source, watch)
+            self._rows = by_edge
+            self._accumulate = by_edge.sums if on_lattice else by_edge.moments
         elif unit_of(source) is not None:
             by_person = UnitProduct(self.source, treatment, watch)
             self._rows = by_person
@@ -142,7 +158,9 @@ class LocalMoment:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; of persons, where these count."""
+        """Number of rows; of persons, where these count; 1 of a network whose edges do."""
+        if network_of(self.source) is not None:
+            return 1
         unit = unit_of(self.source)
         if unit is not None:
             return unit.n_units
@@ -186,6 +204,11 @@ class LocalMoment:
     def factor(self, center: Vector | None = None) -> Matrix:
         """Return F = Λ^½Uᵀ, q×d, of the moment about `center`: it is FᵀF; for fewer rows than columns."""
         n_rows, width = self.n_rows, self.source.n_features
+        if network_of(self.source) is not None:
+            raise InputError(
+                f"the adjacency of {self.source.name} must be sent as it is, got a question for a factor "
+                "of it; use the moment"
+            )
         if n_rows > width or 8 * n_rows * width > MOST_FACTOR_BYTES:
             raise InputError(
                 f"the moment of {self.source.name} must be of few rows to be sent as a factor, got "

@@ -21,6 +21,7 @@ from fedpower.data import (
     shares_blocks,
 )
 from fedpower.data.codebook import CodeBook
+from fedpower.data.networks import network_of
 from fedpower.data.survey import Survey
 from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
@@ -174,6 +175,8 @@ def read_for(
 
     ``steps`` says how often the rows will be multiplied, where more than the study is known.
     """
+    for source in sources.values():
+        _require_network(study, source)
     return read_silos(
         sources,
         treatment,
@@ -184,6 +187,18 @@ def read_for(
         rereads=study.noise == "clipped",
         **how,
     )
+
+
+def _require_network(study: Study, source: RowSource) -> None:
+    """Refuse edges that are not bounded as the study says, or rows in their place, and the other way."""
+    network = network_of(source)
+    found = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
+    agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
+    if found != agreed:
+        raise InputError(
+            f"{source.name} must be read as the {agreed} that the study protects, got {found}; open it "
+            "as the study says"
+        )
 
 
 def check_ledgers(

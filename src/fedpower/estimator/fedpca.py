@@ -20,6 +20,7 @@ from fedpower.data import (
 from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
 from fedpower.data.local import LocalMoment
+from fedpower.data.networks import NetworkUnit
 from fedpower.data.problems import every_problem
 from fedpower.data.ruled import match_tables, ruled, rules_of_source
 from fedpower.data.rules import TableRules
@@ -192,6 +193,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     rows_per_unit : int, default=1
         C: up to so many rows of a person count in full, at C times the noise; how many rows count is then
         public.
+    network : {"edge", "row"}, default=None
+        Silos hold networks on the same public nodes (adjacency matrices, or what
+        `fedpower.data.open_network` opened): an edge of one layer is protected, or a row of the
+        adjacency. See `FedCommunities`.
+    edge_weight : float, default=None
+        The public maximum at which weights of edges are capped; without it they must be 0 or 1.
     keep_moment : bool, default=False
         Whether the result keeps the pooled moment (``moment_``, and two files more in its folder), from
         which any number of analyses can be computed at no further cost: see `FedMoment`.
@@ -315,6 +322,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         standardize: bool | None = None,
         unit: str | None = None,
         rows_per_unit: int = 1,
+        network: NetworkUnit | None = None,
+        edge_weight: float | None = None,
         keep_moment: bool = False,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
@@ -354,6 +363,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.standardize = standardize
         self.unit = unit
         self.rows_per_unit = rows_per_unit
+        self.network = network
+        self.edge_weight = edge_weight
         self.keep_moment = keep_moment
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
@@ -403,6 +414,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
+        if parameters.network is not None:
+            raise InputError(
+                "network must go with silos that are networks, got rows in memory; give fit_silos a "
+                "list of adjacency matrices"
+            )
         X, units = _with_units(X, units, self.unit)
         rules = rules_of(parameters)
         table = None if rules is None else ruled(open_source(X), rules)
@@ -498,7 +514,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         parameters = Parameters.of(self)
-        sources = named_sources(silos, parameters.unit, parameters.rows_per_unit)
+        sources = named_sources(
+            silos,
+            parameters.unit,
+            parameters.rows_per_unit,
+            network=parameters.network,
+            edge_weight=parameters.edge_weight,
+        )
         columns, sources = match_tables(sources, rules_of(parameters), extra=self.extra_columns)
         self.n_features_in_ = next(iter(sources.values())).n_features
         if columns is not None:
@@ -847,8 +869,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self._take(result, book)
         for remark in self.remarks_:
             warnings.warn(remark, UserWarning, stacklevel=3)
-        warn_of_noise(self.result_)
-        warn_of_bound(self.result_)
+        if parameters.network is None:  # else communities have a verdict of their own
+            warn_of_noise(self.result_)
+            warn_of_bound(self.result_)
         return self
 
     def _take(self, result: Result, book: CodeBook | None) -> None:

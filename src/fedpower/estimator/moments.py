@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
 from fedpower.data.codebook import CodeBook
+from fedpower.data.networks import NetworkUnit
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.terms import IdentityPaths, rank_and_width
@@ -114,6 +115,8 @@ class FedMoment(BaseEstimator):
         The budget and who sees what, as of `FedPCA`.
     row_norm, normalize, center, offset, scale, codebook, ranges, unit, rows_per_unit
         What is done to rows, and whose they are, as of `FedPCA`.
+    network, edge_weight
+        Whether silos hold networks, and what is protected of them, as of `FedPCA`.
     min_silos, deadline, extra_columns, n_jobs, device
         How it runs, as of `FedPCA`.
 
@@ -146,6 +149,8 @@ class FedMoment(BaseEstimator):
         ranges: Any = None,
         unit: str | None = None,
         rows_per_unit: int = 1,
+        network: NetworkUnit | None = None,
+        edge_weight: float | None = None,
         min_silos: int | None = None,
         deadline: float | None = None,
         extra_columns: Literal["refuse", "drop"] = "refuse",
@@ -166,6 +171,8 @@ class FedMoment(BaseEstimator):
         self.ranges = ranges
         self.unit = unit
         self.rows_per_unit = rows_per_unit
+        self.network = network
+        self.edge_weight = edge_weight
         self.min_silos = min_silos
         self.deadline = deadline
         self.extra_columns = extra_columns

@@ -98,6 +98,7 @@ def _check_booked(parameters: Parameters, ledgers: LedgerPaths | None, *, declar
         )
     if (
         not prepares(parameters)
+        and parameters.network != "edge"
         and parameters.row_norm is None
         and not (parameters.normalize or code_book_of(parameters) is not None)
     ):

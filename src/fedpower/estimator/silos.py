@@ -6,18 +6,44 @@ from os import PathLike
 from typing import Any
 
 from fedpower.data import RowSource, open_source
+from fedpower.data.networks import NetworkSource, NetworkUnit, open_network
 from fedpower.data.opening import name_of_silo, rows_at
 from fedpower.data.units import by_unit
 from fedpower.errors import InputError, is_showable
 
 
 def named_sources(
-    silos: Any, unit: str | None = None, rows_per_unit: int = 1
+    silos: Any,
+    unit: str | None = None,
+    rows_per_unit: int = 1,
+    *,
+    network: NetworkUnit | None = None,
+    edge_weight: float | None = None,
 ) -> dict[str, RowSource]:
     """Return the silos' sources by name: given names, or a file's, or its number.
 
-    With ``unit`` rows are read by the persons that this column names.
+    With ``unit`` rows are read by the persons that this column names; with ``network`` each is one.
     """
+    items = named_silos(silos)
+    if network is not None:
+        return {
+            name: open_network(silo, unit=network, name=said, edge_weight=edge_weight)
+            for name, (silo, said) in items.items()
+        }
+    odd = [silo.name for silo, _ in items.values() if isinstance(silo, NetworkSource)]
+    if odd:
+        raise InputError(
+            "{source} must be rows of a table, got a network; give {network:edge} or {network:row}",
+            source=odd[0],
+        )
+    sources = {name: open_source(silo, name=said) for name, (silo, said) in items.items()}
+    if unit is None:
+        return sources
+    return {name: by_unit(source, unit, rows_per_unit) for name, source in sources.items()}
+
+
+def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
+    """Return what was given for each silo by its name, and what sentences call it unless by itself."""
     if isinstance(silos, Mapping):
         items = [(str(name), silo) for name, silo in silos.items()]
     elif _is_path(silos) or _is_table(silos) or not isinstance(silos, Iterable):
@@ -43,13 +69,7 @@ def named_sources(
             name=twice[0],
         )
     _require_own_rows(items)
-    sources = {
-        name: open_source(silo, name=None if _names_itself(silo) else f"silo {name!r}")
-        for name, silo in items
-    }
-    if unit is None:
-        return sources
-    return {name: by_unit(source, unit, rows_per_unit) for name, source in sources.items()}
+    return {name: (silo, None if _names_itself(silo) else f"silo {name!r}") for name, silo in items}
 
 
 def _require_own_rows(items: list[tuple[str, Any]]) -> None:

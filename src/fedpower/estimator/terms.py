@@ -75,6 +75,9 @@ def public_treatment(
     parameters: Parameters, columns: tuple[str, ...] | None = None
 ) -> RowTreatment:
     """Return what the parameters say is done to each row; ``columns`` are names, where there are any."""
+    if parameters.network == "edge":
+        _check_edges(parameters)
+        return RowTreatment(row_norm=1.0)  # edges are given in units of their public maximum
     book = code_book_of(parameters)
     if book is not None:
         return book.treatment
@@ -105,6 +108,23 @@ def public_treatment(
         low=low,
         high=high,
     )
+
+
+def _check_edges(parameters: Parameters) -> None:
+    """Refuse what is about rows where an edge is what is protected."""
+    given = [
+        name
+        for name in ("row_norm", "scale", "offset", "ranges", "codebook", "device")
+        if getattr(parameters, name) is not None
+    ]
+    given += [name for name in ("normalize", "standardize") if getattr(parameters, name)]
+    given += [] if parameters.weights == "rows" else ["weights"]
+    if given:
+        raise InputError(
+            "{odd} must be left alone with {network:edge}, where no row is treated, got it too; leave it "
+            "out",
+            odd=Sentence("{" + given[0] + "}"),
+        )
 
 
 def given_book(parameters: Parameters) -> CodeBook | None:
@@ -178,6 +198,7 @@ def prepares(parameters: Parameters) -> bool:
     given = (parameters.row_norm, parameters.scale, parameters.public_offset)
     return (
         parameters.is_private
+        and parameters.network is None
         and not parameters.normalize
         and all(each is None for each in given)
         and parameters.noise in ("auto", "moment")
@@ -431,11 +452,14 @@ def build_study(
             n_rows=n_rows,
         )
     noise = noise_of(parameters, n_features, n_rows)
-    rank, width = rank_and_width(parameters, n_rows, n_features, noise)
+    by_edge = parameters.network == "edge"
+    rank, width = rank_and_width(parameters, n_features if by_edge else n_rows, n_features, noise)
     n_steps = parameters.n_steps
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
-    delta = _delta(parameters, n_rows) if noise != "none" else 0.0
+    pairs = n_features * (n_features - 1) // 2
+    counted = max(pairs, 1) if by_edge else n_rows
+    delta = _delta(parameters, counted) if noise != "none" else 0.0
     prepared: dict[str, Any] = {}
     if noise == "clipped":
         _check_clipped(parameters)
@@ -490,6 +514,8 @@ def build_study(
         weights=parameters.weights,
         unit=parameters.unit or "",
         rows_per_unit=parameters.rows_per_unit,
+        network=parameters.network or "",
+        edge_weight=float(parameters.edge_weight or 1.0),
         **_secure_terms(parameters, noise, identities or {}, attempts),
         **prepared,
     )
@@ -501,6 +527,11 @@ def _roster(sizes: Mapping[str, int | None]) -> str:
     """Return a digest of the silos' names and sizes."""
     listed = json.dumps(sorted(sizes.items()))
     return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def keeps_moment(parameters: Parameters) -> bool:
+    """Return whether the result has the pooled moment: communities are found from a network's."""
+    return bool(parameters.keep_moment) or parameters.network is not None
 
 
 def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
@@ -535,7 +566,7 @@ def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice
         return _whole_spectrum(parameters, rank, given)
     if _standardizes(parameters, study):
         return _whole_moment(parameters, study, given)
-    if parameters.keep_moment:
+    if keeps_moment(parameters):
         return _kept_moment(parameters, study, given)
     if parameters.solver == "auto":
         return choose_solver(
@@ -576,7 +607,7 @@ def _exact_solver(parameters: Parameters, n_features: int, iteration_rank: int) 
             solver="moment",
             reason="columns are standardised by the moment's diagonal, which its sum gives",
         )
-    if parameters.keep_moment:
+    if keeps_moment(parameters):
         if parameters.solver == "krylov":
             raise InputError(
                 Sentence(
@@ -663,14 +694,14 @@ def settings_of(
             solver="krylov" if choice.solver == "krylov" else "moment",
             tol=float(parameters.tol),
             standardize=_standardizes(parameters, study),
-            keep_moment=bool(parameters.keep_moment),
+            keep_moment=keeps_moment(parameters),
         )
     if study.aggregation == "secure":
         return SecureSettings(
             study=study,
             rank=rank,
             standardize=_standardizes(parameters, study),
-            keep_moment=bool(parameters.keep_moment),
+            keep_moment=keeps_moment(parameters),
         )
     if choice.solver == "moment":
         return UploadSettings(
@@ -682,7 +713,8 @@ def settings_of(
             mean_weight=study.mean_weight,
             standardize=_standardizes(parameters, study),
             groups=study.groups,
-            keep_moment=bool(parameters.keep_moment),
+            keep_moment=keeps_moment(parameters),
+            adjacency=study.network == "edge",
         )
     assert rank != "noise", "only an upload shows what stands above the noise"
     if choice.solver == "krylov":

@@ -180,8 +180,24 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _made_up_network(study: StudyFile, folder: Path, name: str, place: int) -> Path:
+    """Write the edges of a network with two communities."""
+    nodes = study.columns
+    side = np.arange(len(nodes)) * 2 // len(nodes)
+    chance = np.where(side[:, np.newaxis] == side, 0.5, 0.1)
+    edges = np.argwhere(np.triu(np.random.default_rng(place).random(chance.shape) < chance, 1))
+    path = folder / f"{name}.csv"
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["source", "target"])
+        writer.writerows((nodes[one], nodes[other]) for one, other in edges.tolist())
+    return path
+
+
 def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
-    """Write rows with a decaying spectrum within the study's bound; nobody's data."""
+    """Write rows with a decaying spectrum within the study's bound, or a network; nobody's data."""
+    if study.parameters.network is not None:
+        return _made_up_network(study, folder, name, place)
     width = len(study.table_columns)
     rows = np.random.default_rng(place).normal(size=(MADE_UP_ROWS, width))
     rows *= 0.8 ** np.arange(width)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpower.data import RowSource, open_query, open_source
+from fedpower.data.networks import open_network
 from fedpower.data.opening import Reading
 from fedpower.data.ruled import ruled
 from fedpower.data.units import by_unit
@@ -142,6 +143,8 @@ class SiloFile:
     def source(self, study: StudyFile) -> RowSource:
         """Return the silo's rows with the study's columns, in its order."""
         name = f"the data of silo {self.name!r}"
+        if study.parameters.network is not None:
+            return self._network(study, name)
         if "query" in self.data:
             asked = {key: value for key, value in self.data.items() if key not in _NOT_ASKED}
             columns = cast("Reading", self.columns)
@@ -163,6 +166,26 @@ class SiloFile:
             extra=self.data.get("extra_columns", "refuse"),
         )
         return source if study.rules is None else ruled(source, study.rules)
+
+    def _network(self, study: StudyFile, name: str) -> RowSource:
+        """Return the silo's network on the study's nodes."""
+        odd = [key for key in ("query", "drop", "extra_columns") if key in self.data]
+        if odd or self.columns:
+            raise InputError(
+                f"[data] of {self.path} must have the path of a network and how it is written alone, got "
+                f"{odd[0] if odd else 'a table [columns]'} too; leave it out"
+            )
+        form = {key: self.data[key] for key in _TEXT if key in self.data}
+        parameters = study.parameters
+        assert parameters.network is not None, "the study is one of networks"
+        return open_network(
+            self.path.parent / self.data["path"],
+            unit=parameters.network,
+            nodes=study.columns,
+            name=name,
+            edge_weight=parameters.edge_weight,
+            **cast("Reading", form),
+        ).select(study.columns)
 
     def data_version(self, study: StudyFile, fingerprint: str) -> DataVersion:
         """Return which rows these are, as this organisation declares them.

@@ -226,9 +226,17 @@ _BOOKED_BY_ROWS = re.compile(r"[0-9a-f]{64}/([0-9a-f]{16})")
 BY_PERSON = ", by person"
 """How the purpose of a release ends that protects a person with all her rows."""
 
+BY_EDGE = ", by edge"
+"""How the purpose of a release ends that protects an edge of a network."""
+
 
 def _unit_of(purposes: Sequence[str]) -> str:
     """Return what a ledger protects: a person only where nothing that it booked protects a row alone."""
+    by_edge = [purpose.endswith(BY_EDGE) for purpose in purposes]
+    if by_edge and all(by_edge):
+        return "one edge of this silo's network, present or absent"
+    if any(by_edge):
+        return "one edge by some of its releases and one row by others: keep a ledger for each"
     by_person = [purpose.endswith(BY_PERSON) for purpose in purposes]
     if by_person and all(by_person):
         return "one person of this silo with all rows, replace-one neighbours"

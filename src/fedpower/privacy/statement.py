@@ -31,13 +31,28 @@ def person_counts(column: str) -> str:
     )
 
 
+EDGE = "one edge of one layer of one silo"
+EDGE_NEIGHBOURS = (
+    "networks on the same public nodes that differ in one edge of one layer, in whether it is there or "
+    "in its weight"
+)
+EDGES_COUNT = (
+    "whatever joins two nodes in a layer is one edge; somebody with many edges, such as a node, is "
+    "protected for each of them only"
+)
+EDGES_BOUNDED = (
+    "weights of edges are capped at a public maximum before anything is computed from them"
+)
+
+
 ROWS_COUNT = (
     "every row counts for one person; somebody with several rows is protected for each of them only"
 )
+ROWS_BOUNDED = "rows are bounded by a public rule before anything is computed from them"
 ASSUMPTIONS = (
     "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself",
     ROWS_COUNT,
-    "rows are bounded by a public rule before anything is computed from them",
+    ROWS_BOUNDED,
 )
 
 
@@ -171,7 +186,9 @@ class PrivacyStatement:
 
 
 def counted_as(parameters: Mapping[str, Any]) -> str:
-    """Return what the public numbers of a fit with these parameters are numbers of: person, or row."""
+    """Return what the public numbers of a fit are numbers of: person, row or network."""
+    if parameters.get("network") == "edge":
+        return "network"
     by_person = parameters.get("unit") and (parameters.get("rows_per_unit") or 1) == 1
     return "person" if by_person else "row"
 

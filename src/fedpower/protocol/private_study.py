@@ -12,7 +12,12 @@ from fedpower.privacy.publication import smoothing
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import (
     ASSUMPTIONS,
+    EDGE,
+    EDGE_NEIGHBOURS,
+    EDGES_BOUNDED,
+    EDGES_COUNT,
     PERSON,
+    ROWS_BOUNDED,
     ROWS_COUNT,
     PrivacyStatement,
     Protection,
@@ -176,11 +181,37 @@ def state_privacy(
     moment by their difference, and the public gets no smaller ε than the coordinator.
     """
     if budget is not None and budget.n_sharing is not None:
-        return _by_person(study, _state_secure_privacy(study, budget, sizes, rounds), len(sizes))
+        return _by_unit(study, _state_secure_privacy(study, budget, sizes, rounds), len(sizes))
     stated = _state_plain_privacy(
         study, budget, sizes, rounds, sampled=sampled, used_before=used_before
     )
-    return _by_person(study, stated, len(sizes))
+    return _by_unit(study, stated, len(sizes))
+
+
+def _by_unit(study: Study, statement: PrivacyStatement, n_silos: int) -> PrivacyStatement:
+    """Return the statement in terms of what is protected."""
+    if study.network and statement.protections:
+        return _of_network(study, statement)
+    return _by_person(study, statement, n_silos)
+
+
+def _of_network(study: Study, statement: PrivacyStatement) -> PrivacyStatement:
+    """Return the statement in terms of edges, or with what it means for them that rows are protected."""
+    if study.network == "edge":
+        terms = {ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
+        return replace(
+            statement,
+            unit=EDGE,
+            neighbours=EDGE_NEIGHBOURS,
+            assumptions=tuple(terms.get(each, each) for each in statement.assumptions),
+        )
+    first = statement.protections[0]
+    both = epsilon_of(2.0 * first.mu, first.delta / 2)
+    note = (
+        "a row is a node's edges in one layer as its own row of the matrix tells them; every edge stands "
+        f"in the rows of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}"
+    )
+    return replace(statement, notes=(*statement.notes, note))
 
 
 def _by_person(study: Study, statement: PrivacyStatement, n_silos: int) -> PrivacyStatement:
@@ -345,12 +376,22 @@ def _public_facts(study: Study) -> tuple[str, ...]:
         _public_number(study),
         "the columns, the ranges given, and the code book that preparation found"
         if study.preparation
-        else "the columns, the row bound and any scales given",
+        else _public_columns(study),
         *(("the rules that turned tables into these columns",) if study.rules else ()),
     )
 
 
+def _public_columns(study: Study) -> str:
+    if study.network == "edge":
+        return f"the nodes, and {study.edge_weight:g} as the most that an edge weighs"
+    if study.network:
+        return "the nodes and the bound on rows"
+    return "the columns, the row bound and any scales given"
+
+
 def _public_number(study: Study) -> str:
+    if study.network == "edge":
+        return "the number of silos, and not how many edges or layers one has"
     if not study.unit:
         return "the number of rows of each silo"
     if study.rows_per_unit == 1:

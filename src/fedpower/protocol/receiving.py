@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.networks import MOST_LAYERS
 from fedpower.data.survey import CELL_SIDE, Stage, StageKind
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
@@ -162,6 +163,7 @@ class _Peak:
         self._budget = budget_of(study)
         self._n_rows = n_rows
         self._d = study.n_features
+        self._layers = MOST_LAYERS if study.network == "edge" else 0
 
     @functools.cached_property
     def mean(self) -> float:
@@ -173,7 +175,9 @@ class _Peak:
     @functools.cached_property
     def moment(self) -> float:
         """Of a number of a moment about whichever mean."""
-        return LARGEST_EXACT if self._budget is None else 2.0 * self._noised(0.0) ** 2
+        if self._budget is None:
+            return LARGEST_EXACT
+        return 2.0 * self._noised(0.0) ** 2 + self._layers
 
     def product(self, ask: AskSteps) -> float:
         """Of a number of a product, or of a sum of so many squares."""

@@ -22,7 +22,7 @@ from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget, Price
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
-from fedpower.privacy.ledger import BY_PERSON, Ledger
+from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, Ledger
 from fedpower.privacy.noise import NoiseSource, perturb, perturb_in_place
 from fedpower.privacy.preparation import perturb_stage
 from fedpower.privacy.sensitivity import unpack
@@ -199,7 +199,9 @@ def integers_of(
 
 
 def purpose_of(study: Study, text: str) -> str:
-    """Return what a ledger says that a release was, and whom it protects where that is a person."""
+    """Return what a ledger says that a release was, and what it protects where that is no row."""
+    if study.network == "edge":
+        return f"adjacency{BY_EDGE}"
     return f"{text}{BY_PERSON}" if study.unit else text
 
 

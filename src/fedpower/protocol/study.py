@@ -133,6 +133,11 @@ class Study:
         is.
     rows_per_unit
         C, for how many rows a person counts at most.
+    network
+        Where silos hold networks on these nodes: whether an ``edge`` is protected, or a ``row`` of the
+        adjacency matrix; empty where they hold tables.
+    edge_weight
+        The public maximum that the weight of an edge is capped at.
     """
 
     columns: tuple[str, ...] | None
@@ -160,9 +165,12 @@ class Study:
     groups: tuple[tuple[int, ...], ...] = ()
     unit: str = ""
     rows_per_unit: int = 1
+    network: Literal["", "edge", "row"] = ""
+    edge_weight: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_unit()
+        self._check_network()
         if self.weights != "rows" and self.aggregation == "secure":
             raise InputError(
                 "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
@@ -227,6 +235,34 @@ class Study:
                 "{rows_per_unit} must go with {unit}, got {given} without; name the column that says "
                 "whose each row is",
                 given=self.rows_per_unit,
+            )
+
+    def _check_network(self) -> None:
+        if self.network not in ("", "edge", "row") or not 0 < self.edge_weight < math.inf:
+            raise InputError(
+                "network must be 'edge' or 'row', with edges of a positive weight at most, got another; "
+                "choose one"
+            )
+        if self.edge_weight != 1 and self.network != "edge":
+            raise InputError(
+                Sentence(
+                    "{edge_weight} must go with {network:edge}, whose noise it sets, got it without; "
+                    "leave it out"
+                )
+            )
+        if self.network and (self.unit or self.rules or self.preparation):
+            raise InputError(
+                Sentence(
+                    "{network} must go without persons, rules and private preparation, which are about "
+                    "tables, got one of them; leave it out"
+                )
+            )
+        if self.network == "edge" and (self.center or self.noise not in ("moment", "none")):
+            raise InputError(
+                Sentence(
+                    "{network:edge} must go with {noise:moment}, for the adjacency itself is released, "
+                    "got another; leave {noise} alone"
+                )
             )
 
     @property
@@ -365,7 +401,7 @@ class Study:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
         names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
         newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
-        newer += ("rules", "groups", "unit", "rows_per_unit")
+        newer += ("rules", "groups", "unit", "rows_per_unit", "network", "edge_weight")
         if self.preparation:
             newer += ("agreement",)
         return _digest(
@@ -376,7 +412,8 @@ class Study:
     def _not_prepared(self) -> set[str]:
         """Newer terms that this study leaves alone: it keeps the hash that it had without them."""
         left = set() if self.preparation else {"preparation", "ranges", "roster"}
-        left |= {name for name in ("rules", "groups", "unit") if not getattr(self, name)}
+        left |= {name for name in ("rules", "groups", "unit", "network") if not getattr(self, name)}
+        left |= {"edge_weight"} if self.edge_weight == 1 else set()
         left |= {"rows_per_unit"} if self.rows_per_unit == 1 else set()
         return left | ({"mean_weight"} if self.mean_weight == MEAN_WEIGHT else set())
 

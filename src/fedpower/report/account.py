@@ -18,12 +18,15 @@ class Table:
         What it holds; one heading a column; text and numbers.
     file
         The name of its CSV file.
+    printed
+        Whether a terminal shows it, too.
     """
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     file: str
+    printed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,11 @@ RELEASED = (*MOMENT_FILES, CODE_BOOK, PRIVACY, REPORT)
 
 ANALYSIS = "analysis.json"
 
+MOMENT_AND_COMMUNITIES = (
+    *MOMENT_FILES, ANALYSIS, "communities.csv", "rates.csv", PRIVACY, REPORT,
+)  # fmt: skip
+"""All that the folder of `fedpower communities` may hold."""
+
 
 def save_moment(moment: Moment, folder: Path, *, force: bool = False) -> Path:
     """Write a moment as a folder, whole or not at all, and return where it is."""
@@ -95,14 +100,33 @@ def analysis_files(account: Account) -> tuple[str, ...]:
 def save_analysis(account: Account, moment: Moment, folder: Path, *, force: bool = False) -> Path:
     """Write an analysis as a folder, whole or not at all, and return where it is."""
     with new_folder(folder, known=analysis_files(account), force=force) as place:
-        for each in account.tables:
-            _write_table(place / each.file, each)
-        text = json.dumps(account.facts, indent=2, allow_nan=False, ensure_ascii=False)
-        (place / ANALYSIS).write_text(text + "\n", encoding="utf-8")
-        (place / PRIVACY).write_text(f"{moment.privacy}\n", encoding="utf-8")
-        page = analysis_page(account, moment)
-        (place / REPORT).write_text(page, encoding="utf-8", newline="\n")
+        _write_analysis(place, account, moment)
     return folder
+
+
+def _write_analysis(place: Path, account: Account, moment: Moment) -> None:
+    for each in account.tables:
+        _write_table(place / each.file, each)
+    text = json.dumps(account.facts, indent=2, allow_nan=False, ensure_ascii=False)
+    (place / ANALYSIS).write_text(text + "\n", encoding="utf-8")
+    (place / PRIVACY).write_text(f"{moment.privacy}\n", encoding="utf-8")
+    page = analysis_page(account, moment)
+    (place / REPORT).write_text(page, encoding="utf-8", newline="\n")
+
+
+def save_moment_and_analysis(
+    account: Account, moment: Moment, folder: Path, *, force: bool = False
+) -> Path:
+    """Write a moment and what was found from it as one folder, and return where it is."""
+    with new_folder(folder, known=MOMENT_AND_COMMUNITIES, force=force) as place:
+        write_moment_and_analysis(place, account, moment)
+    return folder
+
+
+def write_moment_and_analysis(place: Path, account: Account, moment: Moment) -> None:
+    """Write the files of both into an existing folder."""
+    write_moment(place, moment)
+    _write_analysis(place, account, moment)
 
 
 def _write_table(path: Path, table: Table) -> None:

@@ -201,11 +201,15 @@ def _record(
 _OF_PERSONS = {"unit", "rows_per_unit"}
 """Recorded only where a person is the unit."""
 
+_OF_NETWORKS = {"network", "edge_weight"}
+"""Recorded only of networks."""
+
 
 def recorded(parameters: Parameters) -> dict[str, Any]:
     """Return the parameters of a fit in JSON's types, without newer ones that were left alone."""
     left = set() if parameters.unit is not None else set(_OF_PERSONS)
     left |= {"energy"} if parameters.energy is None else set()
+    left |= set() if parameters.network is not None else _OF_NETWORKS
     left |= set() if parameters.keep_moment else {"keep_moment"}
     return {name: _spoken(getattr(parameters, name)) for name in sorted(SPECS) if name not in left}
 
@@ -213,6 +217,7 @@ def recorded(parameters: Parameters) -> dict[str, Any]:
 def _terms(study: Study) -> dict[str, Any]:
     """Return the terms of a study by name; newer ones are named only where it has them."""
     left = {name for name in ("sums", "rules", "groups") if not getattr(study, name)}
+    left |= set() if study.network else _OF_NETWORKS
     left |= set() if study.unit else _OF_PERSONS
     return {name: value for name, value in asdict(study).items() if name not in left}
 

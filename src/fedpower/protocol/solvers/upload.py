@@ -69,6 +69,8 @@ class UploadSettings:
         Places of columns that are then divided by the deviation that they have together.
     keep_moment
         Whether the solution holds the pooled moment too.
+    adjacency
+        Whether it is the adjacency of networks, whose diagonal is 0.
     """
 
     n_features: int
@@ -83,6 +85,7 @@ class UploadSettings:
     standardize: bool = False
     groups: _Groups = ()
     keep_moment: bool = False
+    adjacency: bool = False
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
@@ -116,7 +119,8 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     if settings.noise is None:
         remarks = _copies(answers, heard)
         # Columns are divided by their own deviations before anything is lost beside another.
-        remarks += [] if settings.standardize else _imprecise(moment)
+        exempt = settings.standardize or settings.adjacency
+        remarks += [] if exempt else _imprecise(moment)
     pooled = Pooled(
         moment=moment,
         center=center,

@@ -413,3 +413,39 @@ def biplot(
         height=_PLANE,
     )
     return element("div", picture, class_="plot plane")
+
+
+_NODE_MARKS = (
+    ("dot", "signal"), ("cross", "noise"), ("square", "misalignment"), ("dot", "near"),
+    ("square", "beyond"),
+)  # fmt: skip
+_MOST_NODES = 2000
+
+
+def nodes_plane(
+    first: Sequence[float], second: Sequence[float], groups: Sequence[int], labels: tuple[str, str]
+) -> Markup:
+    """Return nodes as marks on a square, each group with a shape and colour of its own."""
+    step = -(-len(first) // _MOST_NODES)
+    drawn = range(0, len(first), step)
+
+    def shares(values: Sequence[float]) -> list[float]:
+        low, high = min(values), max(values)
+        return [0.04 + 0.92 * (value - low) / ((high - low) or 1.0) for value in values]
+
+    across, upwards = shares(first), shares(second)
+    parts = [_line("0", "100%", "100%", "100%", "axis"), _line("0", "0", "0", "100%", "axis")]
+    for each in drawn:
+        x, y = _percent_of(across[each]), _percent_of(1.0 - upwards[each])
+        parts.append(_mark(x, y, *_NODE_MARKS[groups[each] % len(_NODE_MARKS)]))
+    parts.append(_word("100%", "100%", f"{labels[0]} →", "tick", dy=16, anchor="end"))
+    parts.append(_word("0", "0", f"↑ {labels[1]}", "tick", dy=-6))
+    cut = f" Every {step}th node is drawn." if step > 1 else ""
+    picture = _picture(
+        "Nodes by community",
+        f"{len(first)} nodes in {len(set(groups))} communities: {labels[0]} to the right, {labels[1]} "
+        f"upwards.{cut} The table has the numbers.",
+        parts,
+        height=_PLANE,
+    )
+    return element("div", picture, class_="plot plane")

@@ -1,0 +1,340 @@
+"""``Communities``: which nodes of silos' networks belong together, from what was released of them."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from fedpower.errors import InputError
+from fedpower.linalg.goe import goe_quantile
+from fedpower.protocol.solvers.signal import LEVEL, find_signal
+from fedpower.report.account import Account, Table
+from fedpower.report.moment import Moment
+from fedpower.report.page.charts import nodes_plane
+from fedpower.report.page.markup import count, number, percent
+from fedpower.report.record import plain
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+
+class Communities(BaseEstimator):
+    """Spectral clustering of the nodes of networks that silos hold on the same nodes.
+
+    The released matrix gives each node k coordinates, those of its leading eigenvectors, and k-means its
+    community. Where edges were protected the matrix is the mean adjacency of the silos: its eigenvectors
+    are taken by the size of their eigenvalues, and its diagonal, which holds noise alone, is set to 0.
+    Where rows were, it is the moment of the adjacency's rows.
+
+    Parameters
+    ----------
+    n_communities : int
+        k.
+    labels : mapping from names of nodes or array-like of shape (n_nodes,), default=None
+        A labelling to compare with; nodes that a mapping leaves out are not compared.
+    random_state : int, default=0
+        Of k-means' starts.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_nodes,)
+        Communities from 0, the largest first.
+    embedding_ : ndarray of shape (n_nodes, k)
+        Coordinates, orthonormal columns, each one's largest entry positive.
+    eigenvalues_ : ndarray of shape (k,)
+        Per silo: of the mean adjacency in units of the largest weight, or of the moment.
+    noise_edge_ : float
+        What an eigenvalue must exceed to stand above the privacy noise, but for a chance of 1%.
+    chance_edge_ : float or None
+        The same for that noise and edges that fall by chance, all pairs alike; None where rows were
+        protected.
+    n_above_noise_, n_above_chance_ : int or None
+        How many of the k directions do.
+    rates_, rate_errors_ : ndarray of shape (k, k) or None
+        The mean weight of a pair within and between communities, per silo, and the privacy noise of it.
+    agreement_ : float or None
+        The share of compared nodes that are rightly placed, communities being matched as well as can be.
+    adjusted_rand_ : float or None
+        The adjusted Rand index of the same.
+    moment_ : Moment
+        What it was computed from.
+    """
+
+    def __init__(
+        self, n_communities: int, *, labels: Any = None, random_state: int | None = 0
+    ) -> None:
+        self.n_communities = n_communities
+        self.labels = labels
+        self.random_state = random_state
+
+    def fit(self, moment: Moment, y: object = None) -> Self:
+        """Find the communities of the networks behind a released moment and return itself."""
+        del y
+        k = self.n_communities
+        unit = moment.study.network
+        if not unit:
+            raise InputError(
+                "communities must be found from networks, got a moment of tables; release it with "
+                "`fedpower communities`, or FedMoment(network='edge')"
+            )
+        if (
+            not isinstance(k, int | np.integer)
+            or isinstance(k, bool)
+            or not 1 <= k < moment.n_features
+        ):
+            raise InputError(
+                f"communities must be a whole number from 1 to the {moment.n_features} nodes less one, "
+                f"got {k!r}; choose one"
+            )
+        compared = compared_nodes(self.labels, moment.names)
+        matrix = np.array(moment.pooled.moment)
+        by_edge = unit == "edge"
+        if by_edge:
+            np.fill_diagonal(matrix, 0.0)
+        self.eigenvalues_, self.embedding_ = leading(matrix, int(k), by_size=by_edge)
+        found = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
+        self.labels_ = _by_number(found.labels_, int(k))
+        self._judge(moment, matrix, by_edge=by_edge)
+        self.rates_ = self.rate_errors_ = None
+        if by_edge:
+            self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, int(k), moment.noise_std)
+        self.agreement_ = self.adjusted_rand_ = None
+        if compared is not None:
+            nodes, truth = compared
+            self.agreement_ = agreement(truth, self.labels_[nodes])
+            self.adjusted_rand_ = float(adjusted_rand_score(truth, self.labels_[nodes]))
+        self._n_compared = 0 if compared is None else len(compared[0])
+        self.moment_ = moment
+        return self
+
+    def _judge(self, moment: Moment, matrix: Array, *, by_edge: bool) -> None:
+        """Tell how many directions stand above the privacy noise, and above chance.
+
+        Theorem. With noise E of the release, P[‖E‖₂ > q] ≤ LEVEL for q = σ·`goe_quantile`(d, LEVEL/2),
+        the law of E being that of −E. The j-th largest |eigenvalue| of A + E is at most that of A plus
+        ‖E‖₂ [Weyl, of singular values]: so with probability at least 1 − LEVEL each that exceeds q
+        belongs to a direction of A itself. (The diagonal of noise set to 0 is a further part of E gone.)
+
+        Chance: edges that fall independently and all alike have a variance of at most their mean, being
+        between 0 and 1; the mean of m silos at most its m-th part. That of entries off the diagonal, with
+        the noise's σ²/2, has its edge at 2√d times the root, or rather at the same quantile.
+        """
+        d, std = moment.n_features, moment.noise_std
+        self.chance_edge_: float | None = None
+        self.n_above_chance_: int | None = None
+        if not by_edge:
+            self.noise_edge_ = std * math.sqrt(2.0 * d)
+            self.n_above_noise_ = None
+            if std > 0:
+                values, vectors = scipy.linalg.eigh(matrix)
+                signal = find_signal(
+                    matrix,
+                    (values[::-1], vectors[:, ::-1]),
+                    center=None,
+                    total_variance=moment.pooled.total_variance,
+                    std=std,
+                )
+                self.n_above_noise_ = min(signal.n_above, len(self.eigenvalues_))
+            return
+        quantile = goe_quantile(d, LEVEL / 2)
+        self.noise_edge_ = std * quantile
+        rate = float(matrix.sum()) / (d * (d - 1))
+        falls = max(rate, 0.0) / len(moment.silo_sizes)
+        self.chance_edge_ = math.sqrt(std**2 + 2.0 * falls) * quantile
+        sizes = np.abs(self.eigenvalues_)
+        self.n_above_noise_ = None if std == 0 else int((sizes > self.noise_edge_).sum())
+        self.n_above_chance_ = int((sizes > self.chance_edge_).sum())
+
+    def account(self) -> Account:
+        """Return what was found, for a terminal, a program and a page."""
+        names, k = self.moment_.names, len(self.eigenvalues_)
+        tables = [
+            Table(
+                title="Nodes by community",
+                headings=("Node", "Community", *(f"Coordinate {place + 1}" for place in range(k))),
+                rows=tuple(
+                    (
+                        names[place],
+                        f"{self.labels_[place] + 1}",
+                        *map(float, self.embedding_[place]),
+                    )
+                    for place in np.argsort(self.labels_, kind="stable")
+                ),
+                file="communities.csv",
+                printed=False,
+            )
+        ]
+        if self.rates_ is not None and self.rate_errors_ is not None:
+            pairs = [(one, two) for one in range(k) for two in range(one, k)]
+            tables.insert(
+                0,
+                Table(
+                    title="Mean weight of a pair of nodes",
+                    headings=("Communities", "Mean weight", "Privacy noise"),
+                    rows=tuple(
+                        (
+                            f"{one + 1} and {two + 1}" if one != two else f"within {one + 1}",
+                            float(self.rates_[one, two]),
+                            float(self.rate_errors_[one, two]),
+                        )
+                        for one, two in pairs
+                    ),
+                    file="rates.csv",
+                ),
+            )
+        sizes = ", ".join(str(each) for each in np.bincount(self.labels_, minlength=k))
+        return Account(
+            kind="communities",
+            title=f"{k:,} {'community' if k == 1 else 'communities'} of {count(len(names), 'node')}",
+            sentences=(f"They have {sizes} nodes.", *self._said()),
+            tables=tuple(tables),
+            pictures=self._pictures(),
+            facts={
+                "nodes": list(names),
+                "labels": [int(each) + 1 for each in self.labels_],
+                "embedding": plain(self.embedding_),
+                "eigenvalues": plain(self.eigenvalues_),
+                "noise_edge": self.noise_edge_,
+                "chance_edge": self.chance_edge_,
+                "n_above_noise": self.n_above_noise_,
+                "n_above_chance": self.n_above_chance_,
+                "rates": plain(self.rates_),
+                "rate_errors": plain(self.rate_errors_),
+                "agreement": self.agreement_,
+                "adjusted_rand": self.adjusted_rand_,
+                "n_compared": self._n_compared,
+            },
+        )
+
+    def _said(self) -> list[str]:
+        k, said = len(self.eigenvalues_), []
+        if self.n_above_noise_ is not None:
+            told = _how_many(self.n_above_noise_, k)
+            said.append(
+                f"{told} above the privacy noise, with a chance of at most 1% that one of them does not"
+                + (
+                    "."
+                    if self.n_above_noise_ == k
+                    else "; communities that need the others are noise."
+                )
+            )
+        if self.n_above_chance_ is not None:
+            told = _how_many(self.n_above_chance_, k)
+            said.append(
+                f"{told} above "
+                + ("that noise and " if self.n_above_noise_ is not None else "what would come of ")
+                + "edges that fall by chance, alike for all pairs: that takes an eigenvalue of "
+                f"{number(self.chance_edge_ or 0.0, 3)}, and the last one has "
+                f"{number(float(abs(self.eigenvalues_[-1])), 3)}."
+            )
+        if self.agreement_ is not None:
+            said.append(
+                f"Of {count(self._n_compared, 'labelled node')} {percent(self.agreement_)} are placed as "
+                f"the labels say (adjusted Rand index {number(self.adjusted_rand_ or 0.0, 3)})."
+            )
+        return said
+
+    def _pictures(self) -> tuple[tuple[Any, str], ...]:
+        k = len(self.eigenvalues_)
+        if k < 2:
+            return ()
+        # The first tells well-connected nodes from others; the next ones part communities.
+        first, second = (0, 1) if k == 2 else (1, 2)
+        picture = nodes_plane(
+            self.embedding_[:, first].tolist(),
+            self.embedding_[:, second].tolist(),
+            self.labels_.tolist(),
+            (f"coordinate {first + 1}", f"coordinate {second + 1}"),
+        )
+        return (
+            (
+                picture,
+                "Every node by two of its coordinates; communities have marks of their own. All that is "
+                "drawn was computed from what was released.",
+            ),
+        )
+
+
+def leading(matrix: Array, k: int, *, by_size: bool) -> tuple[Array, Array]:
+    """Return k eigenvalues and eigenvectors, the largest first: by absolute value if ``by_size``."""
+    values, vectors = scipy.linalg.eigh(matrix)
+    order = np.argsort(-np.abs(values) if by_size else -values, kind="stable")[:k]
+    chosen = vectors[:, order]
+    signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(k)])
+    return values[order], np.ascontiguousarray(chosen * np.where(signs == 0, 1.0, signs))
+
+
+def agreement(truth: Any, found: Any) -> float:
+    """Return the share of nodes that two labellings agree on, once their labels are matched best."""
+    _, one = np.unique(np.asarray(truth), return_inverse=True)
+    _, two = np.unique(np.asarray(found), return_inverse=True)
+    table = np.zeros((one.max() + 1, two.max() + 1))
+    np.add.at(table, (one, two), 1.0)
+    rows, columns = scipy.optimize.linear_sum_assignment(-table)
+    return float(table[rows, columns].sum() / len(one))
+
+
+def compared_nodes(labels: Any, names: tuple[str, ...]) -> tuple[Labels, Any] | None:
+    """Return the places of nodes that a labelling has and their labels; None without one."""
+    if labels is None:
+        return None
+    if isinstance(labels, Mapping):
+        places = {name: place for place, name in enumerate(names)}
+        odd = [str(name) for name in labels if str(name) not in places]
+        if odd or not labels:
+            raise InputError(
+                "{labels} must be of nodes of the networks, got "
+                + ("another, {odd!r}" if odd else "none")
+                + "; correct it",
+                odd=odd[0] if odd else "",
+            )
+        chosen = np.array([places[str(name)] for name in labels], dtype=np.intp)
+        return chosen, np.array([str(label) for label in labels.values()])
+    given = np.asarray(labels)
+    if given.shape != (len(names),):
+        raise InputError(
+            "{labels} must have one label a node, got shape {shape} for {count} nodes; give one each",
+            shape=given.shape,
+            count=len(names),
+        )
+    return np.arange(len(names), dtype=np.intp), given
+
+
+def _by_number(labels: Any, k: int) -> Labels:
+    """Return labels from 0 on, the largest community first; of equal ones that with the first node."""
+    sizes = np.bincount(labels, minlength=k)
+    first = [int(np.argmax(labels == each)) for each in range(k)]
+    order = sorted(range(k), key=lambda each: (-sizes[each], first[each]))
+    places = np.empty(k, dtype=np.intp)
+    places[order] = np.arange(k)
+    return np.asarray(places[labels])
+
+
+def _rates(matrix: Array, labels: Labels, k: int, std: float) -> tuple[Array, Array]:
+    """Return the mean entry within and between communities, and the noise of each mean."""
+    members = np.eye(k)[labels]
+    sizes = members.sum(axis=0)
+    pairs = np.outer(sizes, sizes)
+    np.fill_diagonal(pairs, sizes * (sizes - 1))
+    total = members.T @ matrix @ members
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = np.where(pairs > 0, total / pairs, 0.0)
+        # Within a community every edge is counted at both of its places.
+        different = np.where(np.eye(k, dtype=bool), pairs / 2, pairs)
+        errors = np.where(pairs > 0, std / math.sqrt(2.0) / np.sqrt(different), 0.0)
+    return rates, errors
+
+
+def _how_many(found: int, k: int) -> str:
+    if found == k:
+        return {1: "Its direction stands", 2: "Both directions stand"}.get(
+            k, f"All {k} directions stand"
+        )
+    return f"{found} of {count(k, 'direction')} " + ("stands" if found == 1 else "stand")

@@ -1,0 +1,145 @@
+"""`fedpower communities`: networks in, which nodes belong together out."""
+
+import math
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedpower.cli.console import note
+from fedpower.cli.derive import read_labels, show_account
+from fedpower.cli.fit import IDENTITY, LEDGERS
+from fedpower.cli.options import Command, declared, option, parameter, text_options, text_reading
+from fedpower.cli.paths import PATH, any_file
+from fedpower.cli.progress import progress_of_fit, quiet_option
+from fedpower.cli.silos import find_ledgers, named_files, read_nodes
+from fedpower.data.networks import open_network
+from fedpower.data.opening import is_text
+from fedpower.errors import InputError
+from fedpower.estimator.terms import NoiseWarning
+from fedpower.report.account import Account
+from fedpower.report.atomic import new_folder
+from fedpower.report.moment import Moment, of_run
+from fedpower.report.record import with_origin
+
+_declared = declared(
+    (
+        click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file),
+        option("-k", "--communities", "n_communities", group="main", type=click.IntRange(1),
+               required=True, metavar="K", help="Number of communities."),
+        parameter("epsilon"),
+        option("--unit", group="main", type=click.Choice(["edge", "row"]), default="edge",
+               show_default=True, help="What is protected: an edge, or a row of the adjacency."),
+        option("--nodes", group="main", type=PATH, metavar="FILE",
+               help="The names of all nodes, one a line: public, and needed by edge lists."),
+        option("--edge-weight", group="main", type=float, metavar="W",
+               help="Public maximum at which weights are capped; without it they must be 0 or 1."),
+        option("--labels", group="main", type=PATH, metavar="CSV",
+               help="Lines of node,label to compare with."),
+        option("-o", "--output", group="main", type=PATH, default=Path("communities"),
+               show_default=True, help="Folder for what was released and found."),
+        option("--force", group="main", is_flag=True, help="Replace an earlier one there."),
+        option("--json", "as_json", group="main", is_flag=True,
+               help="Print one JSON object instead of tables."),
+        *LEDGERS,
+        parameter("delta"),
+        parameter("aggregation"),
+        parameter("colluders"),
+        IDENTITY,
+        text_options,
+        parameter("min_silos"),
+        parameter("deadline"),
+        option("--seed", "random_state", group="running", type=click.IntRange(0, 2**32 - 1),
+               default=0, show_default=True, help="Starts of k-means; never noise."),
+        parameter("n_jobs"),
+        quiet_option,
+    )
+)  # fmt: skip
+
+
+@click.command(
+    cls=Command,
+    epilog="Example: fedpower communities north.csv south.csv -k 3 --epsilon 1 --nodes nodes.txt",
+)
+@_declared
+@click.pass_context
+def communities(ctx: click.Context, /, **options: Any) -> None:
+    """Find the communities of nodes from the networks in FILES, each a silo that is not pooled.
+
+    A network is an edge list (columns source and target, and perhaps weight and layer), an adjacency
+    matrix (.npz, .npy) or a GraphML file. --unit edge protects each edge of a layer, --unit row each row
+    of its adjacency; neither protects a node with all its edges. What was released is kept in the folder:
+    `fedpower derive FOLDER communities -k K` finds other numbers of them at no cost.
+    """
+    from fedpower.estimator.communities import FedCommunities  # noqa: PLC0415
+    from fedpower.report.moment_folder import (  # noqa: PLC0415
+        MOMENT_AND_COMMUNITIES,
+        write_moment_and_analysis,
+    )
+
+    started = datetime.now(UTC)
+    if math.isinf(options["epsilon"]) and (options["ledgers"] or options["named_ledgers"]):
+        raise InputError(
+            "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
+            "numbers; give a finite one, or leave the ledgers out"
+        )
+    labels = None if options["labels"] is None else read_labels(options["labels"])
+    nodes = None if options["nodes"] is None else read_nodes(options["nodes"])
+    output, force = options["output"], options["force"]
+    with new_folder(output, known=MOMENT_AND_COMMUNITIES, force=force) as place:
+        files = named_files(options["files"])
+        silos = {
+            name: open_network(
+                path,
+                unit=options["unit"],
+                nodes=nodes,
+                edge_weight=options["edge_weight"],
+                **(text_reading(options) if is_text(path) else {}),
+            )
+            for name, path in files.items()
+        }
+        ledgers = find_ledgers(
+            list(silos), folder=options["ledgers"], named=options["named_ledgers"]
+        )
+        model = FedCommunities(
+            options["n_communities"],
+            unit=options["unit"],
+            nodes=nodes,
+            random_state=options["random_state"],
+            **{
+                name: options[name]
+                for name in ("epsilon", "delta", "aggregation", "colluders", "edge_weight",
+                             "min_silos", "deadline", "n_jobs")
+                if options[name] is not None
+            },
+        )  # fmt: skip
+        with progress_of_fit(silos, None) as show, warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoiseWarning)
+            model.fit_silos(
+                silos,
+                labels,
+                ledgers=ledgers,
+                data_version=options["data_version"],
+                data_set=options["data_set"],
+                identities=options["identities"],
+                on_round=None if show is None else show.round,
+                on_rows=None if show is None else show.rows,
+            )
+        origins = {name: {"source": str(path)} for name, path in files.items()}
+        record = with_origin(
+            model.moment_.record, command=ctx.find_root().obj, silos=origins, started=started
+        )
+        moment = of_run(model.moment_, record)
+        told = model.analysis_.account()
+        write_moment_and_analysis(place, told, moment)
+    _show(told, moment, options)
+    if moment.privacy.is_private and ledgers is None:
+        note("no ledger was given, so what this release spent is on no record; see --ledgers")
+
+
+def _show(told: Account, moment: Moment, options: dict[str, Any]) -> None:
+    show_account(
+        told, moment, options["output"], as_json=options["as_json"], said=moment.privacy.brief
+    )

@@ -1,0 +1,197 @@
+"""``FedCommunities``: communities of networks that silos hold on the same nodes and do not pool."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin
+
+from fedpower.analyses.communities import Communities
+from fedpower.data.networks import NetworkUnit, open_network
+from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
+from fedpower.errors import Sentence
+from fedpower.estimator.moments import FedMoment
+from fedpower.estimator.silos import named_silos
+from fedpower.estimator.terms import IdentityPaths, NoiseWarning
+from fedpower.protocol.exchange import Round
+from fedpower.protocol.study import Aggregation
+
+_FOUND = (
+    "labels", "embedding", "eigenvalues", "noise_edge", "chance_edge", "n_above_noise",
+    "n_above_chance", "rates", "rate_errors", "agreement", "adjusted_rand",
+)  # fmt: skip
+
+
+class FedCommunities(ClusterMixin, BaseEstimator):
+    """Communities of nodes, from networks that silos hold and do not pool.
+
+    Each silo releases its adjacency matrix with noise, once (``unit="edge"``), or the moment of its rows
+    (``unit="row"``, the paper's); whatever follows is computed from the sum and costs nothing:
+    `fedpower.analyses.Communities` finds other numbers of communities in ``moment_``.
+
+    Parameters
+    ----------
+    n_communities : int
+        k.
+    unit : {"edge", "row"}, default="edge"
+        What is protected: one edge of one layer, in whether it is there and in its weight; or one row of
+        one layer's adjacency, scaled to norm 1. Neither protects a node with all its edges.
+    epsilon, delta, aggregation, colluders
+        The budget and who sees what, as of `FedPCA`. None takes δ from the number of pairs of nodes.
+    nodes : sequence of str, default=None
+        The names of all nodes, which are public. Edge lists need them; matrices have them by place.
+    edge_weight : float, default=None
+        The public maximum at which weights are capped: noise grows with it. Without it weights must be 0
+        or 1 where edges are protected.
+    min_silos, deadline, n_jobs
+        How it runs, as of `FedPCA`.
+    random_state : int, default=0
+        Of k-means' starts; never of noise.
+
+    Attributes
+    ----------
+    labels_, embedding_, eigenvalues_, rates_, rate_errors_
+        What was found; see `fedpower.analyses.Communities`.
+    noise_edge_, chance_edge_, n_above_noise_, n_above_chance_, agreement_, adjusted_rand_
+        What it is worth; see there.
+    analysis_ : Communities
+        All of it.
+    moment_ : Moment
+        What was released, with its statement and the law of its noise.
+    privacy_ : PrivacyStatement
+        What is promised about the edges; print it.
+    n_features_in_, feature_names_in_
+        The number of nodes, and their names where they have any.
+    """
+
+    def __init__(
+        self,
+        n_communities: int,
+        *,
+        unit: NetworkUnit = "edge",
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        aggregation: Aggregation = "plain",
+        colluders: int = 1,
+        nodes: Sequence[str] | None = None,
+        edge_weight: float | None = None,
+        min_silos: int | None = None,
+        deadline: float | None = None,
+        n_jobs: int | None = None,
+        random_state: int | None = 0,
+    ) -> None:
+        self.n_communities = n_communities
+        self.unit = unit
+        self.epsilon = epsilon
+        self.delta = delta
+        self.aggregation = aggregation
+        self.colluders = colluders
+        self.nodes = nodes
+        self.edge_weight = edge_weight
+        self.min_silos = min_silos
+        self.deadline = deadline
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit_silos(
+        self,
+        silos: Any,
+        y: Any = None,
+        *,
+        ledgers: LedgerPaths | None = None,
+        data_version: Versions | None = None,
+        data_set: str | None = None,
+        identities: IdentityPaths | None = None,
+        on_round: Callable[[Round], None] | None = None,
+        on_rows: OnRows | None = None,
+    ) -> Self:
+        """Find the communities of silos' networks: matrices, edge lists or paths, never pooled.
+
+        Parameters
+        ----------
+        silos : list or mapping from names
+            Each a symmetric adjacency matrix, an edge list (a table), a path, or what
+            `fedpower.data.open_network` opened.
+        y : mapping from names of nodes or array-like of shape (n_nodes,), default=None
+            A public labelling to compare with.
+        ledgers, data_version, data_set, identities, on_round, on_rows
+            As in `FedPCA.fit_silos`.
+
+        Returns
+        -------
+        FedCommunities
+            Itself.
+        """
+        opened = {
+            name: open_network(
+                silo, unit=self.unit, nodes=self.nodes, name=said, edge_weight=self.edge_weight
+            )
+            for name, (silo, said) in named_silos(silos).items()
+        }
+        release = FedMoment(
+            network=self.unit,
+            edge_weight=self.edge_weight,
+            normalize=self.unit == "row",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            aggregation=self.aggregation,
+            colluders=self.colluders,
+            min_silos=self.min_silos,
+            deadline=self.deadline,
+            n_jobs=self.n_jobs,
+        )
+        release.fit_silos(
+            opened,
+            ledgers=ledgers,
+            data_version=data_version,
+            data_set=data_set,
+            identities=identities,
+            on_round=on_round,
+            on_rows=on_rows,
+            on_clipped=lambda counts: None,
+        )
+        self.moment_ = release.moment_
+        self.privacy_ = release.privacy_
+        self.n_features_in_ = release.n_features_in_
+        if self.moment_.feature_names is not None:
+            self.feature_names_in_ = np.asarray(self.moment_.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self.analysis_ = Communities(
+            self.n_communities, labels=y, random_state=self.random_state
+        ).fit(self.moment_)
+        for name in _FOUND:
+            setattr(self, f"{name}_", getattr(self.analysis_, f"{name}_"))
+        above = self.analysis_.n_above_noise_
+        if above is not None and above < self.n_communities:
+            warnings.warn(
+                Sentence(
+                    "{above} of {asked} directions stand above the privacy noise, so that communities "
+                    "may be noise; bring more networks, take a larger {epsilon}, or sum them with "
+                    "{aggregation:secure}",
+                    above=above,
+                    asked=self.n_communities,
+                ),
+                NoiseWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what was released and what was found as a folder, with its page, and return where it is.
+
+        Parameters
+        ----------
+        folder
+            A new or empty folder; `fedpower derive` finds other communities in it.
+        force
+            Whether an earlier one in the folder is replaced.
+        """
+        from fedpower.report.moment_folder import save_moment_and_analysis  # noqa: PLC0415 - makes pages
+
+        return save_moment_and_analysis(
+            self.analysis_.account(), self.moment_, Path(folder), force=force
+        )

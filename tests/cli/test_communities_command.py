@@ -1,0 +1,79 @@
+"""`fedpower communities` reads networks of every form, and keeps what it released."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hospitals import run, succeed
+
+from layers import planted, write_layer, write_nodes
+
+D = 60
+FILES = ("north.csv", "south.npz", "east.graphml", "west.parquet")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_nodes(Path("nodes.txt"), D)
+    for seed, name in enumerate(FILES):
+        write_layer(Path(name), planted(D, seed=seed)[0])
+    labels = planted(D)[1]
+    lines = "".join(f"v{node:03d},{label}\n" for node, label in enumerate(labels))
+    Path("truth.csv").write_text(f"node,label\n{lines}")
+    return tmp_path
+
+
+ASKED = ("-k", 2, "--nodes", "nodes.txt", "--labels", "truth.csv")
+
+
+def test_exact_communities_are_printed_kept_and_derived_again(place: Path):
+    said = succeed("communities", *FILES, *ASKED, "--epsilon", "inf").stdout
+    assert "Of 60 labelled nodes 100.0% are placed as the labels say" in said
+    assert "NOT PRIVATE" in said
+    with Path("communities/communities.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["community"] for row in rows if row["node"] < "v030"} == {"1"}
+    told = json.loads(succeed("derive", "communities", "communities", "-k", 3, "--json").stdout)
+    assert max(told["labels"]) == 3
+    assert np.shape(told["embedding"]) == (D, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("--unit", "row"), ("--aggregation", "secure")])
+def test_private_communities_say_what_is_protected(place: Path, words: tuple[str, ...]):
+    told = json.loads(
+        succeed("communities", *FILES, *ASKED, "--epsilon", 1, *words, "--json").stdout
+    )
+    unit = "one row of one silo" if "row" in words else "one edge of one layer of one silo"
+    assert told["privacy"]["unit"] == unit
+    assert 0.5 <= told["agreement"] <= 1
+    page = Path("communities/report.html").read_text()
+    assert "Nodes by community" in page
+
+
+REFUSED = {
+    "without nodes": (("north.csv", "-k", 2, "--epsilon", 1), "give --nodes"),
+    "other labels": (
+        ("north.csv", "-k", 2, "--epsilon", 1, "--nodes", "nodes.txt", "--labels", "odd.csv"),
+        "--labels must be of nodes of the networks",
+    ),
+    "ledgers of nothing": (
+        ("north.csv", *ASKED, "--epsilon", "inf", "--ledgers", "."), "finite epsilon"),
+    "a table": (("table.csv", *ASKED, "--epsilon", 1), "must be an edge list"),
+    "weights": (("heavy.csv", *ASKED, "--epsilon", 1), "give --edge-weight"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_is_refused_in_a_sentence(place: Path, case: str):
+    Path("odd.csv").write_text("nobody,1\n")
+    Path("table.csv").write_text("age,bmi,sbp\n1,2,3\n")
+    Path("heavy.csv").write_text("source,target,weight\nv000,v001,7\n")
+    words, said = REFUSED[case]
+    found = run("communities", *words)
+    assert found.exit_code == 2
+    assert said in found.stderr
+    assert not Path("communities").exists()

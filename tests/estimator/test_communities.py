@@ -1,0 +1,173 @@
+"""Communities of networks: without noise those that pooled networks have, with it what was promised."""
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from fedpower import FedCommunities, FedMoment, FedPCA, read_moment
+from fedpower.analyses import Communities, agreement
+from fedpower.errors import BudgetError, InputError
+from fedpower.estimator.terms import NoiseWarning
+from fedpower.privacy.ledger import Ledger
+from layers import names_of, planted
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::fedpower.estimator.terms.NoiseWarning",
+    "ignore::fedpower.estimator.repeats.RepeatedFitWarning",
+)
+D, K = 60, 3
+LAYERS = [planted(D, K, seed=seed)[0] for seed in range(4)]
+LABELS = planted(D, K)[1]
+
+
+def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
+    """The same from pooled networks, by NumPy alone: eigenvalues and eigenvectors."""
+    if unit == "edge":
+        pooled = sum(LAYERS) / len(LAYERS)
+    else:
+        rows = np.vstack(LAYERS)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        pooled = rows.T @ rows / len(rows)
+    values, vectors = np.linalg.eigh(pooled)
+    order = np.argsort(-np.abs(values))[:K]
+    return values[order], vectors[:, order]
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+@pytest.mark.parametrize("unit", ["edge", "row"])
+def test_without_noise_it_is_what_pooled_networks_give(unit: str, aggregation: str):
+    model = FedCommunities(K, unit=unit, epsilon=math.inf, aggregation=aggregation)
+    model.fit_silos(LAYERS, LABELS)
+    values, vectors = central(unit)
+    assert np.allclose(model.eigenvalues_, values, rtol=0, atol=1e-8)
+    signs = np.sign((model.embedding_ * vectors).sum(axis=0))
+    assert np.allclose(model.embedding_, vectors * signs, rtol=0, atol=1e-8)
+    pooled = KMeans(K, n_init=10, random_state=0).fit(model.embedding_).labels_
+    assert adjusted_rand_score(pooled, model.labels_) == 1.0
+    assert model.agreement_ == agreement(LABELS, model.labels_) == 1.0
+    assert model.n_above_noise_ is None
+
+
+def test_layers_that_repel_within_communities_count_as_much_as_those_that_attract():
+    layers = [planted(D, 2, within=0.1, between=0.6, seed=seed)[0] for seed in range(3)]
+    model = FedCommunities(2, epsilon=math.inf).fit_silos(layers, planted(D, 2)[1])
+    assert model.eigenvalues_[1] < 0
+    assert model.agreement_ == 1.0
+
+
+def test_the_noise_of_an_edge_release_is_what_its_budget_says():
+    model = FedCommunities(K, epsilon=1.0, delta=1e-6).fit_silos(LAYERS)
+    moment = model.moment_
+    apart = (moment.pooled.moment - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
+    # 1770 normal numbers: their mean square is off by 17% with a chance of 10⁻⁶ at most.
+    assert abs(np.mean(apart**2) / (moment.noise_std**2 / 2) - 1) < 0.17
+    alone = FedMoment(network="edge", epsilon=1.0, delta=1e-6).fit_silos(LAYERS[:1]).moment_
+    assert math.isclose(alone.noise_std, 2 * moment.noise_std, rel_tol=1e-3)
+
+
+def test_the_statement_says_that_an_edge_is_protected_and_a_node_is_not():
+    said = str(FedCommunities(K).fit_silos(LAYERS).privacy_)
+    assert "one edge of one layer of one silo" in said
+    assert "somebody with many edges, such as a node, is protected for each of them only" in said
+    assert "not how many edges or layers one has" in said
+    assert "row" not in said.replace("keeps its rows", "")
+
+
+def test_the_statement_of_rows_says_what_an_edge_has_of_it():
+    model = FedCommunities(K, unit="row").fit_silos(LAYERS)
+    said = str(model.privacy_)
+    assert "one row of one silo" in said
+    assert "every edge stands in the rows of both its nodes" in said
+    assert model.moment_.silo_sizes["silo-1"] == D
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path: Path, aggregation: str):
+    ledgers = {}
+    for name in ("silo-1", "silo-2", "silo-3", "silo-4"):
+        ledgers[name] = tmp_path / f"{name}.ledger"
+        Ledger.create(ledgers[name], epsilon=1.2, delta=1e-5, silo=name).close()
+    model = FedCommunities(K, aggregation=aggregation)
+    model.fit_silos(LAYERS, ledgers=ledgers)
+    with Ledger.open(ledgers["silo-1"]) as ledger:
+        assert ledger.statement()["unit"] == "one edge of this silo's network, present or absent"
+    if aggregation == "plain":
+        again = clone(model).set_params(n_communities=2).fit_silos(LAYERS, ledgers=ledgers)
+        assert np.array_equal(again.moment_.pooled.moment, model.moment_.pooled.moment)
+    with pytest.raises(BudgetError):
+        FedCommunities(K, epsilon=1.1).fit_silos(LAYERS, ledgers=ledgers)
+
+
+def test_other_numbers_of_communities_come_from_the_same_release(tmp_path: Path):
+    model = FedCommunities(K, nodes=names_of(D), epsilon=4.0).fit_silos(LAYERS)
+    model.save(tmp_path / "out")
+    found = Communities(2, labels={"v000": "x", "v059": "y"}).fit(read_moment(tmp_path / "out"))
+    assert found.labels_.max() == 1
+    assert found.account().facts["n_compared"] == 2
+    assert np.array_equal(found.eigenvalues_, model.eigenvalues_[:2])
+
+
+def test_noise_alone_is_told():
+    with pytest.warns(NoiseWarning, match="0 of 2 directions stand above the privacy noise"):
+        FedCommunities(2, epsilon=0.05).fit_silos([np.zeros((30, 30)), np.zeros((30, 30))])
+
+
+@pytest.mark.slow
+def test_the_verdict_on_noise_is_wrong_one_time_in_a_hundred_at_most():
+    empty = [np.zeros((30, 30)), np.zeros((30, 30))]
+    wrong = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(60):
+            found = FedCommunities(2).fit_silos(empty)
+            wrong += found.n_above_noise_ > 0
+    assert wrong <= 6  # of 60 with a chance of 0.01 each: more than 6 once in 10⁵
+
+
+def test_weights_beyond_the_public_maximum_are_capped_and_noise_grows_with_it():
+    heavy = [4 * layer for layer in LAYERS]
+    with pytest.raises(InputError, match="edge_weight"):
+        FedCommunities(K).fit_silos(heavy)
+    exact = FedCommunities(K, epsilon=math.inf, edge_weight=2.0).fit_silos(heavy)
+    assert np.array_equal(exact.moment_.pooled.moment, sum(LAYERS) / 4)
+    noised = FedCommunities(K, edge_weight=2.0).fit_silos(heavy)
+    assert "2 as the most that an edge weighs" in str(noised.privacy_)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"noise": "step"}, "noise='moment'"),
+        ({"row_norm": 3.0}, "row_norm must be left alone"),
+        ({"solver": "krylov"}, "solver"),
+        ({"edge_weight": -1.0}, "edge_weight must be a positive number"),
+        ({"network": "node"}, "network must be 'edge' or 'row'"),
+        ({"unit": "person"}, "persons"),
+    ],
+)
+def test_what_is_about_rows_is_refused_of_edges(settings: dict[str, object], said: str):
+    with pytest.raises(InputError, match=said):
+        FedPCA(2, **{"network": "edge", **settings}).fit_silos(LAYERS)
+
+
+def test_rows_in_memory_are_no_network():
+    with pytest.raises(InputError, match="fit_silos"):
+        FedPCA(2, network="edge").fit(LAYERS[0])
+
+
+def test_a_moment_of_tables_has_no_communities():
+    moment = FedMoment(epsilon=math.inf).fit_silos(LAYERS).moment_
+    with pytest.raises(InputError, match="must be found from networks"):
+        Communities(2).fit(moment)
+
+
+@pytest.mark.parametrize("k", [0, D, 2.5, True])
+def test_a_number_of_communities_is_one(k: object):
+    with pytest.raises(InputError, match="whole number from 1"):
+        FedCommunities(k, epsilon=math.inf).fit_silos(LAYERS)

@@ -1,0 +1,104 @@
+"""One edge moves the released adjacency by no more than its noise is made for, in whole numbers."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from fedpower.data.edge_moment import EdgeMoment
+from fedpower.data.networks import NetworkSource, open_network
+from fedpower.errors import InputError
+from fedpower.linalg import lower_triangle
+from fedpower.privacy.integer_release import integer_noise, perturb_integers
+from fedpower.privacy.noise import SeededNoiseForExperiments
+
+D = 4
+PAIRS = [(one, two) for one in range(D) for two in range(one)]
+WEIGHTS = st.lists(st.floats(0, 7.5), min_size=len(PAIRS), max_size=len(PAIRS))
+
+
+def network(layers: list[list[float]], edge_weight: float) -> NetworkSource:
+    table: Any = {"source": [], "target": [], "weight": [], "layer": []}
+    for place, weights in enumerate(layers):
+        for (one, two), weight in zip(PAIRS, weights, strict=True):
+            table["source"].append(str(one))
+            table["target"].append(str(two))
+            table["weight"].append(weight)
+            table["layer"].append(str(place))
+    import pyarrow as pa
+
+    nodes = [str(node) for node in range(D)]
+    return open_network(pa.table(table), unit="edge", nodes=nodes, edge_weight=edge_weight)
+
+
+def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) -> Fraction:
+    """The squared change of all that is released, each number in units of its own noise."""
+    noise = integer_noise(multiplier, with_mean=False)
+    first, second = EdgeMoment(one).sums(), EdgeMoment(two).sums()
+    moved = first.squares.low.astype(object) - second.squares.low.astype(object)
+    total = Fraction(int(np.trace(moved)), noise.diagonal) ** 2
+    for row, column in zip(*lower_triangle(D), strict=True):
+        scale = noise.diagonal if row == column else noise.below
+        total += Fraction(int(moved[row, column]), scale) ** 2
+    return total
+
+
+@settings(max_examples=20, deadline=None)
+@given(WEIGHTS, WEIGHTS, st.integers(0, len(PAIRS) - 1), st.floats(0, 100), st.floats(0.3, 40))
+def test_no_edge_of_any_layer_moves_it_further(
+    one: list[float], two: list[float], place: int, weight: float, multiplier: float
+):
+    changed = [*two[:place], weight, *two[place + 1 :]]
+    found = squared_change(network([one, two], 2.5), network([one, changed], 2.5), multiplier)
+    assert found * Fraction(multiplier) ** 2 <= 1
+
+
+def test_an_edge_that_appears_attains_it():
+    without = [0.0] * len(PAIRS)
+    one, two = network([without], 1.0), network([[1.0, *without[1:]]], 1.0)
+    assert math.isclose(float(squared_change(one, two, 3.0)) * 9, 1.0, rel_tol=1e-6)
+
+
+def test_edges_that_were_not_capped_are_refused_before_noise_too_small_for_them_is_added():
+    layer = sparse.csr_array(np.array([[0.0, 3.0], [3.0, 0.0]]))
+    with pytest.raises(InputError, match="within the public maximum"):
+        EdgeMoment(NetworkSource(name="planted", layers=(layer,), unit="edge")).sums()
+    one_way = sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))
+    with pytest.raises(InputError, match="the same in both directions"):
+        EdgeMoment(NetworkSource(name="planted", layers=(one_way,), unit="edge")).sums()
+    loop = sparse.csr_array(np.eye(2))
+    with pytest.raises(InputError, match="between different nodes"):
+        EdgeMoment(NetworkSource(name="planted", layers=(loop,), unit="edge")).sums()
+
+
+def distinguished(weight: float, n_games: int = 4000) -> float:
+    """How far apart two worlds are, with and without an edge, in standard deviations of the best test."""
+    noise = integer_noise(2.0, with_mean=False)
+    source = SeededNoiseForExperiments(5)
+    found = []
+    for present in (0.0, weight):
+        whole = np.zeros((D, D), dtype=np.int64)
+        whole[1, 0] = whole[0, 1] = round(present * 2**40)
+        below = EdgeMoment(network([[0.0] * len(PAIRS)], 1.0)).sums().squares
+        below = type(below)(low=whole).at(lower_triangle(D))
+        found.append(
+            [
+                float(perturb_integers(below, None, 0, noise=noise, source=source)[0].low[1])
+                for _ in range(n_games)
+            ]
+        )
+    one, two = np.array(found)
+    return float((two.mean() - one.mean()) / one.std())
+
+
+@pytest.mark.audits
+def test_the_release_tells_an_edge_no_better_than_promised_and_a_planted_error_is_caught():
+    # The difference of means has a standard error of √(2/4000) = 0.0224: 5 of them, one in 10⁶.
+    promised, slack = 1 / 2.0, 5 * 0.0224
+    assert distinguished(1.0) <= promised + slack
+    assert distinguished(3.0) > promised + slack  # noise made for weight 1, an edge of weight 3
