@@ -267,7 +267,8 @@ def test_the_share_of_scores_is_never_more_than_was_asked_for():
 
 
 def test_the_grid_is_as_fine_as_the_noise_allows():
-    assert bins_for(100, 0.0) == MOST_BINS
+    assert bins_for(10_000, 0.0) == MOST_BINS
+    assert bins_for(100, 0.0) == 8
     assert bins_for(10, 1000.0) == 4
     assert bins_for(10**9, 10.0) == MOST_BINS
     assert bins_for(10_000, 50.0) < bins_for(40_000, 50.0)

@@ -113,11 +113,9 @@ def bins_for(n_rows: float, std: float) -> int:
     """Return how many bins a side has, from public facts.
 
     A normal cloud fills about 4π of the 36 square standard deviations of the grid. As many places are
-    taken as hold `_CLEAR` standard deviations of their noise then: an even number.
+    taken as hold `_CLEAR` standard deviations of their noise then, and as many rows: an even number.
     """
-    if std == 0:
-        return MOST_BINS
-    most = math.sqrt(_REACH**2 * n_rows / (math.pi * _CLEAR * std))
+    most = math.sqrt(_REACH**2 * n_rows / (math.pi * _CLEAR * max(std, 1.0)))
     return min(MOST_BINS, max(_LEAST_BINS, 2 * int(most / 2)))
 
 
