@@ -548,8 +548,10 @@ def _scores_of(parameters: Parameters, noise: NoiseMode, delta: float, n_feature
         return 0.0
     if n_features < 2 or parameters.n_components == 1:
         raise InputError(
-            "{scores_epsilon} must go with two components or more, on which scores are counted, got one; "
-            "give {n_components:2}, or leave it out"
+            Sentence(
+                "{scores_epsilon} must go with two components or more, on which scores are counted, got "
+                "one; give {n_components:2}, or leave it out"
+            )
         )
     if noise == "none":
         if math.isinf(asked):
