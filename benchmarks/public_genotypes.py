@@ -8,7 +8,7 @@ study takes from a public panel.
 
 import argparse
 import os
-import shutil
+import re
 import tempfile
 import time
 import zipfile
@@ -65,7 +65,8 @@ def main() -> None:
         raw=found,
         notes=[
             "`fedpower fit --variants all.afreq --epsilon inf --aggregation secure`, then `transform` at "
-            "each silo with `--outliers 6` and a picture. NOT differentially private."
+            "each silo with `--outliers 6`; `--scores-epsilon inf` draws where people lie in the report. "
+            "NOT differentially private."
         ],
     )
 
@@ -96,7 +97,7 @@ def _ran(known: Array, p: Array, picture: Path | None) -> dict[str, Any]:
     started = time.perf_counter()
     _fedpower(
         "fit", *files, "-k", str(RANK), "--variants", "all.afreq", "--epsilon", "inf",
-        "--aggregation", "secure", "-o", "result",
+        "--aggregation", "secure", "--scores-epsilon", "inf", "-o", "result",
     )  # fmt: skip
     seconds = time.perf_counter() - started
     result = read_result("result")
@@ -108,9 +109,12 @@ def _ran(known: Array, p: Array, picture: Path | None) -> dict[str, Any]:
         told = _fedpower("transform", "result", f"{name}.bed", "--outliers", "6")
         outliers += sum(line.endswith(",1.0") for line in told.splitlines())
     _fedpower("transform", "result", "all.bed", "-o", "all.csv", "--plot", "all.svg")
+    counts = result.score_counts
+    assert counts is not None
     if picture is not None:
-        shutil.copyfile("all.svg", picture)
+        picture.write_text(_of_report(Path("result/report.html").read_text(encoding="utf-8")))
     return {
+        "counted": float(counts.pooled.sum()),
         "people": len(known),
         "variants": len(p),
         "error": sin_theta(result.components.T, pooled.T),
@@ -118,6 +122,23 @@ def _ran(known: Array, p: Array, picture: Path | None) -> dict[str, Any]:
         "seconds": seconds,
         "outliers": outliers,
     }
+
+
+def _of_report(page: str) -> str:
+    """Return the map of scores in a report as a picture of its own, in the colours of print."""
+    section = page[page.index('<section id="scores"') :]
+    drawn = section[section.index("<svg") : section.index("</svg>") + len("</svg>")]
+    side = int(re.search(r'height="(\d+)"', drawn)[1])  # type: ignore[index]
+    inner = re.sub(r"<svg[^>]*>", f'<svg x="56" y="16" width="{side}" height="{side}" '
+                   'overflow="visible">', drawn, count=1)  # fmt: skip
+    style = (
+        "text{fill:#444b52;font:12px sans-serif}.bar.plus{fill:#0a5a9c}"
+        ".bar.rest{fill:#e9ebee;stroke:#57606a;stroke-width:.75}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {side + 80} {side + 48}" role="img">'
+        f'<style>{style}</style><rect width="100%" height="100%" fill="#fff"/>{inner}</svg>\n'
+    )
 
 
 def _fedpower(*words: str) -> str:

@@ -50,7 +50,7 @@ def written(
 
 
 KINDS = ("private", "drowned", "secure", "step", "exact", "krylov", "sampled", "one", "wide",
-         "hostile", "federated")  # fmt: skip
+         "hostile", "scored", "federated")  # fmt: skip
 
 
 def kinds(folder: Path) -> dict[str, Path]:
@@ -71,6 +71,9 @@ def kinds(folder: Path) -> dict[str, Path]:
         "one": written(folder / "one", hospitals(3, ("alone",)), 1),
         "wide": written(folder / "wide", hospitals(620, ("a", "b")), 2),
         "hostile": written(folder / "hostile", hostile, 3, HOSTILE, **PRIVATE),
+        "scored": written(
+            folder / "scored", hostile, 3, **{**PRIVATE, "epsilon": 8.0}, scores_epsilon=4.0
+        ),
     }
     made["federated"] = federated(made["private"], folder / "federated")
     return made

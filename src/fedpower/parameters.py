@@ -134,6 +134,12 @@ _ENERGY = Rule(
     holds=lambda value: value is None or (_is_number(value) and 0 < value < 1),
     kinds=(int, float),
 )
+_SCORES = Rule(
+    must="be above 0",
+    advice="a tenth of epsilon is usual",
+    holds=lambda value: value is None or (_is_number(value) and value > 0),
+    kinds=(int, float),
+)
 _TOL = Rule(
     must="lie in [0, 1)",
     advice="0 never stops early",
@@ -363,6 +369,15 @@ class Parameters:
         option="--keep-moment",
         group="solver",
         section="components",
+        newer=True,
+    )
+    scores_epsilon: float | None = _parameter(
+        None,
+        help="Part of epsilon for a histogram of scores on two components in the report.",
+        rule=_SCORES,
+        option="--scores-epsilon",
+        group="privacy",
+        section="privacy",
         newer=True,
     )
     one_shot_start: bool | None = _parameter(

@@ -15,7 +15,7 @@ from sample_results import HOSTILE
 
 pytestmark = pytest.mark.browser
 
-KINDS = ("private", "drowned", "secure", "exact", "krylov", "sampled", "one", "wide", "hostile",
+KINDS = ("private", "drowned", "secure", "exact", "krylov", "sampled", "one", "wide", "hostile", "scored",
          "federated")  # fmt: skip
 SCHEMES = ("light", "dark")
 PHONE = 360

@@ -100,6 +100,7 @@ GROUNDS: dict[str, Callable[[Path], None]] = {
     "docs/how-to/persons.md": visits,
     "docs/how-to/genotypes.md": genotyped,
     "docs/how-to/run-a-federation.md": three_hospitals,
+    "docs/how-to/score-plots.md": three_hospitals,
     "docs/report.md": three_hospitals,
     "docs/secure-aggregation.md": signed_hospitals,
 }

@@ -98,6 +98,12 @@ def messages() -> dict[str, Any]:
         "ask-tally, all": wire.AskTally(
             stage="norms", low=exact[:, 0], high=fine[:, 0], offset=exact[:, 1], scale=fine[:, 1]
         ),
+        "ask-scores": wire.AskScores(
+            axes=np.array([[0.5, 0.25], [-0.75, 0.125]]),
+            offset=np.array([1.0, -2.0]),
+            reach=np.array([3.0, 1.5]),
+            n_bins=24,
+        ),
         "tally": wire.Tally(counts=np.array([3.0, -1.0, 2.0**40])),
         "ask-prepared-moment": wire.AskPreparedMoment(
             low=exact[:, 0], high=fine[:, 0], offset=exact[:, 1], scale=fine[:, 1], bound=1.5

@@ -12,8 +12,8 @@ from fedpower.cli.progress import bars, quiet_option
 from fedpower.errors import InputError
 
 STEPS = 5
-Mode = Literal["paper", "step", "moment", "secure", "prepared", "clipped"]
-MODES: tuple[Mode, ...] = ("paper", "step", "moment", "secure", "prepared", "clipped")
+Mode = Literal["paper", "step", "moment", "secure", "prepared", "clipped", "scores"]
+MODES: tuple[Mode, ...] = ("paper", "step", "moment", "secure", "prepared", "clipped", "scores")
 Show = Callable[[str], Callable[[int, int], None]]
 
 

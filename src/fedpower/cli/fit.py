@@ -159,8 +159,8 @@ prepare_options = declared(
 
 
 _NOT_RELEASED = ("n_components", "noise", "solver", "standardize", "keep_moment", "energy",
-                 "iteration_rank", "one_shot_start", "tol", "max_rounds", "participation",
-                 "random_state")  # fmt: skip
+                 "scores_epsilon", "iteration_rank", "one_shot_start", "tol", "max_rounds",
+                 "participation", "random_state")  # fmt: skip
 """Parameters that decide what is made of a moment, or how to do without one."""
 
 release_options = declared(
@@ -439,6 +439,7 @@ def _print(result: Result, output: Path, *, verbose: bool) -> None:
         f"Solver: {solver.solver}, because {in_options(solver.reason)}.",
         f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
         f"{human_bytes(record['bytes_down'])} down.",
+        *_scores(result),
         "",
     )
     for line in lines:
@@ -446,6 +447,18 @@ def _print(result: Result, output: Path, *, verbose: bool) -> None:
     said = str(promise) if verbose else promise.brief
     out.print(said, soft_wrap=True, style=None if promise.is_private else "bold red")
     print_result(output)
+
+
+def _scores(result: Result) -> list[str]:
+    """Return where rows were counted by their scores; nothing where they were not."""
+    found = result.score_counts
+    if found is None:
+        return []
+    bins = found.edges.shape[1] - 1
+    noise = "exact" if found.noise_std == 0 else f"with noise of {found.noise_std:.3g} rows"
+    return [
+        f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
+    ]
 
 
 def _columns(result: Result) -> str:

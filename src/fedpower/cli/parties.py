@@ -210,8 +210,11 @@ def _leaves(budget: Budget, *, secure: bool) -> str:
         )
         if budget.preparation:
             parts = f"tallies of where cells lie and how long rows are, then {parts}"
+        if budget.scores:
+            parts += ", then counts of rows by their scores on two components"
         if not secure:
-            return f"{parts}, {'each ' if budget.preparation else ''}noised once"
+            several = budget.preparation or budget.scores
+            return f"{parts}, {'each ' if several else ''}noised once"
         return (
             f"{parts} under masks, with this silo's share of the noise: readable in the sum over all "
             "silos of a roll and in no other way"
@@ -220,4 +223,5 @@ def _leaves(budget: Budget, *, secure: bool) -> str:
     parts = f"{count} of d×{budget.iteration_rank}"
     parts += " with the trace" if budget.with_trace else ""
     parts += " and the mean row" if budget.center else ""
+    parts += ", then counts of rows by their scores" if budget.scores else ""
     return f"{parts}, each noised{' as printed' if budget.mode == 'paper' else ''}"

@@ -46,7 +46,7 @@ from fedpower.report.scores import Scores, picture, plotted, write_csv, writer_f
     "--plot",
     type=PATH,
     metavar="FILE",
-    help="Draw the first two scores of every row: an .svg file.",
+    help="Draw the first two scores of every row: an .svg file. Counts of scores lie behind them.",
 )
 @reading_options
 @click.option("--force", is_flag=True, help="Replace these files.")
@@ -88,7 +88,8 @@ def transform(
             count = write(place, scores)
         if drawing is not None:
             title = f"{len(points)} rows of {file.name} on the first two components"
-            drawing.write_text(picture(scores.names, points, title), encoding="utf-8")
+            drawn = picture(scores.names, points, title, result.score_counts)
+            drawing.write_text(drawn, encoding="utf-8")
     if output is None:
         return
     if as_json:

@@ -184,7 +184,7 @@ def read_for(
         steps=steps or study.n_steps or _USUAL_STEPS,
         private=study.is_private,
         on_lattice=sums_moment(study),
-        rereads=study.noise == "clipped",
+        rereads=study.noise == "clipped" or bool(study.scores),
         **how,
     )
 
@@ -370,7 +370,7 @@ def _ran(
         for silo in silos.values():
             silo.releases.check_affordable()
         coordinator = Coordinator(
-            start(settings, rng),
+            start(settings, rng, study),
             list(silos),
             study=study,
             run=run,

@@ -99,6 +99,7 @@ FITTED = (
     "kernels",
     "remarks",
     "moment",
+    "score_counts",
 )
 """What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
@@ -202,6 +203,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     keep_moment : bool, default=False
         Whether the result keeps the pooled moment (``moment_``, and two files more in its folder), from
         which any number of analyses can be computed at no further cost: see `FedMoment`.
+    scores_epsilon : float, default=None
+        Part of ``epsilon`` for counting rows by their scores on the first two components, on a grid:
+        ``score_counts_``, drawn in the report. The fit has the rest, by exact composition, so that
+        ``epsilon`` stays what both cost together. ``float("inf")`` with an infinite ``epsilon`` counts
+        exactly. See docs/how-to/score-plots.md.
     one_shot_start : bool, default=None
         Whether ``krylov`` opens with local steps at the silos and lets them look a step ahead: about half
         the rounds. None does so where nothing is private; in ``moment`` mode it would cost the public's
@@ -289,6 +295,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Offsets, scales, ranges and bound of the columns that were found privately, or given.
     moment_ : Moment or None
         The pooled moment, where ``keep_moment`` asked for it.
+    score_counts_ : ScoreHistogram or None
+        Noised counts of rows by their scores on the first two components, silo by silo, or of all silos
+        together where sums are secure; None unless ``scores_epsilon`` asked for them.
     study_ : Study
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
@@ -325,6 +334,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         network: NetworkUnit | None = None,
         edge_weight: float | None = None,
         keep_moment: bool = False,
+        scores_epsilon: float | None = None,
         one_shot_start: bool | None = None,
         iteration_rank: int | None = None,
         schedule: Literal["every", "decaying", "halving"] | Schedule | Iterable[int] = "every",
@@ -366,6 +376,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.network = network
         self.edge_weight = edge_weight
         self.keep_moment = keep_moment
+        self.scores_epsilon = scores_epsilon
         self.one_shot_start = one_shot_start
         self.iteration_rank = iteration_rank
         self.schedule = schedule

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
@@ -19,10 +20,11 @@ from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.data.rules import TableRules
 from fedpower.data.survey import Survey
 from fedpower.errors import InputError, Sentence
-from fedpower.parameters import Parameters
+from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy.accounting import default_delta, mu_of
+from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.privacy.clipped import Design, choose_design, predicted_gain
-from fedpower.privacy.preparation import shares_of
+from fedpower.privacy.preparation import scores_share, shares_of
 from fedpower.protocol.choice import SolverChoice, choose_solver
 from fedpower.protocol.exact_sums import MOST_PRODUCTS, exact_sums
 from fedpower.protocol.private_study import budget_of, noise_floor, sums_moment
@@ -39,7 +41,14 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.solvers.signal import Rank
 from fedpower.protocol.solvers.upload import same_rows
-from fedpower.protocol.study import PREPARED, NoiseMode, Study, SumTerms, preparation_sums
+from fedpower.protocol.study import (
+    PREPARED,
+    NoiseMode,
+    Study,
+    SumTerms,
+    preparation_sums,
+    scores_sum,
+)
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.codebook_file import read_code_book
@@ -65,6 +74,10 @@ OVERSAMPLING = 10
 
 PRIVATE_STEPS = 10
 """T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
+
+
+_MOST_FOR_SCORES = 0.5
+"""Of a fit's ε: its components are what scores are of."""
 
 
 class PrivacyLeakWarning(RuntimeWarning):
@@ -114,7 +127,15 @@ def _check_edges(parameters: Parameters) -> None:
     """Refuse what is about rows where an edge is what is protected."""
     given = [
         name
-        for name in ("row_norm", "scale", "offset", "ranges", "codebook", "device")
+        for name in (
+            "row_norm",
+            "scale",
+            "offset",
+            "ranges",
+            "codebook",
+            "device",
+            "scores_epsilon",
+        )
         if getattr(parameters, name) is not None
     ]
     given += [name for name in ("normalize", "standardize") if getattr(parameters, name)]
@@ -460,11 +481,16 @@ def build_study(
     pairs = n_features * (n_features - 1) // 2
     counted = max(pairs, 1) if by_edge else n_rows
     delta = _delta(parameters, counted) if noise != "none" else 0.0
+    secure = parameters.aggregation == "secure"
+    scores = _scores_of(parameters, noise, delta, n_features)
     prepared: dict[str, Any] = {}
     if noise == "clipped":
         _check_clipped(parameters)
         design = _clipped_design(parameters, rank, n_rows, n_features, delta, center=center)
-        prepared["sums"] = tuple(SumTerms(*each) for each in design.sums(n_features, center=center))
+        sums = (SumTerms(*each) for each in design.sums(n_features, center=center))
+        if scores:
+            sums = (each._replace(share=each.share * (1.0 - scores)) for each in sums)
+        prepared["sums"] = (*sums, *((scores_sum(scores),) if scores and secure else ()))
         width = max(design.widths)
     if treatment is None:
         known = _known_ranges(parameters, columns, n_features)
@@ -478,13 +504,21 @@ def build_study(
             ),
             "roster": "" if agreement else _roster(roster or {}),
         }
-        if parameters.aggregation == "secure":
+        if secure:
             prepared["sums"] = preparation_sums(
                 prepared["preparation"],
                 n_features=n_features,
                 n_open=sum(each is None for each in known),
                 center=center,
+                scores=scores,
             )
+    elif scores and secure and noise == "moment":
+        prepared["sums"] = preparation_sums(
+            (0.0,) * 4, n_features=n_features, n_open=0, center=center, scores=scores
+        )
+    if scores:
+        prepared["scores"] = scores
+        prepared["roster"] = "" if agreement else _asked_how(parameters, roster or {})
     rules = rules_of(parameters)
     if rules is not None and columns is not None:
         prepared["rules"] = rules.digest
@@ -497,6 +531,7 @@ def build_study(
             iteration_rank=width,
             center=center,
             n_products=min(parameters.max_rounds, MOST_PRODUCTS) if iterates else None,
+            scores=bool(scores),
         )
     if center and noise == "moment" and (treatment is None or treatment.low is not None):
         prepared["mean_weight"] = PREPARED_MEAN_WEIGHT
@@ -532,6 +567,54 @@ def _roster(sizes: Mapping[str, int | None]) -> str:
 def keeps_moment(parameters: Parameters) -> bool:
     """Return whether the result has the pooled moment: communities are found from a network's."""
     return bool(parameters.keep_moment) or parameters.network is not None
+
+
+def _asked_how(parameters: Parameters, sizes: Mapping[str, int | None]) -> str:
+    """Return a digest of the silos and of all that decides which axes their scores are counted on."""
+    settings = {
+        name: repr(getattr(parameters, name))
+        for name, spec in SPECS.items()
+        if spec.section in ("components", "solver", "rounds") and name != "keep_moment"
+    }
+    listed = json.dumps([sorted(sizes.items()), repr(parameters.standardize), settings])
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def _scores_of(parameters: Parameters, noise: NoiseMode, delta: float, n_features: int) -> float:
+    """Return the share of the budget for counting scores: 0 for none, 1 for exact counts."""
+    asked, epsilon = parameters.scores_epsilon, float(parameters.epsilon)
+    if asked is None:
+        return 0.0
+    if n_features < 2 or parameters.n_components == 1:
+        raise InputError(
+            Sentence(
+                "{scores_epsilon} must go with two components or more, on which scores are counted, got "
+                "one; give {n_components:2}, or leave it out"
+            )
+        )
+    if noise == "none":
+        if math.isinf(asked):
+            return 1.0
+        raise InputError(
+            "{scores_epsilon} must be inf with {epsilon:inf}, where nothing is private, got {asked:g}; "
+            "give a finite epsilon, or {scores_epsilon:inf}",
+            asked=asked,
+        )
+    if not asked <= _MOST_FOR_SCORES * epsilon:
+        raise InputError(
+            "{scores_epsilon} must be at most half of {epsilon:{whole:g}}, of which it is a part, got "
+            "{asked:g}; give e.g. {tenth:g}",
+            whole=epsilon,
+            asked=asked,
+            tenth=epsilon / 10,
+        )
+    if asked < SMALLEST_EPSILON:
+        raise InputError(
+            "{scores_epsilon} must be at least {least:g}, got {asked:g}: less leaves nothing but noise",
+            least=SMALLEST_EPSILON,
+            asked=asked,
+        )
+    return scores_share(float(asked), epsilon, delta)
 
 
 def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
@@ -758,12 +841,13 @@ def settings_of(
 def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.Generator:
     """Return the public randomness of a fit: start basis and sampling of silos, never noise.
 
-    Where every product is noised and no ``random_state`` is given it follows from the ``study``, if that
-    is given: the same fit then asks the same questions, to which ledgers hold the answers already.
+    Where every product is noised, or scores are counted, and no ``random_state`` is given it follows from
+    the ``study``, if that is given: the same fit then asks the same questions, to which ledgers hold the
+    answers already.
     """
     if (
         study is not None
-        and study.noise in ("step", "paper", "clipped")
+        and (study.noise in ("step", "paper", "clipped") or study.scores)
         and parameters.random_state is None
     ):
         return np.random.default_rng(int(study.digest, 16))

@@ -23,13 +23,18 @@ from fedpower.protocol.study import PREPARED, Study
 
 _DEFAULT_ROWS = 50
 
-_AuditMode = NoiseMode | Literal["secure", "prepared", "clipped"]
+_AuditMode = NoiseMode | Literal["secure", "prepared", "clipped", "scores"]
 """A noise mode; ``secure``: the noise of `moment` that silos of a secure sum share; ``prepared``:
-private preparation and the moment after it; or ``clipped``: clipped products.
+private preparation and the moment after it; ``clipped``: clipped products; or ``scores``: the moment and
+the counts of scores after it.
 """
 
 AUDITED_SHARES = (0.2, 0.2, 0.3, 0.2)
 """Of preparation under audit: most of the budget, so that an error of any stage shows."""
+
+
+AUDITED_SCORES = 0.5
+"""Of the counts of scores under audit, far more than they have in a fit, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +135,8 @@ def audit_mode(
 
     In ``secure`` the attacker is the coordinator of a secure sum over three silos, one of which tells
     it its rows and its noise (`audit_secure`). In ``prepared`` four tallies come before the moment
-    (`audit_prepared`), and ``center`` plays no part; nor in ``clipped``, whose rows lie in the bases as
+    (`audit_prepared`), and ``center`` plays no part; in ``scores`` rows are counted after it, in another
+    place in either world; nor in ``clipped``, whose rows lie in the bases as
     far as they count (`audit_clipped`).
 
     Parameters
@@ -188,7 +194,7 @@ def audit_mode(
     return AuditReport(
         mode=mode,
         center=center,
-        n_steps=1 if mode in ("moment", "secure", "prepared") else n_steps,
+        n_steps=1 if mode in ("moment", "secure", "prepared", "scores") else n_steps,
         n_rows=n_rows,
         noise_factor=noise_factor,
         claimed_epsilon=epsilon,
@@ -232,7 +238,9 @@ def _study(
     center: bool = False,
 ) -> Study:
     """Return the terms; the whole moment can be asked for where it is what was noised."""
-    noise: NoiseMode = "moment" if mode in ("secure", "prepared") else mode  # type: ignore[assignment]
+    noise: NoiseMode = (
+        "moment" if mode in ("secure", "prepared", "scores") else mode  # type: ignore[assignment]
+    )
     if mode == "prepared":
         return Study(
             columns=None,
@@ -264,6 +272,7 @@ def _study(
         epsilon=epsilon,
         delta=delta,
         n_steps=None if noise == "moment" else n_steps,
+        scores=AUDITED_SCORES if mode == "scores" else 0.0,
     )
 
 

@@ -13,15 +13,18 @@ from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
+from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack
 from fedpower.protocol.messages import (
     AskMean,
+    AskScores,
     AskSteps,
     LocalSteps,
     MeanRow,
     Message,
     Question,
     Refusal,
+    Tally,
     read_only,
 )
 from fedpower.protocol.private_study import budget_of
@@ -111,7 +114,8 @@ class Game:
         if self._budget.mode == "moment":
             trace = steps[0].total_variance
             assert trace is not None
-            return [pack(steps[0].product, means[0] if means else None, trace)]
+            counts = [answer.counts for answer in answers if isinstance(answer, Tally)]
+            return [pack(steps[0].product, means[0] if means else None, trace), *counts]
         return [*(_numbers(answer) for answer in steps), *means]
 
     def _truth(self, world: LocalMoment) -> list[Array]:
@@ -125,7 +129,8 @@ class Game:
         """Return the noise of each of those releases."""
         budget = self._budget
         if budget.mode == "moment":
-            return [budget.std(n_rows)]
+            counts = [float(budget.stage_scales(SCORES, 1)[0])] if budget.scores else []
+            return [budget.std(n_rows), *counts]
         mean = [budget.mean_sensitivity(n_rows) * budget.multiplier] if budget.center else []
         return [budget.std(n_rows)] * budget.n_steps + mean
 
@@ -152,7 +157,8 @@ def _questions(study: Study) -> list[Question]:
     """Return what is asked: the whole moment, or T products with turns of the worst plane."""
     mean: list[Question] = [AskMean()] if study.center else []
     if study.noise == "moment":
-        return [AskSteps(basis=read_only(np.eye(study.n_features)), n_local_steps=1), *mean]
+        whole = AskSteps(basis=read_only(np.eye(study.n_features)), n_local_steps=1)
+        return [whole, *mean, *([_scores(study)] if study.scores else [])]
     bases = []
     for step in range(study.n_steps or 0):
         angle = step / (study.n_steps or 1)  # radians: no two turns agree up to sign
@@ -161,6 +167,16 @@ def _questions(study: Study) -> list[Question]:
         turned[:2, :2] = [[cos, -sin], [sin, cos]]
         bases.append(turned[:, : study.iteration_rank])
     return [*(AskSteps(basis=read_only(basis), n_local_steps=1) for basis in bases), *mean]
+
+
+def _scores(study: Study) -> Question:
+    """Return a grid in which the two worlds' rows lie in different places."""
+    return AskScores(
+        axes=read_only(np.eye(study.n_features)[:, :2]),
+        offset=read_only(np.zeros(2)),
+        reach=read_only(np.ones(2)),
+        n_bins=4,
+    )
 
 
 def neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:

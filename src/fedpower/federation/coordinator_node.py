@@ -110,7 +110,7 @@ class CoordinatorNode:
         self.settings = with_noise(settings, self.study, run=run)
         self.checkpoint = Checkpoint(checkpoint, study=self.study.digest, run=run)
         self.coordinator = Coordinator(
-            start(self.settings, public_rng(study_file.parameters)),
+            start(self.settings, public_rng(study_file.parameters), self.study),
             study_file.silos,
             study=self.study,
             run=run,

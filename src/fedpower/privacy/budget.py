@@ -8,7 +8,13 @@ from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
 from fedpower.privacy.integer_release import IntegerNoise, integer_noise
 from fedpower.privacy.noise import BITS, TV_PER_INTEGER
-from fedpower.privacy.preparation import MOST_COUNTS, STAGES, TALLY_PARTS, stage_scales
+from fedpower.privacy.preparation import (
+    MOST_COUNTS,
+    SCORES,
+    STAGES,
+    TALLY_PARTS,
+    stage_scales,
+)
 from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
     mean_sensitivity,
@@ -33,6 +39,9 @@ _CENTRING = 10
 
 MOST_ROWS = 64
 """So many rows a person may have on average where products are summed in float64 (`data.units`)."""
+
+_MOST_CELLS = 24**2
+"""Of a grid of scores (`fedpower.data.score_counts`)."""
 
 MOMENT = "moment"
 """What the sum of the moment is called among several sums."""
@@ -84,6 +93,9 @@ class Budget:
         c of the joint release of moment, mean and trace.
     per_unit
         C, for how many rows a person counts at most, where a person is the unit; 0 where a row is.
+    scores
+        Share of μ² of the counts of rows by their scores; 0 where none are asked for. Where these are one
+        of the secure ``sums``, it has the share too.
     slack_delta
         The part of δ that pays for the sampler's distance from the ideal, for one release; for all sums
         of an attempt together, where there are several.
@@ -108,6 +120,7 @@ class Budget:
     n_open: int = 0
     mean_weight: float = MEAN_WEIGHT
     per_unit: int = 0
+    scores: float = 0.0
     slack_delta: float = field(init=False, repr=False, compare=False)
     mu: float = field(init=False, repr=False, compare=False)
     total_mu: float = field(init=False, repr=False, compare=False)
@@ -140,9 +153,12 @@ class Budget:
         printed = noise_multiplier("paper", **terms) if self.mode == "paper" else math.nan  # type: ignore[arg-type]
         object.__setattr__(self, "slack_delta", slack)
         whole_mu = mu_of(self.epsilon, left)
-        alone = whole_mu / math.sqrt(self.n_releases)
-        if self.mode == "moment" and not self.sums:  # whose shares have those of preparation
-            alone = whole_mu * math.sqrt(1.0 - sum(self.preparation))
+        rest = 1.0 - sum(self.preparation) - self.scores
+        alone = whole_mu * math.sqrt(rest) / math.sqrt(self.n_steps + int(self.center))
+        if self.sums:  # whose shares have those of preparation and of scores
+            alone = whole_mu
+        elif self.mode == "moment":
+            alone = whole_mu * math.sqrt(rest)
         object.__setattr__(self, "total_mu", whole_mu)
         object.__setattr__(self, "mu", alone)
         object.__setattr__(self, "_printed", printed)
@@ -150,11 +166,22 @@ class Budget:
     @property
     def n_releases(self) -> int:
         """How many Gaussian releases share the budget; 1 for all sums of an attempt together."""
+        counted = int(self._counts_by_itself)
         if self.sums:
-            return 1
+            return 1 + counted
         if self.mode == "moment":
-            return 1 + sum(share > 0 for share in self.preparation)
-        return self.n_steps + int(self.center)
+            return 1 + sum(share > 0 for share in self.preparation) + counted
+        return self.n_steps + int(self.center) + counted
+
+    @property
+    def _counts_by_itself(self) -> bool:
+        """Whether counts of scores are a release of their own, and not one of the secure sums."""
+        return self.scores > 0 and not any(label == SCORES for label, _, _ in self.sums)
+
+    @property
+    def scores_mu(self) -> float:
+        """What the counts of scores cost; 0 where none are asked for."""
+        return self.total_mu * math.sqrt(self.scores)
 
     @property
     def preparation_mu(self) -> float:
@@ -163,10 +190,15 @@ class Budget:
 
     def stage_mu(self, kind: str) -> float:
         """Return what a stage of preparation costs."""
+        if kind == SCORES:
+            return self.scores_mu
         return self.total_mu * math.sqrt(self.preparation[STAGES.index(kind)])
 
     def stage_scales(self, kind: str, side: int) -> tuple[int, ...]:
-        """Return the noise of a stage's whole numbers, cells having ``side`` for their largest."""
+        """Return the noise of a stage's whole numbers, cells having ``side`` for their largest.
+
+        Of `SCORES` too, where ``side`` plays no part.
+        """
         multiplier = math.nextafter(1.0 / self.stage_mu(kind), math.inf)
         return stage_scales(
             kind,
@@ -194,12 +226,13 @@ class Budget:
     @property
     def size(self) -> int:
         """The most numbers in one release; in all sums of an attempt, where there are several."""
+        cells = _MOST_CELLS if self._counts_by_itself else 0
         if self.sums:
-            return sum(size for _, size, _ in self.sums)
+            return max(sum(size for _, size, _ in self.sums), cells)
         if self.mode == "moment":
             stages = MOST_COUNTS * max(self.n_open, 2) if self.preparation else 0
-            return max(summary_size(self.n_features, with_mean=self.center), stages)
-        return self.n_features * self.iteration_rank + int(self.with_trace)
+            return max(summary_size(self.n_features, with_mean=self.center), stages, cells)
+        return max(self.n_features * self.iteration_rank + int(self.with_trace), cells)
 
     @property
     def distance(self) -> float:

@@ -10,7 +10,7 @@ Neighbours: replace one row x by y; the number of rows is public. Norm: Euclidea
 Theorem. Let f columns be open (without a range from the user) and d there be in all.
 (1) ``octaves`` and ``bins``: a row counts 1 in one place of each open column. Replacing it changes the
     counts by a vector of squared norm at most 2f.
-(2) ``norms``: a row counts 1 in one place. The squared norm is at most 2.
+(2) ``norms`` and ``scores``: a row counts 1 in one place. The squared norm is at most 2.
 (3) ``means``: a row adds (Q·q_j, q_j²) for every column, q_j whole and |q_j| ≤ Q. The squared norm is at
     most 4dQ⁴.
 
@@ -29,6 +29,10 @@ row adds is multiplied by it. Her part is C·T times a point of the convex hull 
 among them, so that it moves by C·T times as much at most (`sensitivity.unit_sensitivity`): (1) to (3)
 hold with C²T²-fold bounds, in whole numbers.
 
+**Scores.** Once the components are known, rows may be counted by their scores on two of them
+(`fedpower.data.score_counts`): a sum like ``norms``, asked last, whose places follow from what was
+released before it.
+
 **Composition.** The four and the moment are adaptive Gaussian releases: Σμ² is exactly what they cost
 together [DRS22 Cor. 3.3]. A stage has a share of μ²; the moment has the rest.
 """
@@ -40,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
+from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.noise import NoiseSource, gaussian_integers
 from fedpower.privacy.sensitivity import whole
 
@@ -47,6 +52,9 @@ Shares = tuple[float, float, float, float]
 """Of μ², for ``octaves``, ``bins``, ``means`` and ``norms``; 0 where a stage is not asked."""
 
 STAGES = ("octaves", "bins", "means", "norms")
+
+SCORES = "scores"
+"""What the counts of rows by their scores are called, among stages and among several sums."""
 
 MOST_COUNTS = 256
 """No stage has more numbers than this for each open column, or than twice this where there are none."""
@@ -84,6 +92,16 @@ def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float) ->
     return (shares[0], shares[1], shares[2], shares[3])
 
 
+def scores_share(scores_epsilon: float, epsilon: float, delta: float) -> float:
+    """Return the share of μ² with which counts of scores alone cost ``scores_epsilon`` of ``epsilon``.
+
+    To three digits, rounded down, so that a study says it as it is, and never more than was asked for.
+    """
+    share = (mu_of(scores_epsilon, delta) / mu_of(epsilon, delta)) ** 2
+    unit = 10.0 ** (math.floor(math.log10(share)) - 2)
+    return float(f"{math.floor(share / unit) * unit:.3g}")
+
+
 def stage_scales(
     kind: str, multiplier: float, *, n_features: int, n_open: int, side: int, per_unit: int = 0
 ) -> tuple[int, ...]:
@@ -92,7 +110,7 @@ def stage_scales(
     Parameters
     ----------
     kind
-        One of `STAGES`.
+        One of `STAGES`, or `SCORES`.
     multiplier
         Noise over sensitivity, 1/μ of the stage; taken as the fraction that a float64 is.
     n_features, n_open
@@ -126,7 +144,7 @@ def _moved_by_a_row(kind: str, n_features: int, n_open: int, side: int) -> int:
         return 2 * whole("n_open", n_open)
     if kind == "means":
         return 4 * whole("n_features", n_features) * whole("side", side) ** 4
-    if kind == "norms":
+    if kind in ("norms", SCORES):
         return 2
     raise InputError(f"a stage must be one of {', '.join(STAGES)}, got {kind!r}; ask for one")
 

@@ -1,7 +1,7 @@
 """The privacy statement that goes with every result, in words a data officer reads."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,11 +56,24 @@ ASSUMPTIONS = (
 )
 
 
+ALL_NOT_PRIVATE = (
+    "NOT PRIVATE (epsilon = inf): exact quantities left every silo, and whoever reads the messages or "
+    "the result can learn about single rows"
+)
+"""How the statement of an exact fit begins."""
+
 SUMS_NOT_PRIVATE = (
     "NOT PRIVATE (epsilon = inf): exact sums over the silos were read, which is NOT differentially "
     "private: whoever reads them or the result can learn about single rows"
 )
 """How the statement of an exact fit over secure sums begins."""
+
+
+EXACT_SCORES = (
+    "rows were counted by their scores on the first two components, exactly: NOT differentially private, "
+    "and a count of 1 is one row"
+)
+"""A note of the statement of an exact fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,15 +173,10 @@ class PrivacyStatement:
                 f"NOT PRIVATE although epsilon={self.asked_epsilon:g} was asked for: {self.leak}; "
                 "noise was added, and nothing is promised."
             )
-        if not self.is_private and self.notes:  # exact numbers, of which sums alone were seen
-            return "\n".join(
-                [f"{SUMS_NOT_PRIVATE}.", *(f"Note that {note}." for note in self.notes)]
-            )
         if not self.is_private:
-            return (
-                "NOT PRIVATE (epsilon = inf): exact quantities left every silo, and whoever reads "
-                "the messages or the result can learn about single rows."
-            )
+            # Where there are notes on exact numbers, sums alone were seen of them.
+            begin = SUMS_NOT_PRIVATE if of_sums(self.notes) else ALL_NOT_PRIVATE
+            return "\n".join([f"{begin}.", *(f"Note that {note}." for note in self.notes)])
         lines = [
             f"Private: {self.unit}; neighbours are {self.neighbours}.",
             f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
@@ -183,6 +191,11 @@ class PrivacyStatement:
         lines += [f"Note that {note}." for note in self.notes]
         lines.append("Assumes that " + "; that ".join(self.assumptions) + ".")
         return "\n".join(lines)
+
+
+def of_sums(notes: Sequence[str]) -> bool:
+    """Return whether the notes of an exact fit are those of one over secure sums."""
+    return any(note != EXACT_SCORES for note in notes)
 
 
 def counted_as(parameters: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, lower_triangle
+from fedpower.privacy.preparation import SCORES
+from fedpower.privacy.statement import EXACT_SCORES
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import (
     AskMasked,
@@ -29,6 +31,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.releases import Moment
 from fedpower.protocol.roll import Exchanging, Identity, Roll, exchanged
+from fedpower.protocol.score_sums import cells
 from fedpower.protocol.secure_releases import (
     MaskChain,
     SecureReleases,
@@ -36,7 +39,7 @@ from fedpower.protocol.secure_releases import (
     check_identity,
     question_of,
 )
-from fedpower.protocol.study import Study, SumTerms
+from fedpower.protocol.study import Study, SumTerms, scores_sum
 
 Array = NDArray[np.float64]
 
@@ -60,7 +63,12 @@ _RING_BITS = 62
 
 
 def exact_sums(
-    *, n_features: int, iteration_rank: int, center: bool, n_products: int | None
+    *,
+    n_features: int,
+    iteration_rank: int,
+    center: bool,
+    n_products: int | None,
+    scores: bool = False,
 ) -> tuple[SumTerms, ...]:
     """Return the secure sums of an exact study; none has a share of a budget.
 
@@ -70,14 +78,17 @@ def exact_sums(
         d, r, and whether rows are centred on the pooled mean.
     n_products
         How many products there may be; None where the moment itself is summed.
+    scores
+        Whether rows are counted by their scores in the end.
     """
-    d = n_features
+    d, last = n_features, (scores_sum(0.0),) if scores else ()
     sums = [SumTerms(MEAN_RANGE, _N_EXPONENTS, 0.0), SumTerms(MEAN, d, 0.0)] if center else []
     sums.append(SumTerms(RANGE, _N_EXPONENTS, 0.0))
     if n_products is None:
-        return (*sums, SumTerms(SQUARES, d * (d + 1) // 2 + 1, 0.0))
+        return (*sums, SumTerms(SQUARES, d * (d + 1) // 2 + 1, 0.0), *last)
     size = d * iteration_rank + 1
-    return (*sums, *(SumTerms(f"{PRODUCT} {n + 1}", size, 0.0) for n in range(n_products)))
+    products = (SumTerms(f"{PRODUCT} {n + 1}", size, 0.0) for n in range(n_products))
+    return (*sums, *products, *last)
 
 
 def exponent_words(value: float) -> Words:
@@ -213,6 +224,8 @@ def own_words(moment: Moment, study: Study, label: str, public: bytes, n_silos: 
     n_silos
         On the roll.
     """
+    if label == SCORES:
+        return cells(moment, study, public).view(np.uint64)
     asked = Question.from_bytes(public, study, label)
     rows = moment.n_rows
     if label == MEAN_RANGE:
@@ -249,8 +262,8 @@ def notes_of(study: Study, sizes: Mapping[str, int], rounds: Sequence[Round]) ->
     """
     m, n = len(sizes), sum(sizes.values())
     labels = [label for label, _, _ in study.sums]
-    most = max(each.step for each in rounds if each.kind == MaskedSum.kind)
-    products = sum(label.startswith(PRODUCT) for label in labels[:most])
+    steps = {each.step for each in rounds if each.kind == MaskedSum.kind}
+    products = sum(labels[step - 1].startswith(PRODUCT) for step in steps)
     seen = ["the mean row"] if study.center else []
     told = ""
     if products:
@@ -295,6 +308,8 @@ def notes_of(study: Study, sizes: Mapping[str, int], rounds: Sequence[Round]) ->
         "numbers were summed as whole multiples of a public step: each is off by at most "
         f"{2 * rounding_of_sum(0, m):.1g} of the largest silo's sum of squares",
     ]
+    if study.scores:
+        notes.append(EXACT_SCORES)
     if m == 2:
         notes.insert(
             3,
@@ -375,6 +390,8 @@ class ExactSecureReleases(SecureReleases):
         question = question_of(ask)
         with self._lock:
             self._check_company(roll, ask.index)
+            if ask.label == SCORES:
+                self._leave_out_products(roll, ask.index)
             attempt = self._bound_attempt(roll, own, ask.index, question)
             if attempt is None:
                 return KeyGone()
@@ -394,6 +411,16 @@ class ExactSecureReleases(SecureReleases):
             attempt.chain.advance()
             self._last = (roll.digest + question, masked)
             return MaskedSum(words=masked, charged=self.attempts_charged)
+
+    def _leave_out_products(self, roll: Roll, index: int) -> None:
+        """Go on to the last sum where products were had: a study lists as many as there may be."""
+        attempt = self._attempt
+        if attempt is None or not attempt.done or attempt.roll != roll.digest:
+            return
+        done = self._study.sums[attempt.done - 1].label
+        if attempt.done < index and done.startswith(PRODUCT):
+            attempt.asked += [b""] * (index - len(attempt.asked))
+            attempt.done = index
 
     def _check_company(self, roll: Roll, index: int) -> None:
         """Refuse a sum over other silos than those with which exact numbers were summed before."""

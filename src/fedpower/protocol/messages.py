@@ -343,7 +343,7 @@ class AskTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """A silo's noised whole numbers, in answer to one stage of preparation."""
+    """A silo's noised whole numbers, in answer to one stage of preparation or about scores."""
 
     kind: ClassVar[str] = "tally"
     counts: Array
@@ -370,6 +370,23 @@ class AskPreparedMoment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskScores:
+    """Asks how many rows lie in each place of a grid over their scores on two axes.
+
+    Attributes
+    ----------
+    axes, offset, reach, n_bins
+        See :class:`fedpower.data.score_counts.ScoreQuestion`.
+    """
+
+    kind: ClassVar[str] = "ask-scores"
+    axes: Array
+    offset: Array
+    reach: Array
+    n_bins: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A silo's answer to what it will not do, in one sentence without any content of its rows."""
 
@@ -385,6 +402,7 @@ Question = (
     | AskFactor
     | AskTally
     | AskPreparedMoment
+    | AskScores
     | CallRoll
     | AskMasked
     | AskSum
@@ -420,6 +438,7 @@ BODIES: dict[str, type[Any]] = {
         AskTally,
         Tally,
         AskPreparedMoment,
+        AskScores,
         CallRoll,
         Present,
         AskMasked,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import MOMENT, Budget
+from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.publication import smoothing
 from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import (
@@ -16,6 +17,7 @@ from fedpower.privacy.statement import (
     EDGE_NEIGHBOURS,
     EDGES_BOUNDED,
     EDGES_COUNT,
+    EXACT_SCORES,
     PERSON,
     ROWS_BOUNDED,
     ROWS_COUNT,
@@ -59,6 +61,7 @@ def budget_of(study: Study) -> Budget | None:
         n_open=study.n_open,
         mean_weight=study.mean_weight,
         per_unit=study.counted_per_unit,
+        scores=study.scores,
     )
 
 
@@ -262,7 +265,12 @@ def _state_plain_privacy(
     public = _public_facts(study)
     if budget is None:
         return PrivacyStatement(
-            mode="none", asked_epsilon=math.inf, delta=0.0, protections=(), public=public
+            mode="none",
+            asked_epsilon=math.inf,
+            delta=0.0,
+            protections=(),
+            public=public,
+            notes=(EXACT_SCORES,) if study.scores else (),
         )
     delta = budget.delta - budget.n_releases * budget.slack_delta
     mu = max(study_mu(budget, count) for count in sizes.values())
@@ -275,7 +283,7 @@ def _state_plain_privacy(
             mu=mu,
         )
     ]
-    sees, outside, left = PUBLISHED, mu, delta
+    sees, outside, left = _published(study), mu, delta
     assumptions: tuple[str, ...] = ASSUMPTIONS
     noise = None
     if _is_one_sum(budget, sizes, rounds):
@@ -285,6 +293,8 @@ def _state_plain_privacy(
         assert noise is not None
         # Every silo's integers are a little off the ideal, and those that were added to the sum.
         outside, left = noise.mu, delta - len(sizes) * budget.slack_delta
+        if budget.scores:  # each silo's counts are published, with its own noise
+            outside = math.hypot(outside, budget.scores_mu)
         sees += " of this fit and of no other from the same releases"
         assumptions += (SMOOTHED,)
     rows.append(
@@ -305,6 +315,7 @@ def _state_plain_privacy(
         notes=(
             *((USED_BEFORE,) if summed and used_before else ()),
             *((_preparation_note(budget),) if budget.preparation else ()),
+            *((_scores_note(budget),) if budget.scores else ()),
         ),
         assumptions=assumptions,
     )
@@ -321,12 +332,27 @@ def _preparation_note(budget: Budget) -> str:
     )
 
 
+def _scores_note(budget: Budget) -> str:
+    """Return what the counts of scores took of the budget, for a statement."""
+    alone = epsilon_of(budget.scores_mu, budget.delta - budget.n_releases * budget.slack_delta)
+    return (
+        "rows were counted by their scores on the first two components, with noise, out of the same "
+        f"epsilon: for {budget.scores:.2%} of the budget (of mu squared), which alone is "
+        f"epsilon={alone:.3g}; where the grid lies follows from what was released before"
+    )
+
+
+def _published(study: Study) -> str:
+    return f"{PUBLISHED}, and the counts of scores" if study.scores else PUBLISHED
+
+
 def study_mu(budget: Budget, n_rows: int) -> float:
     """Return what everything that a silo of ``n_rows`` releases in the study costs together."""
     if budget.mode in ("moment", "clipped"):
         return budget.total_mu
     steps = budget.product_mu(n_rows) * math.sqrt(budget.n_steps)
-    return math.hypot(steps, budget.mu) if budget.center else steps
+    together = math.hypot(steps, budget.mu) if budget.center else steps
+    return math.hypot(together, budget.scores_mu) if budget.scores else together
 
 
 def worst_epsilon(study: Study) -> float:
@@ -353,9 +379,8 @@ def _is_one_sum(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round
     are sums too, but of numbers that were rounded one silo at a time, and nothing can be added to them
     that hides it.
     """
-    return budget.mode == "moment" and [(each.kind, len(each.answers)) for each in rounds] == [
-        (PackedMoment.kind, len(sizes))
-    ]
+    asked = [(each.kind, len(each.answers)) for each in rounds if each.kind != SCORES]
+    return budget.mode == "moment" and asked == [(PackedMoment.kind, len(sizes))]
 
 
 REHEARSED = (
@@ -444,7 +469,7 @@ def _state_secure_privacy(
                 f"the {summed} over all silos and the noise of those that collude",
                 mu(c),
             ),
-            protection("the public", PUBLISHED, mu(0)),
+            protection("the public", _published(study), mu(0)),
         ),
         public=(*_public_facts(study), "who was on the roll"),
         notes=(
@@ -454,6 +479,7 @@ def _state_secure_privacy(
             f"this one counted; all {study.attempts} that the study allows would cost "
             f"epsilon={_epsilon_of_attempts(budget, study.attempts):.4g}",
             *((_preparation_note(budget),) if budget.preparation else ()),
+            *((_scores_note(budget),) if budget.scores else ()),
         ),
         assumptions=(*ASSUMPTIONS, "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20"),
     )

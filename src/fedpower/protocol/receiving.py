@@ -18,6 +18,7 @@ from fedpower.data.survey import CELL_SIDE, Stage, StageKind
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
+from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.privacy.shares import shared_noise
 from fedpower.protocol.clipped_sums import moved_by_a_row, plain_noise
@@ -28,6 +29,7 @@ from fedpower.protocol.messages import (
     AskMoment,
     AskNoisedSum,
     AskPreparedMoment,
+    AskScores,
     AskSteps,
     AskSum,
     AskTally,
@@ -46,6 +48,7 @@ from fedpower.protocol.messages import (
     Question,
     Tally,
 )
+from fedpower.protocol.prepared_sums import tally_parts
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
 from fedpower.protocol.study import Study
@@ -60,6 +63,7 @@ _ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskFactor: (Factor,),
     AskTally: (Tally,),
     AskPreparedMoment: (PackedMoment,),
+    AskScores: (Tally,),
     CallRoll: (Present,),
     AskMasked: (MaskedMoment, KeyGone),
     AskSum: (MaskedSum, KeyGone),
@@ -132,6 +136,8 @@ def problem_with(
         assert isinstance(question, AskNoisedSum)
         return _noised_sum(body, question, study, n_rows or 1)
     if isinstance(body, Tally):
+        if isinstance(question, AskScores):
+            return _score_counts(body, question, study, n_rows or 1)
         assert isinstance(question, AskTally)
         return _tally(body, question, study, n_rows or 1)
     peak = _peak(study, n_rows or 1)
@@ -315,6 +321,17 @@ def _tally(body: Tally, ask: AskTally, study: Study, n_rows: int) -> str | None:
     found = _numbers("a tally", body.counts, (stage.size,), most + LARGEST_DRAW * max(scales))
     if found is None and not (body.counts == np.rint(body.counts)).all():
         return _must("a tally", "whole numbers", "others")
+    return found
+
+
+def _score_counts(body: Tally, ask: AskScores, study: Study, n_rows: int) -> str | None:
+    """Return what is wrong with the counts of rows by their scores."""
+    budget = budget_of(study)
+    scale = 0 if budget is None else budget.stage_scales(SCORES, 1)[0]
+    most = n_rows * tally_parts(study) + LARGEST_DRAW * scale
+    found = _numbers("counts of scores", body.counts, (ask.n_bins**2,), most)
+    if found is None and not (body.counts == np.rint(body.counts)).all():
+        return _must("counts of scores", "whole numbers", "others")
     return found
 
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.score_counts import MOST_BINS, ScoreQuestion
 from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.protocol.clipped_rehearsal import (
     plain_bytes,
@@ -28,6 +30,7 @@ from fedpower.protocol.exact_sums import Question as SumQuestion
 from fedpower.protocol.messages import (
     Answer,
     AskMasked,
+    AskScores,
     AskSteps,
     AskSum,
     CallRoll,
@@ -40,6 +43,7 @@ from fedpower.protocol.messages import (
     PackedMoment,
     Present,
     Question,
+    Tally,
     encoded_size,
     read_only,
     rounded,
@@ -139,12 +143,40 @@ def rehearse(
     drive(coordinator, in_turn({SILO: Silo(SILO, study, releases)}))
     rounds = [each for each in coordinator.history if each.kind != "enrol"]
     rank = coordinator.outcome.rank
-    return Rehearsed(
-        n_rounds=len(rounds),
-        bytes_up=sum(each.bytes_up for each in rounds),
-        bytes_down=sum(each.bytes_down for each in rounds),
-        error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size, rank)),
-        rank=rank,
+    return _with_scores(
+        Rehearsed(
+            n_rounds=len(rounds),
+            bytes_up=sum(each.bytes_up for each in rounds),
+            bytes_down=sum(each.bytes_down for each in rounds),
+            error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size, rank)),
+            rank=rank,
+        ),
+        study,
+    )
+
+
+def _score_question(study: Study) -> ScoreQuestion:
+    """Return a question about scores of the size that it will have at most."""
+    axes = np.full((study.n_features, 2), 0.1)
+    return ScoreQuestion(axes=axes, offset=axes[0], reach=axes[0], n_bins=MOST_BINS)
+
+
+def _with_scores(found: Rehearsed, study: Study) -> Rehearsed:
+    """Return what a plain run comes to with the round in which scores are counted, if there is one."""
+    if not study.scores:
+        return found
+    asked = _score_question(study)
+    question = AskScores(axes=asked.axes, offset=asked.offset, reach=asked.reach, n_bins=MOST_BINS)
+    answer = Tally(counts=np.zeros(MOST_BINS**2))
+
+    def sent(body: Question | Answer) -> int:
+        return encoded_size(Message(study=study.digest, run="", round=0, silo=SILO, body=body))
+
+    return replace(
+        found,
+        n_rounds=found.n_rounds + 1,
+        bytes_up=found.bytes_up + sent(answer),
+        bytes_down=found.bytes_down + sent(question),
     )
 
 
@@ -166,15 +198,31 @@ def _rehearse_clipped(
 def unrehearsed(settings: ClippedSettings, *, n_rows: int) -> Rehearsed:
     """Return what of clipped iterates does not depend on eigenvalues; the error is NaN."""
     study = settings.study
-    down, up = sum(len(question_bytes(study, label)) for label, _, _ in study.sums), 0
+    labels = [label for label, _, _ in study.sums if label != SCORES]
+    down, up = sum(len(question_bytes(study, label)) for label in labels), 0
     if study.aggregation == "secure":
         down, up = secure_bytes(study, n_rows=n_rows)
-    return Rehearsed(
+    found = Rehearsed(
         n_rounds=rounds_of(study),
         bytes_up=up or plain_bytes(study),
         bytes_down=down,
         error=math.nan,
         rank=settings.rank,
+    )
+    return found if study.aggregation == "secure" else _with_scores(found, study)
+
+
+def _as_plain(study: Study) -> Study:
+    """Return the study of a fit that asks the same without secure sums, scores left out."""
+    return replace(
+        study,
+        aggregation="plain",
+        colluders=0,
+        identities=(),
+        min_silos=0,
+        attempts=1,
+        sums=(),
+        scores=0.0,
     )
 
 
@@ -188,9 +236,7 @@ def _rehearse_secure(
 ) -> Rehearsed:
     """Return what a secure sum comes to: the plain upload of a pooled moment, with its own messages."""
     study = settings.study
-    plain = replace(
-        study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, sums=()
-    )
+    plain = _as_plain(study)
     upload = UploadSettings(
         n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
     )
@@ -206,20 +252,20 @@ def _rehearse_exact_sums(
 ) -> Rehearsed:
     """Return what exact secure sums come to: the plain fit that asks the same, with its messages."""
     study = settings.study
-    plain = replace(
-        study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, sums=()
-    )
+    plain = _as_plain(study)
     same: SolverSettings = UploadSettings(
         n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
     )
-    before = sum(not each.label.startswith(PRODUCT) for each in study.sums)
+    products = [each for each in study.sums if each.label.startswith(PRODUCT)]
+    last = [each for each in study.sums if each.label == SCORES]
+    before = [each for each in study.sums if each not in (*products, *last)]
     if settings.solver == "krylov":
         same = KrylovSettings(
             n_features=study.n_features,
             rank=settings.rank,
             iteration_rank=study.iteration_rank,
             tol=settings.tol,
-            max_rounds=len(study.sums) - before,
+            max_rounds=len(products),
             warm=False,
             lookahead=False,
             max_basis=most_columns(study.n_features, study.iteration_rank),
@@ -227,11 +273,13 @@ def _rehearse_exact_sums(
     found = rehearse(
         same, plain, spectrum=spectrum, noise_std=0.0, silo_std=0.0, n_rows=n_rows, rng=rng
     )
-    asked = study.sums[: before + found.n_rounds] if settings.solver == "krylov" else study.sums
+    asked = (*before, *products[: found.n_rounds], *last)
     center = np.zeros(study.n_features) if study.center else None
     block = np.zeros((study.n_features, study.iteration_rank))
 
     def public(label: str) -> bytes:
+        if label == SCORES:
+            return _score_question(study).to_bytes()
         return SumQuestion(
             center=None if label in (MEAN_RANGE, MEAN) else center,
             block=block if label.startswith(PRODUCT) else None,
@@ -245,8 +293,10 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
     """Return the bytes down to one silo of a secure sum and up from it, the roll call included."""
 
     def public(label: str) -> bytes:
-        if study.noise == "clipped":
+        if study.noise == "clipped" and label != SCORES:
             return question_bytes(study, label)
+        if label == SCORES:
+            return _score_question(study).to_bytes()
         given = [np.zeros(study.n_features) if n < N_VECTORS[label] else None for n in range(4)]
         return to_public((given[0], given[1], given[2], given[3]), 1.0 if label == MOMENT else None)
 
@@ -337,6 +387,10 @@ class _Pooled:
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None
         return packed(moment, mean, float(self._spectrum.sum()))
+
+    def scores(self, question: ScoreQuestion) -> Tally:
+        """Return counts of nothing: a rehearsal has no rows."""
+        return Tally(counts=np.zeros(question.n_bins**2))
 
     def factor(self) -> Factor:
         """Return the moment by its factor; what is rehearsed has a narrow one."""

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from fedpower.data.exact_moment import ExactMoments
 from fedpower.data.rows import RowTreatment
+from fedpower.data.score_counts import ScoreQuestion, count_scores
+from fedpower.data.source import RowSource
 from fedpower.data.survey import CELL_SIDE, Stage, Survey
+from fedpower.data.watch import Watch
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import lower_triangle, misalignment, orth, rotation
 from fedpower.linalg.words import Words
@@ -24,7 +27,7 @@ from fedpower.privacy.data_version import THIS_FIT, DataVersion
 from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
 from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, Ledger
 from fedpower.privacy.noise import NoiseSource, perturb, perturb_in_place
-from fedpower.privacy.preparation import perturb_stage
+from fedpower.privacy.preparation import SCORES, perturb_stage
 from fedpower.privacy.sensitivity import unpack
 from fedpower.protocol.messages import (
     AskSteps,
@@ -112,6 +115,24 @@ class Moment(Protocol):
     def sums(self) -> ExactMoments:
         """Return the sums over bounded rows in whole numbers: what a noised moment is made from."""
 
+    @property
+    def source(self) -> RowSource:
+        """The rows themselves."""
+
+    @property
+    def treatment(self) -> RowTreatment:
+        """What is done to them."""
+
+    @property
+    def watch(self) -> Watch:
+        """Is told of every block of them that is read."""
+
+
+def counted(rows: Moment | Survey, question: ScoreQuestion) -> NDArray[np.int64]:
+    """Return how many of a silo's rows lie in each place of a grid over their scores, without noise."""
+    treatment = RowTreatment() if isinstance(rows, Survey) else rows.treatment
+    return count_scores(rows.source, treatment, question, watch=rows.watch)
+
 
 class ExactReleases:
     """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows.
@@ -152,6 +173,10 @@ class ExactReleases:
         """Return the exact moment, about the silo's own mean where the study centres."""
         mean = self._moment.mean() if self._center else None
         return packed(self._moment.moment(mean), mean, self._moment.trace(mean))
+
+    def scores(self, question: ScoreQuestion) -> Tally:
+        """Return the exact counts of rows by their scores."""
+        return Tally(counts=read_only(counted(self._moment, question).astype(np.float64)))
 
     def factor(self) -> Factor:
         """Return the exact moment by its factor, about the silo's own mean where the study centres."""
@@ -254,6 +279,30 @@ class _ChargedReleases:
         slack = budget.slack_delta * budget.n_releases
         self._ledger.check_affordable(study=self._booked_as, mu=mu, slack_delta=slack)
 
+    def scores(self, question: ScoreQuestion) -> Tally:
+        """Return the noised counts of rows by their scores: one release more, asked last."""
+        budget = self._budget
+        exact = counted(self._counted_rows, question)
+
+        def payload() -> bytes:
+            return perturb_stage(exact, budget.stage_scales(SCORES, 1), self._source).tobytes()
+
+        raw = self._ledger.release(
+            key=self._key(SCORES, self._digest.encode(), question.to_bytes()),
+            purpose=purpose_of(self._study, "counts of scores on two components"),
+            study=self._booked_as,
+            data=self._data,
+            mu=budget.scores_mu,
+            slack_delta=budget.slack_delta,
+            study_mu=study_mu(budget, self.n_rows),
+            payload=payload,
+        )
+        return Tally(counts=read_only(np.frombuffer(raw, dtype="<i8").astype(np.float64)))
+
+    @property
+    def _counted_rows(self) -> "Moment | Survey":
+        return self._moment
+
     def factor(self) -> Factor:
         """Refuse: it has no price, and no noise is made for it."""
         raise ProtocolError(
@@ -354,7 +403,9 @@ class MomentReleases(_ChargedReleases):
             data=self._data,
             mu=self._price.mu,
             slack_delta=self._price.slack_delta,
-            study_mu=budget.total_mu if budget.preparation or budget.sums else None,
+            study_mu=budget.total_mu
+            if budget.preparation or budget.sums or budget.scores
+            else None,
             payload=payload,
         )
         length = int.from_bytes(raw[:2], "little")
@@ -409,6 +460,10 @@ class PreparedReleases(MomentReleases):
     def n_rows(self) -> int:
         """The public number of rows."""
         return self._survey.n_rows
+
+    @property
+    def _counted_rows(self) -> Survey:
+        return self._survey
 
     def tally(self, stage: Stage) -> Tally:
         """Return the noised whole numbers that answer one stage."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.local import LocalMoment
+from fedpower.data.score_counts import ScoreQuestion
 from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
@@ -29,6 +30,7 @@ from fedpower.protocol.messages import (
     AskMoment,
     AskNoisedSum,
     AskPreparedMoment,
+    AskScores,
     AskSteps,
     AskSum,
     AskTally,
@@ -41,6 +43,7 @@ from fedpower.protocol.messages import (
     Message,
     PackedMoment,
     Refusal,
+    Tally,
     read_only,
 )
 from fedpower.protocol.prepared_sums import PreparedSums, checked_stage, checked_treatment
@@ -53,6 +56,7 @@ from fedpower.protocol.releases import (
     StepReleases,
 )
 from fedpower.protocol.roll import Exchanging, Identity, exchanged
+from fedpower.protocol.score_sums import ScoreSums
 from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.study import Study
 
@@ -91,6 +95,9 @@ class Releases(Protocol):
 
     def factor(self) -> Factor:
         """Return the moment as a factor of few rows."""
+
+    def scores(self, question: ScoreQuestion) -> Tally:
+        """Return the counts of rows by their scores."""
 
 
 class Silo:
@@ -201,6 +208,8 @@ class Silo:
                 return releases.moment(run=message.run)
             case AskFactor():
                 return releases.factor()
+            case AskScores() as ask:
+                return _scored(ask, self.study, releases)
             case AskTally() | AskPreparedMoment():
                 if not isinstance(releases, PreparedReleases):
                     return Refusal(
@@ -209,12 +218,7 @@ class Silo:
                     )
                 return _prepared(message.body, self.study, releases, run=message.run)
             case AskNoisedSum() as ask:
-                if not isinstance(releases, ClippedReleases):
-                    return Refusal(
-                        reason="a noised sum must be asked for in a study with noise='clipped', got "
-                        "another study; ask for what it releases"
-                    )
-                return releases.noised_sum(ask)
+                return _noised(ask, releases)
             case CallRoll() | AskMasked() | AskSum():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "
@@ -277,6 +281,28 @@ class Silo:
                 f"shape {pooled.shape}; send A·Z of the basis"
             )
         return None
+
+
+def _noised(ask: AskNoisedSum, releases: Releases) -> Answer:
+    """Return a sum of a clipped fit; refuses in another study."""
+    if isinstance(releases, ClippedReleases):
+        return releases.noised_sum(ask)
+    return Refusal(
+        reason="a noised sum must be asked for in a study with noise='clipped', got another study; ask "
+        "for what it releases"
+    )
+
+
+def _scored(ask: AskScores, study: Study, releases: Releases) -> Answer:
+    """Return the counts of rows by their scores; refuses what was not agreed on."""
+    if not study.scores:
+        return Refusal(
+            reason="scores must be counted in a study that has a share of its budget for them, got one "
+            "without; ask for none"
+        )
+    question = ScoreQuestion(axes=ask.axes, offset=ask.offset, reach=ask.reach, n_bins=ask.n_bins)
+    question.check(study.n_features)
+    return releases.scores(question)
 
 
 def _prepared(
@@ -419,6 +445,8 @@ def _releases(
             summands = PreparedSums(moment, study)
         elif study.noise == "clipped" and summands is None:
             summands = ClippedSums(cast("LocalMoment", moment), study)
+        if study.scores:
+            summands = ScoreSums(moment, study, summands)
         return SecureReleases(
             name,
             moment,

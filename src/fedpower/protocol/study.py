@@ -9,9 +9,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from fedpower.data.score_counts import SCORE_CELLS
 from fedpower.data.survey import STAGES, Stage
 from fedpower.errors import InputError, Sentence, is_showable
 from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
 
@@ -48,9 +50,16 @@ class SumTerms(NamedTuple):
 
 
 def preparation_sums(
-    shares: tuple[float, ...], *, n_features: int, n_open: int, center: bool
+    shares: tuple[float, ...],
+    *,
+    n_features: int,
+    n_open: int,
+    center: bool,
+    scores: float = 0.0,
 ) -> tuple[SumTerms, ...]:
     """Return the secure sums of a study that prepares rows: one for each stage asked, and the moment's.
+
+    And that of the counts of scores, where these are asked for.
 
     Parameters
     ----------
@@ -58,6 +67,8 @@ def preparation_sums(
         Of μ², for each stage; 0 for one that is not asked. The moment has the rest.
     n_features, n_open, center
         d, how many columns preparation finds a range for, and whether the mean is part of the moment.
+    scores
+        Share of the counts of scores; 0 without.
     """
     places = np.arange(n_open, dtype=np.intp)
     stages = (
@@ -67,8 +78,17 @@ def preparation_sums(
         for kind, share in zip(STAGES, shares, strict=True)
         if share > 0
     )
-    rest = 1.0 - math.fsum(shares)
-    return (*stages, SumTerms(MOMENT, summary_size(n_features, with_mean=center), rest))
+    rest = 1.0 - math.fsum(shares) - scores
+    moment = SumTerms(MOMENT, summary_size(n_features, with_mean=center), rest)
+    return (*stages, moment, *((scores_sum(scores),) if scores else ()))
+
+
+def scores_sum(share: float) -> SumTerms:
+    """Return the secure sum of the counts of scores, the last of a study; 0 is the share of an exact one.
+
+    However many places a grid has, so many numbers are summed: a study's sums are agreed on before.
+    """
+    return SumTerms(SCORES, SCORE_CELLS, share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +141,8 @@ class Study:
         Of such a study: by column what people know that its cells lie between, or None.
     roster
         Of such a study without an agreement: digest of the silos' names and sizes. What is asked in the
-        light of others' answers belongs to those silos.
+        light of others' answers belongs to those silos. Of one that counts scores too, and of how their
+        axes are found.
     mean_weight
         c of the joint release of moment, mean and trace.
     rules
@@ -138,6 +159,9 @@ class Study:
         adjacency matrix; empty where they hold tables.
     edge_weight
         The public maximum that the weight of an edge is capped at.
+    scores
+        Share of the budget (of μ²) of the counts of rows by their scores on two components; 0 where none
+        are asked for, and 1 for exact counts in an exact study.
     """
 
     columns: tuple[str, ...] | None
@@ -167,6 +191,7 @@ class Study:
     rows_per_unit: int = 1
     network: Literal["", "edge", "row"] = ""
     edge_weight: float = 1.0
+    scores: float = 0.0
 
     def __post_init__(self) -> None:
         self._check_unit()
@@ -221,7 +246,32 @@ class Study:
                 )
             )
         self._check_preparation()
+        self._check_scores()
         self._check_aggregation()
+
+    def _check_scores(self) -> None:
+        listed = [each for each in self.sums if each[0] == SCORES]
+        if not self.scores and not listed:
+            return
+        if self.noise == "paper":
+            raise InputError(
+                Sentence(
+                    "{scores_epsilon} must go without {noise:paper}, whose printed noise leaves nothing "
+                    "of its epsilon to scores, got both; choose {noise:step}"
+                )
+            )
+        if not 0 < self.scores < 1 if self.is_private else self.scores != 1:
+            raise InputError(
+                f"counts of scores must have a share of the budget between 0 and 1, or be exact in an "
+                f"exact study, got {self.scores}; leave it to the study"
+            )
+        last = scores_sum(self.scores if self.is_private else 0.0)
+        wanted = [last] if self.aggregation == "secure" else []
+        if listed != wanted or listed != list(self.sums[len(self.sums) - len(wanted) :]):
+            raise InputError(
+                "the secure sum of scores must be the last one of its study, with their share, got "
+                "other sums; leave them to the study"
+            )
 
     def _check_unit(self) -> None:
         if self.unit in (self.columns or ()):
@@ -288,14 +338,18 @@ class Study:
         asked = (opened, opened, True, True)
         if (
             any((share > 0) != ask for share, ask in zip(self.preparation, asked, strict=True))
-            or sum(self.preparation) >= 1
+            or sum(self.preparation) + self.scores >= 1
         ):
             raise InputError(
                 "shares of preparation must be positive for what is asked, and below 1 together, got "
                 f"{self.preparation}; leave them to the study"
             )
         if self.aggregation == "secure" and self.sums != preparation_sums(
-            self.preparation, n_features=self.n_features, n_open=self.n_open, center=self.center
+            self.preparation,
+            n_features=self.n_features,
+            n_open=self.n_open,
+            center=self.center,
+            scores=self.scores,
         ):
             raise InputError(
                 "private preparation with aggregation='secure' must have a sum for each of its stages "
@@ -401,8 +455,8 @@ class Study:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
         names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
         newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
-        newer += ("rules", "groups", "unit", "rows_per_unit", "network", "edge_weight")
-        if self.preparation:
+        newer += ("rules", "groups", "unit", "rows_per_unit", "network", "edge_weight", "scores")
+        if self.preparation or self.scores:
             newer += ("agreement",)
         return _digest(
             self, names + tuple(name for name in newer if name not in self._not_prepared)
@@ -411,8 +465,13 @@ class Study:
     @property
     def _not_prepared(self) -> set[str]:
         """Newer terms that this study leaves alone: it keeps the hash that it had without them."""
-        left = set() if self.preparation else {"preparation", "ranges", "roster"}
-        left |= {name for name in ("rules", "groups", "unit", "network") if not getattr(self, name)}
+        left = set() if self.preparation else {"preparation", "ranges"}
+        left |= set() if self.preparation or self.scores else {"roster"}
+        left |= {
+            name
+            for name in ("rules", "groups", "unit", "network", "scores")
+            if not getattr(self, name)
+        }
         left |= {"edge_weight"} if self.edge_weight == 1 else set()
         left |= {"rows_per_unit"} if self.rows_per_unit == 1 else set()
         return left | ({"mean_weight"} if self.mean_weight == MEAN_WEIGHT else set())

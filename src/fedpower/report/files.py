@@ -25,11 +25,14 @@ ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
     "report.html",
 )
 CODE_BOOK = "codebook.toml"
+SCORE_COUNTS = "score_counts.csv"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
 """What every result folder holds."""
 
-KNOWN = (*FILES, CODE_BOOK, *MOMENT_FILES)
-"""All that one may hold: a code book where the fit found one, the moment where it was to be kept."""
+KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, *MOMENT_FILES)
+"""All that one may hold: a code book where the fit found one, counts of scores where it was to have
+them, the moment where it was to be kept.
+"""
 
 
 def write_files(place: Path, result: Result) -> None:
@@ -75,6 +78,13 @@ def write_files(place: Path, result: Result) -> None:
     book = result.code_book
     if book is not None:
         (place / CODE_BOOK).write_text(rendered(book), encoding="utf-8")
+    counts = result.score_counts
+    if counts is not None:
+        write_csv(
+            place / SCORE_COUNTS,
+            ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"],
+            ((as_text(name), *cell) for name in counts.counts for cell in counts.cells(name)),
+        )
     if result.moment is not None:
         write_moment(place, of_run(result.moment, result.run))
     (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")

@@ -23,6 +23,7 @@ from fedpower.protocol.study import Study
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
 from fedpower.report.result import Result
+from fedpower.report.score_counts import scores_record
 
 Array = NDArray[np.float64]
 
@@ -87,6 +88,8 @@ def result_of(
     run = _record(outcome, parameters, solver, edge=edge, rules=rules)
     if cut is not None:
         run["clipping"] = plain(cut)
+    if solution.scores is not None:
+        run["scores"] = plain(scores_record(solution.scores, bound))
     pooled = solution.pooled
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
@@ -211,12 +214,13 @@ def recorded(parameters: Parameters) -> dict[str, Any]:
     left |= {"energy"} if parameters.energy is None else set()
     left |= set() if parameters.network is not None else _OF_NETWORKS
     left |= set() if parameters.keep_moment else {"keep_moment"}
+    left |= {"scores_epsilon"} if parameters.scores_epsilon is None else set()
     return {name: _spoken(getattr(parameters, name)) for name in sorted(SPECS) if name not in left}
 
 
 def _terms(study: Study) -> dict[str, Any]:
     """Return the terms of a study by name; newer ones are named only where it has them."""
-    left = {name for name in ("sums", "rules", "groups") if not getattr(study, name)}
+    left = {name for name in ("sums", "rules", "groups", "scores") if not getattr(study, name)}
     left |= set() if study.network else _OF_NETWORKS
     left |= set() if study.unit else _OF_PERSONS
     return {name: value for name, value in asdict(study).items() if name not in left}

@@ -32,6 +32,7 @@ from fedpower.report.atomic import new_folder
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.moment import Moment, of_run
 from fedpower.report.record import privacy_of, rounds_of, study_of, with_origin
+from fedpower.report.score_counts import ScoreHistogram, histogram_of
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -236,6 +237,11 @@ class Result:
     def code_book(self) -> CodeBook | None:
         """Offsets, scales, ranges and bound that the fit found privately; None where it found none."""
         return code_book_of_record(self.run)
+
+    @property
+    def score_counts(self) -> ScoreHistogram | None:
+        """Counts of rows by their scores on the first two components; None where none were asked for."""
+        return histogram_of(self.run)
 
     @property
     def privacy(self) -> PrivacyStatement:

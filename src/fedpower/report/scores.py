@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.report.files import as_text
+from fedpower.report.score_counts import ScoreHistogram
 
 Array = NDArray[np.float64]
 
@@ -70,13 +71,26 @@ def plotted(scores: Scores, kept: list[tuple[float, float]]) -> Scores:
     return replace(scores, blocks=blocks())
 
 
-def picture(names: tuple[str, ...], points: list[tuple[float, float]], title: str) -> str:
-    """Return an SVG of the first two scores of every row, on axes of one unit."""
+def picture(
+    names: tuple[str, ...],
+    points: list[tuple[float, float]],
+    title: str,
+    behind: ScoreHistogram | None = None,
+) -> str:
+    """Return an SVG of the first two scores of every row, on axes of one unit.
+
+    ``behind`` them the counts of all silos' rows are drawn, where the fit released them.
+    """
     numbers = np.array(points)
-    middle = (numbers.max(axis=0) + numbers.min(axis=0)) / 2
-    reach = max(float((numbers.max(axis=0) - numbers.min(axis=0)).max()) / 2, 1e-300)
+    whole = numbers if behind is None else np.vstack([numbers, behind.edges[:, [0, -1]].T])
+    middle = (whole.max(axis=0) + whole.min(axis=0)) / 2
+    reach = max(float((whole.max(axis=0) - whole.min(axis=0)).max()) / 2, 1e-300)
     room = _SIDE / 2 - _EDGE
-    places = _SIDE / 2 + room * (numbers - middle) / reach * [1.0, -1.0]
+
+    def placed(each: Array) -> Array:
+        return np.asarray(_SIDE / 2 + room * (each - middle) / reach * [1.0, -1.0])
+
+    places, grid = placed(numbers), "" if behind is None else _grid(behind.together(), placed)
     dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places)
     low, high, last = _EDGE - 8, _SIDE - _EDGE + 8, _SIDE - 14
     ends = middle[:, np.newaxis] + reach * np.array([-1.0, 1.0])
@@ -86,7 +100,7 @@ def picture(names: tuple[str, ...], points: list[tuple[float, float]], title: st
         f"<title>{escape(title)}</title>"
         f'<rect width="{_SIDE:g}" height="{_SIDE:g}" fill="#fff"/>'
         f'<path d="M{low:g} {low:g}V{high:g}H{high:g}" fill="none" stroke="#888"/>'
-        f'<g fill="#1f5fa8" fill-opacity="0.55">{dots}</g>'
+        f'{grid}<g fill="#1f5fa8" fill-opacity="0.55">{dots}</g>'
         f'<text x="{low:g}" y="{last:g}">{ends[0, 0]:.3g}</text>'
         f'<text x="{high:g}" y="{last:g}" text-anchor="end">{ends[0, 1]:.3g}</text>'
         f'<text x="{_SIDE / 2:g}" y="{last:g}" text-anchor="middle">{escape(names[0])}</text>'
@@ -95,6 +109,20 @@ def picture(names: tuple[str, ...], points: list[tuple[float, float]], title: st
         f'<text x="14" y="{_SIDE / 2:g}" text-anchor="middle" '
         f'transform="rotate(-90 14 {_SIDE / 2:g})">{escape(names[1])}</text></svg>\n'
     )
+
+
+def _grid(found: ScoreHistogram, placed: Callable[[Array], Array]) -> str:
+    """Return the places that hold rows for certain, darker where they hold more."""
+    ((name, counts),) = found.counts.items()
+    cells = []
+    for left, right, low, high, count in found.cells(name):
+        if count >= found.clear:
+            (x, y), (far, foot) = placed(np.array([[left, high], [right, low]]))
+            cells.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{far - x:.1f}" height="{foot - y:.1f}" '
+                f'fill-opacity="{0.1 + 0.6 * count / counts.max():.2f}"/>'
+            )
+    return f'<g fill="#8a6d3b">{"".join(cells)}</g>'
 
 
 def writer_for(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores], int]:

@@ -7,6 +7,7 @@ from fedpower.protocol.solvers.clipped import ClippedSettings, clipped
 from fedpower.protocol.solvers.exact_sums import ExactSumsSettings, exact_secure
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
+from fedpower.protocol.solvers.scores import with_scores
 from fedpower.protocol.solvers.shared import Solution
 from fedpower.protocol.solvers.upload import (
     PrepareSettings,
@@ -16,6 +17,7 @@ from fedpower.protocol.solvers.upload import (
     secure,
     upload,
 )
+from fedpower.protocol.study import Study
 
 SolverSettings = (
     PowerSettings
@@ -47,8 +49,23 @@ __all__ = [
 ]
 
 
-def start(settings: SolverSettings | PrepareSettings, rng: np.random.Generator) -> Exchange:
-    """Return the solver that ``settings`` are for, ready to be driven by a coordinator."""
+def start(
+    settings: SolverSettings | PrepareSettings,
+    rng: np.random.Generator,
+    study: Study | None = None,
+) -> Exchange:
+    """Return the solver that ``settings`` are for, ready to be driven by a coordinator.
+
+    Where the ``study`` is given and counts scores, they are asked for at the end; silos of secure sums
+    are asked within these.
+    """
+    if (
+        study is not None
+        and study.scores
+        and study.aggregation == "plain"
+        and not isinstance(settings, PrepareSettings)
+    ):
+        return with_scores(start(settings, rng), study)
     match settings:
         case PowerSettings():
             return fedpower(settings, rng)

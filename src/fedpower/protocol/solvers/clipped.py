@@ -28,11 +28,13 @@ from fedpower.linalg import orth
 from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspace
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.clipped import CLIP, MEAN
+from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import unpack
 from fedpower.protocol.clipped_sums import moved_by_a_row, plain_noise, product_noise, width_of
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskNoisedSum, NoisedSum, PackedMoment, read_only
 from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.solvers.scores import summed_scores
 from fedpower.protocol.solvers.shared import Solution, enrol
 from fedpower.protocol.solvers.signal import LEVEL, Signal, find_signal_of_product
 from fedpower.protocol.solvers.sums import Sums, Total, secure_sums
@@ -173,12 +175,17 @@ def clipped(settings: ClippedSettings, rng: np.random.Generator) -> Exchange:
         return (
             yield from iterate(_PlainSums(study=study, sizes=enrolled), begin, rank=settings.rank)
         )
+
+    def script(sums: Sums) -> Generator[Ask, Round, Solution]:
+        found = yield from iterate(_SecureSums(sums=sums), begin, rank=settings.rank)
+        return (yield from summed_scores(sums, found))
+
     return (
         yield from secure_sums(
             study,
             run=settings.run,
             enrolled=enrolled,
-            script=lambda sums: iterate(_SecureSums(sums=sums), begin, rank=settings.rank),
+            script=script,
         )
     )
 
@@ -238,7 +245,7 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
     study = sums.study
     known = _Known(dim=study.n_features, rank=rank)
     labels = [label for label, _, _ in study.sums]
-    steps = [label for label in labels if label not in (MOMENT, MEAN)]
+    steps = [label for label in labels if label not in (MOMENT, MEAN, SCORES)]
     width = width_of(study, steps[0])
     basis = orth(begin[:, :width])
     energy = width / study.n_features

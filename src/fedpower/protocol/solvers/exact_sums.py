@@ -26,6 +26,7 @@ from fedpower.protocol.messages import read_only
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.solvers.krylov import FRACTION_BLOCK, MOST_BYTES, Expansion
 from fedpower.protocol.solvers.products import Product
+from fedpower.protocol.solvers.scores import summed_scores
 from fedpower.protocol.solvers.shared import Solution, enrol
 from fedpower.protocol.solvers.sums import Sums, secure_sums
 from fedpower.protocol.solvers.upload import decompose
@@ -84,8 +85,10 @@ def exact_secure(settings: ExactSumsSettings, rng: np.random.Generator) -> Excha
             center = read_only(mean)
         exponent = yield from _range(sums, RANGE, center)
         if settings.solver == "moment":
-            return (yield from _from_squares(sums, settings, center, exponent))
-        return (yield from _iterated(sums, settings, center, exponent, seed))
+            found = yield from _from_squares(sums, settings, center, exponent)
+        else:
+            found = yield from _iterated(sums, settings, center, exponent, seed)
+        return (yield from summed_scores(sums, found))
 
     return (
         yield from secure_sums(settings.study, run=settings.run, enrolled=enrolled, script=script)

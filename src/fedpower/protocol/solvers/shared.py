@@ -14,6 +14,7 @@ from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMean, Enrol, read_only
 from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.score_sums import ScoreCounts
 from fedpower.protocol.solvers.signal import Signal
 
 Array = NDArray[np.float64]
@@ -57,6 +58,8 @@ class Solution:
         None.
     pooled
         The pooled moment, where the run was to keep it; else None.
+    scores
+        Counts of rows by their scores on the first two components, where they were asked for; else None.
     """
 
     basis: Array
@@ -77,6 +80,7 @@ class Solution:
     code_book: CodeBook | None = None
     noise_edge: float | None = None
     pooled: Pooled | None = None
+    scores: ScoreCounts | None = None
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

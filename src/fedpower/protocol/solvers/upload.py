@@ -32,6 +32,7 @@ from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
 from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.solvers.scores import summed_scores
 from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
 from fedpower.protocol.solvers.sums import Sums, secure_sums
@@ -483,12 +484,14 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     def script(sums: Sums) -> Generator[Ask, Round, Solution]:
         if not settings.study.preparation:
             vector = yield from sums.moment()
-            return _solution(vector, sums.sizes, settings)
+            found = _solution(vector, sums.sizes, settings)
+            return (yield from summed_scores(sums, found))
         book = yield from _prepare_securely(sums)
         vector = yield from sums.moment(
             to_public((book.low, book.high, book.offset, book.scale), book.bound)
         )
-        return _solution(vector, sums.sizes, settings, book)
+        found = _solution(vector, sums.sizes, settings, book)
+        return (yield from summed_scores(sums, found))
 
     return (
         yield from secure_sums(settings.study, run=settings.run, enrolled=enrolled, script=script)

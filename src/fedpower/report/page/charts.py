@@ -449,3 +449,54 @@ def nodes_plane(
         height=_PLANE,
     )
     return element("div", picture, class_="plot plane")
+
+
+_MAP = 288
+
+
+def score_map(
+    title: str,
+    counts: Sequence[Sequence[float]],
+    edges: Sequence[Sequence[float]],
+    *,
+    least: float,
+) -> Markup:
+    """Return a square of places, darker where they hold more; those below ``least`` are empty."""
+    most, size = max(max(row) for row in counts), 1 / len(counts)
+    parts = [_bar(0, 0, 1, 1, "bar rest")]
+    shown = 0
+    for place, row in enumerate(counts):
+        for height, value in enumerate(row):
+            if value < least:
+                continue
+            shown += 1
+            shares = {
+                "x": place * size,
+                "y": 1 - (height + 1) * size,
+                "width": size,
+                "height": size,
+            }
+            parts.append(
+                element(
+                    "rect",
+                    class_="bar plus",
+                    fill_opacity=f"{0.15 + 0.85 * value / most:.2f}",
+                    **{key: _percent_of(each) for key, each in shares.items()},
+                )
+            )
+    across, up = edges
+    for x, value, anchor in (("0", across[0], "start"), ("100%", across[-1], "end")):
+        parts.append(_word(x, "100%", number(value, 2), "tick", dy=16, anchor=anchor))
+    parts.append(_word("50%", "100%", "pc1", "tick", dy=16, anchor="middle"))
+    for y, value, shift in (("100%", up[0], 0), ("0", up[-1], 10)):
+        parts.append(_word("0", y, number(value, 2), "tick", dx=-6, dy=shift, anchor="end"))
+    parts.append(_word("0", "50%", "pc2", "tick", dx=-6, dy=4, anchor="end"))
+    fullest = f", the fullest {number(most, 3)}" if shown else ""
+    picture = _picture(
+        title,
+        f"{shown} of {len(counts) ** 2} places hold rows for certain{fullest}: pc1 to the right, pc2 "
+        "upwards. The table has the numbers.",
+        parts,
+        height=_MAP,
+    )
+    return element("div", picture, class_="plot scores")

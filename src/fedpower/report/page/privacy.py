@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fedpower.privacy.statement import PERSON, SUMS_NOT_PRIVATE
+from fedpower.privacy.statement import ALL_NOT_PRIVATE, PERSON, SUMS_NOT_PRIVATE, of_sums
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import (
     Figure,
@@ -120,12 +120,8 @@ def _not_private(promise: dict[str, Any]) -> str:
             f"NOT PRIVATE although {equals('ε', promise['asked_epsilon'])} was asked for: "
             f"{promise['leak']}; noise was added, and nothing is promised."
         )
-    if promise["notes"]:
-        return f"{SUMS_NOT_PRIVATE}.".replace("epsilon = inf", "ε = ∞")
-    return (
-        "NOT PRIVATE (ε = ∞): exact quantities left every silo, and whoever reads the messages or the "
-        "result can learn about single rows."
-    )
+    said = SUMS_NOT_PRIVATE if of_sums(promise["notes"]) else ALL_NOT_PRIVATE
+    return f"{said}.".replace("epsilon = inf", "ε = ∞")
 
 
 def _protections(promise: dict[str, Any]) -> list[Markup]:

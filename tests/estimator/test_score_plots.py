@@ -1,0 +1,157 @@
+"""Score plots of a fit: the counts, what they cost and what the report shows of them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpower import FedPCA
+from fedpower.errors import BudgetError, InputError
+from fedpower.privacy.ledger import Ledger
+from fedpower.report import read_result
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+EXACT = {"epsilon": math.inf, "scores_epsilon": math.inf}
+PRIVATE = {"epsilon": 4.0, "delta": 1e-6, "scores_epsilon": 1.0}
+
+
+def silos(seed=0, sizes=(300, 400, 500)):
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal((n, 6)) * [3, 2, 1, 0.5, 0.4, 0.3]
+        for name, n in zip(("north", "south", "east"), sizes, strict=False)
+    }
+
+
+def histogram(model, rows):
+    """Return NumPy's own counts of the scores, what lies beyond the grid in its outermost places."""
+    edges = model.score_counts_.edges
+    scores = model.transform(rows)
+    inside = [np.clip(scores[:, axis], edges[axis, 0], edges[axis, -1]) for axis in (0, 1)]
+    return np.histogram2d(*inside, bins=edges)[0]
+
+
+WAYS = [
+    {},
+    {"standardize": True},
+    {"row_norm": 4.0},
+    {"normalize": True},
+    {"center": False},
+    {"offset": np.ones(6), "scale": np.arange(1.0, 7.0)},
+    {"solver": "krylov"},
+    {"solver": "fedpower"},
+    {"aggregation": "secure"},
+    {"aggregation": "secure", "solver": "krylov"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(way):
+    model = FedPCA(3, random_state=0, **EXACT, **way).fit_silos(silos())
+    found = model.score_counts_
+    assert found.noise_std == 0
+    if way.get("aggregation") == "secure":
+        assert list(found.counts) == ["all silos"]
+    else:
+        for name, rows in silos().items():
+            assert np.array_equal(found.counts[name], histogram(model, rows))
+    assert np.array_equal(found.pooled, histogram(model, np.vstack(list(silos().values()))))
+    assert "exactly: NOT differentially private" in str(model.privacy_)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"row_norm": 8.0},
+        {"row_norm": 8.0, "noise": "clipped"},
+        {"row_norm": 8.0, "noise": "step"},
+        {"normalize": True},
+        {"aggregation": "secure"},
+        {"aggregation": "secure", "row_norm": 8.0},
+        {"aggregation": "secure", "row_norm": 8.0, "noise": "clipped"},
+    ],
+)
+def test_with_noise_the_counts_are_off_by_as_much_as_is_said(way):
+    """The largest of at most 432 draws is beyond 6 standard deviations with a chance below 1e-6."""
+    model = FedPCA(2, random_state=0, **PRIVATE, **way).fit_silos(silos())
+    found = model.score_counts_
+    pooled = histogram(model, np.vstack(list(silos().values())))
+    std = found.noise_std * math.sqrt(len(found.counts))
+    assert 0.5 * std < np.std(found.pooled - pooled) < 1.7 * std
+    assert np.abs(found.pooled - pooled).max() < 6 * std + 2  # an edge is float32
+    assert model.privacy_.protections[0].epsilon <= 4.0 * (1 + 1e-9)
+    assert any("counted by their scores" in note for note in model.privacy_.notes)
+
+
+def test_the_same_fit_again_gives_the_same_counts_and_is_not_charged_again(tmp_path):
+    rows = silos(sizes=(60, 50))
+    paths = {name: tmp_path / f"{name}.ledger" for name in rows}
+    for name, path in paths.items():
+        Ledger.create(path, epsilon=4.0, delta=1e-6, silo=name).close()
+    terms = {**PRIVATE, "row_norm": 8.0}
+    first, second = (FedPCA(2, **terms).fit_silos(rows, ledgers=paths) for _ in range(2))
+    for name in rows:
+        assert np.array_equal(first.score_counts_.counts[name], second.score_counts_.counts[name])
+        with Ledger.open(paths[name]) as ledger:
+            assert ledger.spent().n_releases == 2
+            assert ledger.spent().epsilon == pytest.approx(4.0, rel=1e-4)
+    with pytest.raises(BudgetError, match="has 0 left"):
+        FedPCA(3, **terms).fit_silos(rows, ledgers=paths)
+
+
+def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_path):
+    model = FedPCA(2, random_state=0, **PRIVATE, row_norm=8.0).fit_silos(silos())
+    model.save(tmp_path / "result")
+    back = read_result(tmp_path / "result").score_counts
+    assert list(back.counts) == ["north", "south", "east"]
+    for name, counts in back.counts.items():
+        assert np.array_equal(counts, model.score_counts_.counts[name])
+    assert np.array_equal(back.edges, model.score_counts_.edges)
+    page = (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
+    assert "Scores of all silos" in page
+    assert "standard deviation 6" in page
+    table = (tmp_path / "result" / "score_counts.csv").read_text().splitlines()
+    assert table[0] == "silo,pc1_from,pc1_to,pc2_from,pc2_to,count"
+    assert len(table) == 1 + 3 * 36
+
+
+def test_places_below_the_noise_are_drawn_empty():
+    far = silos(sizes=(40,))
+    terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.01, "row_norm": 8.0}
+    found = FedPCA(2, random_state=0, **terms).fit_silos(far).score_counts_
+    assert found.clear > 2.5 * found.noise_std
+    assert (found.counts["north"] < found.clear).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"epsilon": 1.0, "scores_epsilon": 0.6}, "at most half"),
+        ({"epsilon": 1.0, "scores_epsilon": math.inf}, "at most half"),
+        ({"epsilon": math.inf, "scores_epsilon": 0.1}, "must be inf"),
+        ({"epsilon": 1.0, "scores_epsilon": 1e-6}, "at least 0.0001"),
+        ({"epsilon": 1.0, "scores_epsilon": -1.0}, "above 0"),
+        ({"epsilon": 1.0, "scores_epsilon": 0.1, "n_components": 1}, "two components"),
+        (
+            {"epsilon": 1.0, "scores_epsilon": 0.1, "noise": "paper", "row_norm": 8.0},
+            "without noise='paper'",
+        ),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_in_a_sentence(given, told):
+    with pytest.raises(InputError, match=told):
+        FedPCA(**{"n_components": 2, **given}).fit_silos(silos(sizes=(40, 30)))
+
+
+@pytest.mark.slow
+def test_persons_count_once_however_many_rows_they_have():
+    rng = np.random.default_rng(1)
+    ids = np.repeat(np.arange(200), rng.integers(1, 6, 200))
+    rows = rng.standard_normal((len(ids), 3)) * [3, 2, 1]
+    model = FedPCA(2, **EXACT).fit(rows, units=ids)
+    whole = model.score_counts_.pooled.sum()
+    assert 200 * (1 - 5 / 4096) < whole <= 200

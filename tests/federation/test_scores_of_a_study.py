@@ -1,0 +1,108 @@
+"""A study that counts scores: run over its parties' own files, taken up again and charged once."""
+
+import math
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from studies import silo_rows, write_silo, write_study
+from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
+
+from fedpower.errors import InputError
+from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.silo_node import open_silo
+from fedpower.privacy.ledger import Ledger
+
+pytestmark = pytest.mark.slow
+
+PRIVACY = {"epsilon": 1.0, "scores_epsilon": 0.25}
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_scores_of_a_plain_study_are_counted_once_however_often_it_is_run(tmp_path, prepared):
+    rows = {"row_norm": None} if prepared else {}
+    study = write_study(tmp_path, rows=rows, privacy=PRIVACY)
+    path = tmp_path / "runs" / RUN / "rounds.journal"
+    with ExitStack() as stack:
+        silos = Counted(
+            {
+                name: stack.enter_context(open_silo(study, write_silo(tmp_path, name, cap=1.0)))
+                for name in study.silos
+            }
+        )
+        first = CoordinatorNode(study, run=RUN, checkpoint=path)
+        silos.finish(first, rounds=1)
+        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        silos.finish(node)
+        other = CoordinatorNode(study, run="another", checkpoint=tmp_path / "other.journal")
+        silos.finish(other)
+    found = node.result
+    node.write_result(tmp_path / "result")
+    assert [row["kind"] for row in found.rounds][-1] == "scores"
+    assert (tmp_path / "result" / "score_counts.csv").exists()
+    for name in study.silos:
+        counts = found.score_counts.counts[name]
+        assert np.array_equal(counts, other.result.score_counts.counts[name])
+        with Ledger.open(tmp_path / f"{name}.ledger") as ledger:
+            assert ledger.spent().n_releases == (6 if prepared else 2)
+            assert 0.8 < ledger.spent().epsilon <= 1.0  # at the ledger's own, larger delta
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_scores_of_a_study_with_secure_sums_are_its_last_sum(tmp_path: Path, prepared):
+    for name, key in KEYS.items():
+        key.save(tmp_path / f"{name}.pem")
+    study = write_study(
+        tmp_path,
+        rows={"row_norm": None} if prepared else {},
+        privacy={**PRIVACY, "aggregation": "secure"},
+        identities={name: key.public for name, key in KEYS.items()},
+    )
+    n_sums = 6 if prepared else 2
+    with secure_silos_of(study, tmp_path) as silos:
+        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        silos.finish(node)
+        assert silos.charges() == [n_sums] * 3
+        found = node.result
+    assert [row["kind"] for row in found.rounds] == ["call-roll"] + ["masked-sum"] * n_sums
+    assert list(found.score_counts.counts) == ["all silos"]
+
+
+@pytest.mark.parametrize("solver", ["moment", "krylov"])
+def test_exact_secure_sums_count_every_row_once(tmp_path: Path, solver):
+    for name, key in KEYS.items():
+        key.save(tmp_path / f"{name}.pem")
+    study = write_study(
+        tmp_path,
+        rows={"row_norm": None},
+        privacy={
+            "epsilon": math.inf,
+            "scores_epsilon": math.inf,
+            "delta": None,
+            "aggregation": "secure",
+        },
+        solver={"solver": solver},
+        identities={name: key.public for name, key in KEYS.items()},
+    )
+    with secure_silos_of(study, tmp_path) as silos:
+        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        silos.finish(node)
+        found = node.result
+    edges = found.score_counts.edges
+    scores = found.transform(np.vstack([silo_rows(name) for name in study.silos]))
+    inside = [np.clip(scores[:, axis], edges[axis, 0], edges[axis, -1]) for axis in (0, 1)]
+    assert np.array_equal(found.score_counts.pooled, np.histogram2d(*inside, bins=edges)[0])
+    asked = sum(row["kind"] == "masked-sum" for row in found.rounds)
+    assert asked < len(study.terms()[0].sums) if solver == "krylov" else asked == 5
+    if solver == "krylov":
+        products = asked - 4
+        assert f"{products} products" in str(found.privacy)
+
+
+def test_a_study_with_scores_is_another_and_more_than_half_for_them_is_refused(tmp_path: Path):
+    plain = write_study(tmp_path)
+    scored = write_study(tmp_path, privacy=PRIVACY)
+    assert plain.digest != scored.digest
+    with pytest.raises(InputError, match="at most half"):
+        write_study(tmp_path, privacy={"epsilon": 1.0, "scores_epsilon": 0.9})

@@ -1,0 +1,274 @@
+"""Counts of rows by their scores: what a silo lets out of them, and what it costs."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpower.data import RowTreatment, local_moment, open_source
+from fedpower.data.score_counts import MOST_BINS, SCORE_CELLS, ScoreQuestion, count_scores
+from fedpower.errors import BudgetError, InputError, ProtocolError
+from fedpower.privacy import budget as prices
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.preparation import SCORES, scores_share
+from fedpower.protocol.messages import (
+    AskMoment,
+    AskScores,
+    Message,
+    PackedMoment,
+    Refusal,
+    Tally,
+    decode,
+    encode,
+)
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.receiving import problem_with
+from fedpower.protocol.silo import assemble
+from fedpower.protocol.solvers.scores import bins_for
+from fedpower.protocol.study import Study, preparation_sums, scores_sum
+
+D = 4
+RULE = RowTreatment(row_norm=5.0)
+SHARE = scores_share(0.3, 1.0, 1e-6)
+
+
+def study(**changed):
+    terms = {
+        "columns": None,
+        "n_features": D,
+        "iteration_rank": D,
+        "center": True,
+        "treatment": RULE.digest(),
+        "noise": "moment",
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "scores": SHARE,
+    }
+    return Study(**{**terms, **changed})
+
+
+def rows(n=500, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, D))
+
+
+def silo(agreed, ledger, seed=1, X=None):
+    on_lattice = agreed.noise == "moment"
+    read = local_moment(
+        open_source(rows() if X is None else X),
+        RULE,
+        rank=D,
+        steps=1,
+        on_lattice=on_lattice,
+        rereads=True,
+    )
+    source = SeededNoiseForExperiments(seed) if agreed.is_private else None
+    return assemble("north", read, agreed, ledger=ledger, source=source)
+
+
+def ask(party, agreed, body, run="r"):
+    message = Message(study=agreed.digest, run=run, round=1, silo="north", body=body)
+    return party.answer(decode(encode(message))).body
+
+
+def question(**changed):
+    terms = {
+        "axes": np.eye(D)[:, :2],
+        "offset": np.zeros(2),
+        "reach": np.full(2, 0.6),
+        "n_bins": 6,
+    }
+    return AskScores(**{**terms, **changed})
+
+
+@pytest.fixture
+def ledger():
+    with Ledger.in_memory(1.0, 1e-6, silo="north") as made:
+        yield made
+
+
+def test_moment_and_scores_spend_the_studys_epsilon_together_and_scores_their_part(ledger):
+    agreed = study()
+    party = silo(agreed, ledger)
+    assert isinstance(ask(party, agreed, AskMoment()), PackedMoment)
+    before = ledger.spent()
+    assert before.epsilon < 1.0
+    assert isinstance(ask(party, agreed, question()), Tally)
+    spent = ledger.spent()
+    assert spent.n_releases == 2
+    assert spent.epsilon == pytest.approx(1.0, rel=1e-5)
+    assert spent.epsilon <= 1.0 * (1 + 1e-9)
+    alone = math.sqrt(spent.mu**2 - before.mu**2)
+    assert alone == pytest.approx(budget_of(agreed).scores_mu, rel=1e-9)
+    assert [entry.purpose for entry in ledger.entries()][-1] == "counts of scores on two components"
+
+
+def test_a_silo_that_cannot_pay_for_both_is_not_asked_for_either():
+    agreed = study()
+    with Ledger.in_memory(0.99, 1e-6, silo="north") as small:
+        party = silo(agreed, small)
+        with pytest.raises(BudgetError, match="would spend epsilon=1 "):
+            party.releases.check_affordable()
+        assert small.spent().n_releases == 0
+    with Ledger.in_memory(1.0, 1e-6, silo="north") as enough:
+        silo(agreed, enough).releases.check_affordable()
+
+
+def test_the_same_question_gets_the_same_counts_from_a_silo_that_was_started_again(tmp_path):
+    path = tmp_path / "north.ledger"
+    agreed = study()
+    Ledger.create(path, epsilon=1.0, delta=1e-6, silo="north", for_experiments=True).close()
+    told = []
+    for seed in (1, 2):
+        with Ledger.open(path) as kept:
+            told.append(ask(silo(agreed, kept, seed), agreed, question(), run=f"run-{seed}").counts)
+            assert kept.spent().n_releases == 1
+    assert np.array_equal(*told)
+
+
+def test_another_question_about_scores_is_refused_though_the_ledger_could_pay():
+    agreed = study()
+    with Ledger.in_memory(9.0, 1e-6, silo="north") as rich:
+        party = silo(agreed, rich)
+        ask(party, agreed, AskMoment())
+        ask(party, agreed, question())
+        second = ask(party, agreed, question(reach=np.full(2, 0.7)))
+        assert isinstance(second, Refusal)
+        assert "epsilon it agreed on" in second.reason
+        assert rich.spent().n_releases == 2
+
+
+def test_counts_have_noise_of_the_right_size_and_are_otherwise_exact(ledger):
+    """36·40 draws: their spread is off by 8% with a chance below 1e-4."""
+    agreed = study()
+    X = rows()
+    exact = count_scores(open_source(X), RULE, ScoreQuestion(**_terms(question())))
+    off = []
+    for seed in range(40):
+        with Ledger.in_memory(1.0, 1e-6, silo="north") as fresh:
+            off.append(ask(silo(agreed, fresh, seed, X), agreed, question()).counts - exact)
+    scale = math.sqrt(2) / budget_of(agreed).scores_mu
+    assert np.std(off) == pytest.approx(scale, rel=0.08)
+    assert abs(np.mean(off)) < 5 * scale / math.sqrt(np.size(off))
+
+
+def _terms(asked):
+    return {name: getattr(asked, name) for name in ("axes", "offset", "reach", "n_bins")}
+
+
+def test_exact_counts_are_those_of_numpy():
+    X = rows(777, 3)
+    asked = ScoreQuestion(
+        axes=np.random.default_rng(1).standard_normal((D, 2)),
+        offset=np.array([0.3, -0.2]),
+        reach=np.array([2.0, 1.0]),
+        n_bins=MOST_BINS,
+    )
+    scores = X / 5.0 @ asked.axes - asked.offset
+    inside = [np.clip(scores[:, axis], -asked.reach[axis], asked.reach[axis]) for axis in (0, 1)]
+    wanted = np.histogram2d(*inside, bins=asked.edges)[0]
+    found = count_scores(open_source(X), RULE, asked)
+    assert np.array_equal(found.reshape(MOST_BINS, MOST_BINS), wanted)
+    assert found.sum() == 777
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"axes": np.eye(D)},
+        {"axes": np.full((D, 2), np.nan)},
+        {"axes": np.full((D, 2), 1e200)},
+        {"offset": np.zeros(3)},
+        {"reach": np.zeros(2)},
+        {"reach": np.array([1.0, np.inf])},
+        {"n_bins": 0},
+        {"n_bins": MOST_BINS + 1},
+    ],
+)
+def test_a_question_that_is_no_grid_is_refused_before_a_row_is_read(ledger, wrong):
+    agreed = study()
+    assert isinstance(ask(silo(agreed, ledger), agreed, question(**wrong)), Refusal)
+    assert ledger.spent().n_releases == 0
+
+
+def test_numbers_beyond_float64_are_counted_like_others():
+    """A refusal would tell others that there is such a row."""
+    X = rows(10)
+    X[3] = 1e308
+    huge = question(axes=np.full((D, 2), 1e100))
+    assert count_scores(open_source(X), RULE, ScoreQuestion(**_terms(huge))).sum() == 10
+
+
+def test_scores_are_counted_in_no_study_that_did_not_agree_on_it(ledger):
+    agreed = study(scores=0.0)
+    assert "share of its budget" in ask(silo(agreed, ledger), agreed, question()).reason
+
+
+def test_a_study_without_scores_keeps_its_hash_and_one_with_them_has_its_own_moment():
+    plain, scored = study(scores=0.0), study()
+    assert plain.digest != scored.digest
+    assert plain.ledger_name != scored.ledger_name
+    assert study(scores=0.0, roster="").digest == plain.digest
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"scores": 1.0},
+        {"scores": -0.1},
+        {"noise": "none", "epsilon": math.inf, "delta": 0.0},
+        {"noise": "paper", "n_steps": 3},
+        {"sums": (scores_sum(SHARE),)},
+    ],
+)
+def test_terms_that_cannot_be_are_refused(wrong):
+    with pytest.raises(InputError):
+        study(**wrong)
+
+
+def test_the_secure_sum_of_scores_is_the_last_one_with_its_share():
+    sums = preparation_sums((0.0,) * 4, n_features=D, n_open=0, center=True, scores=SHARE)
+    assert [each.label for each in sums] == ["moment", SCORES]
+    assert sums[-1] == (SCORES, SCORE_CELLS, SHARE)
+    assert math.fsum(each.share for each in sums) == pytest.approx(1.0, abs=1e-15)
+    assert prices._MOST_CELLS == SCORE_CELLS
+
+
+@pytest.mark.parametrize("counts", [np.zeros(35), np.full(36, 0.5), np.full(36, 1e9)])
+def test_counts_that_cannot_be_are_set_aside(counts):
+    agreed = study()
+    told = problem_with(Tally(counts=counts), question(), agreed, silo="north", run="r", n_rows=500)
+    assert told is not None
+
+
+def test_a_question_travels_as_bytes_and_others_are_refused():
+    asked = ScoreQuestion(**_terms(question()))
+    back = ScoreQuestion.from_bytes(asked.to_bytes(), D)
+    assert np.array_equal(back.axes, asked.axes)
+    assert (back.n_bins, *back.reach) == (6, 0.6, 0.6)
+    for wrong in (b"", asked.to_bytes()[:-8], asked.to_bytes() + bytes(8)):
+        with pytest.raises(ProtocolError):
+            ScoreQuestion.from_bytes(wrong, D)
+
+
+def test_the_share_of_scores_is_never_more_than_was_asked_for():
+    for part in (1e-3, 0.01, 0.1, 0.37, 0.5):
+        agreed = study(scores=scores_share(part, 1.0, 1e-6))
+        alone = prices.Budget(
+            mode="moment",
+            epsilon=part,
+            delta=1e-6,
+            n_features=D,
+            iteration_rank=D,
+            n_steps=1,
+            center=True,
+        ).total_mu
+        assert 0.99 * alone < budget_of(agreed).scores_mu <= alone * (1 + 1e-6)
+
+
+def test_the_grid_is_as_fine_as_the_noise_allows():
+    assert bins_for(10_000, 0.0) == MOST_BINS
+    assert bins_for(100, 0.0) == 8
+    assert bins_for(10, 1000.0) == 4
+    assert bins_for(10**9, 10.0) == MOST_BINS
+    assert bins_for(10_000, 50.0) < bins_for(40_000, 50.0)
