@@ -5,6 +5,7 @@ intervals or verdicts that hold the privacy noise. At ε = ∞ each is what the 
 """
 
 from fedpower.analyses.adjusted import AdjustedPCA
+from fedpower.analyses.complete import Completion
 from fedpower.analyses.correlation import Correlations
 from fedpower.analyses.factor import FactorAnalysis, congruence
 from fedpower.analyses.means import MeanTests
@@ -13,6 +14,7 @@ from fedpower.analyses.regression import ComponentRegression, RidgeRegression
 
 __all__ = [
     "AdjustedPCA",
+    "Completion",
     "ComponentRegression",
     "Correlations",
     "FactorAnalysis",

@@ -149,7 +149,7 @@ class TableSource:
             if rows < past:
                 batch, rows = batch.slice(past - rows), past  # noqa: PLW2901
             if self.group is not None:
-                places = np.flatnonzero(_same_as(batch.column(len(self.columns)), self.group.value))
+                places = np.flatnonzero(same_as(batch.column(len(self.columns)), self.group.value))
                 if places.size == 0:
                     continue
                 rows = row - batch.num_rows + places
@@ -193,7 +193,7 @@ class TableSource:
             row += batch.num_rows
             if self.group is not None:
                 place = len(columns) + names.index(self.group.column)
-                chosen = np.flatnonzero(_same_as(batch.column(place), self.group.value))
+                chosen = np.flatnonzero(same_as(batch.column(place), self.group.value))
                 if chosen.size == 0:
                     continue
                 rows = row - batch.num_rows + chosen
@@ -252,7 +252,7 @@ def floats(cells: Any) -> NDArray[np.float64]:
     return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
+def same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
     """Return which cells equal a scalar of their type; none that is null does."""
     compute = arrow("compute")
     mask = compute.fill_null(compute.equal(plain(cells), value), False)

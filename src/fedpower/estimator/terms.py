@@ -442,7 +442,9 @@ def build_study(
         design = _clipped_design(parameters, rank, n_rows, n_features, delta, center=center)
         prepared["sums"] = tuple(SumTerms(*each) for each in design.sums(n_features, center=center))
         width = max(design.widths)
+    rules = rules_of(parameters)
     if treatment is None:
+        _refuse_to_prepare_ratings(rules)
         known = _known_ranges(parameters, columns, n_features)
         prepared = {
             "ranges": known,
@@ -461,7 +463,6 @@ def build_study(
                 n_open=sum(each is None for each in known),
                 center=center,
             )
-    rules = rules_of(parameters)
     if rules is not None and columns is not None:
         prepared["rules"] = rules.digest
         prepared["groups"] = rules.groups(columns)
@@ -495,6 +496,16 @@ def build_study(
     )
     choice = _solver_of(parameters, study, rank)
     return study, settings_of(parameters, study, choice, rank=rank, n_steps=n_steps), choice
+
+
+def _refuse_to_prepare_ratings(rules: TableRules | None) -> None:
+    """Refuse to find a bound for rows of ratings: an offset or a scale would undo what the rules made."""
+    if rules is not None and rules.spans:
+        raise InputError(
+            "a private fit of ratings must be told how long a row may be, for their range is public "
+            "already, got neither {normalize} nor {row_norm}; give {normalize:True}, which lets all "
+            "persons count alike"
+        )
 
 
 def _roster(sizes: Mapping[str, int | None]) -> str:
