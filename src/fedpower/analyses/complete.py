@@ -94,11 +94,11 @@ class _Steady:
         """
         if not drawn:
             return cls(average=average, kept=np.ones(len(values)))
-        noise = np.where(told, np.var(np.concatenate(drawn), axis=0), np.inf)
-        weights = 1.0 / noise
-        apart = np.where(told, ((values - average) ** 2 - noise) * weights**2, 0.0)
-        between = max(float(np.sum(apart)), 0.0) / max(float(np.sum(weights**2)), _LEAST_COUNT)
-        return cls(average=average, kept=between / (between + noise))
+        noise = np.var(np.concatenate(drawn), axis=0)
+        weights = np.where(told, 1.0 / noise**2, 0.0)
+        apart = max(float(np.sum(((values - average) ** 2 - noise) * weights)), 0.0)
+        between = apart / max(float(np.sum(weights)), _LEAST_COUNT)
+        return cls(average=average, kept=np.where(told, between / (between + noise), 0.0))
 
     def drawn_together(self, values: Array) -> Array:
         """Return values with what noise sets apart taken off."""

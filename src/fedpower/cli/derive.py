@@ -241,11 +241,12 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
 
     from fedpower.data import block_rows, open_source  # noqa: PLC0415
     from fedpower.data.ruled import match_tables  # noqa: PLC0415
+    from fedpower.data.units import features_of  # noqa: PLC0415
 
     rules, items = rules_of_record(model.moment_.record), model.items_
     assert rules is not None, "a completion is of ratings, which have rules"
     _, found = match_tables({"rows": open_source(rows)}, rules)
-    source: Any = found["rows"]
+    source: Any = features_of(found["rows"])
     block_size, form = block_rows(source.n_features), rules.long
     blocks = ((None, block) for block in source.blocks(block_size))
     if form is not None:

@@ -16,7 +16,7 @@ from fedpower.data.columns import match_columns, require_distinct, shown
 from fedpower.data.rules import KNOWN, SECONDS, LongForm, Rule, TableRules
 from fedpower.data.source import Extra, RowSource, Vector
 from fedpower.data.tables import Group, TableReader, TableSource, arrow, plain, same_as
-from fedpower.data.units import UnitRows, features_of, keys_of
+from fedpower.data.units import UnitRows, by_unit, features_of, keys_of
 from fedpower.errors import CellError, InputError
 
 
@@ -249,12 +249,10 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
         Of its columns; one without a rule holds numbers.
     """
     if isinstance(source, UnitRows):
+        if isinstance(getattr(source.rows, "reader", None), RuledTable):
+            return source
         if rules.long is not None:
-            raise InputError(
-                "{source} must have one row a person to be given {unit}, got rules of one rating a row, "
-                "which say whose each is; leave {unit} out",
-                source=source.name,
-            )
+            raise _says_already(source.name)
         return source.over(ruled(source.rows, rules))
     if not isinstance(source, TableSource):
         raise InputError(
@@ -265,19 +263,32 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
         return source
     kept = tuple(column for column in source.columns if column not in rules.dropped)
     own = rules.completed(kept)
+    if rules.long is not None:
+        if rules.long.person not in kept and rules.long.person in source.reader.columns:
+            raise _says_already(source.name)
+        return _one_row_a_person(source, own)
     require_distinct(source.name, own.features)
     if not own.features:
         raise InputError(
             f"{source.name} must keep at least one column, got rules that drop all; keep one"
         )
-    if rules.long is not None:
-        return _one_row_a_person(source, own)
     reader = RuledTable(name=source.name, table=source.reader, rules=own)
     return replace(source, reader=reader, columns=own.features)
 
 
-def _one_row_a_person(source: TableSource, rules: TableRules) -> TableSource:
-    """Return the persons of a table of one rating a row; all its columns must be spoken of."""
+def _says_already(name: str) -> InputError:
+    return InputError(
+        "{source} must have one row a person to be given {unit}, got rules of one rating a row, which "
+        "say whose each is; leave {unit} out",
+        source=name,
+    )
+
+
+def _one_row_a_person(source: TableSource, rules: TableRules) -> UnitRows:
+    """Return the persons of a table of one rating a row; all its columns must be spoken of.
+
+    Each has one row, so that nothing is weighed; but what is promised, and counted, is by person.
+    """
     form = rules.long
     if form is None:
         raise InputError(
@@ -291,7 +302,8 @@ def _one_row_a_person(source: TableSource, rules: TableRules) -> TableSource:
             f"rating a row, got {shown(more)} beside them; drop it by a rule or leave it out"
         )
     reader = _LongTable(name=source.name, table=source.reader, rules=rules, group=source.group)
-    return replace(source, reader=reader, columns=rules.features, n_rows=None, group=None)
+    made = replace(source, reader=reader, columns=rules.features, n_rows=None, group=None)
+    return by_unit(made, form.person)
 
 
 def match_tables(

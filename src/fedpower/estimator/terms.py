@@ -489,7 +489,8 @@ def build_study(
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
         weights=parameters.weights,
-        unit=parameters.unit or "",
+        # Of a table of one rating a row, its rules say whose each is.
+        unit=parameters.unit or ("" if rules is None or rules.long is None else rules.long.person),
         rows_per_unit=parameters.rows_per_unit,
         **_secure_terms(parameters, noise, identities or {}, attempts),
         **prepared,
@@ -502,9 +503,11 @@ def _refuse_to_prepare_ratings(rules: TableRules | None) -> None:
     """Refuse to find a bound for rows of ratings: an offset or a scale would undo what the rules made."""
     if rules is not None and rules.spans:
         raise InputError(
-            "a private fit of ratings must be told how long a row may be, for their range is public "
-            "already, got neither {normalize} nor {row_norm}; give {normalize:True}, which lets all "
-            "persons count alike"
+            Sentence(
+                "a private fit of ratings must be told how long a row may be, for their range is public "
+                "already, got neither {normalize} nor {row_norm}; give {normalize:True}, with which all "
+                "persons count alike"
+            )
         )
 
 
