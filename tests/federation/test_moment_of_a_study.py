@@ -144,10 +144,10 @@ def test_ratings_are_rehearsed_over_flare_with_one_command(tmp_path: Path, given
         write_ratings(rows / f"{name}.csv", name, persons=400)
     where = ("--data=rows",) if given else ()
     done = fedpower(
-        "run", "study.toml", "--local=3", *where, "-o=result", "--json", cwd=tmp_path
+        "run", "study.toml", "--local=3", *where, "--output=result", "--json", cwd=tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = fedpower("derive", "result", "complete", "-k=1", "--json", cwd=tmp_path)
+    told = fedpower("derive", "result", "complete", "-k1", "--json", cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     facts = json.loads(told.stdout)
     assert facts["items"] == ["alien", "brazil", "casablanca"]
