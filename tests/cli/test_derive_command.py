@@ -70,6 +70,45 @@ def test_new_rows_are_flagged_where_they_are(place: Path):
     assert np.isfinite([float(row["t2"]) for row in rows]).all()
 
 
+RATINGS = """format = "fedpower-codebook/2"
+[rules]
+user = "person"
+film = "item"
+stars = { kind = "rating", range = [1, 5], items = ["alien", "brazil", "casablanca"] }
+"""
+
+
+@pytest.mark.slow
+def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("ratings.toml").write_text(RATINGS)
+    rng = np.random.default_rng(1)
+    for place, name in enumerate(("north", "south")):
+        given = [
+            f"{name}-{user},{film},{rng.integers(1, 6)}"
+            for user in range(50)
+            for film in ("alien", "brazil", "casablanca")
+            if film == "alien" or (user + place) % 2
+        ]
+        Path(f"{name}.csv").write_text("\n".join(["user,film,stars", *given]) + "\n")
+    terms = ("--epsilon", "inf", "--no-center", "--codebook", "ratings.toml")
+    said = succeed("release", "north.csv", "south.csv", *terms, "-o", "moment").stdout
+    assert "north (50 persons), south (50 persons); 100 persons in all" in said
+    asked = ("--rows", "north.csv", "--filled", "filled.csv")
+    said = succeed("derive", "moment", "complete", "-k", 1, *asked, "-o", "completion")
+    assert "50 empty cells of 50 persons are predicted in filled.csv" in said.stderr
+    with Path("filled.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["user"] for row in rows} == {f"north-{user}" for user in range(0, 50, 2)}
+    assert {row["item"] for row in rows} == {"brazil", "casablanca"}
+    for row in rows:
+        assert 1 <= float(row["low"]) <= float(row["prediction"]) <= float(row["high"]) <= 5
+    assert Path("completion", "loadings.csv").exists()
+    refused = run("derive", "moment", "complete", "-k", 1, "--filled", "more.csv")
+    assert refused.exit_code == 2
+    assert "--rows and --filled must go together" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -13,6 +13,7 @@ from parsed_page import parsed, words
 from fedpower import FedMoment
 from fedpower.analyses import (
     AdjustedPCA,
+    Completion,
     ComponentRegression,
     Correlations,
     FactorAnalysis,
@@ -20,6 +21,8 @@ from fedpower.analyses import (
     ProcessMonitor,
     RidgeRegression,
 )
+from fedpower.data.codebook import CodeBook
+from fedpower.data.rules import table_rules
 from fedpower.report.moment import Moment
 from fedpower.report.moment_folder import account_of, save_analysis
 from fedpower.report.page.analysis import analysis_page
@@ -53,10 +56,32 @@ def moment(request: pytest.FixtureRequest) -> Moment:
     return FedMoment(**terms).fit_silos(frames).moment_
 
 
+@pytest.fixture(scope="module", params=["private", "exact"])
+def rated(request: pytest.FixtureRequest) -> Moment:
+    """A moment of ratings, a third of which are not there."""
+    given = np.where(np.random.default_rng(3).random((4000, 10)) < 1 / 3, np.nan, rows())
+    rules = {name: {"kind": "rating", "range": [-6, 6]} for name in HOSTILE}
+    book = CodeBook(rules=table_rules(rules, "the test"))
+    terms: dict[str, Any] = {"epsilon": float("inf")}
+    if request.param == "private":
+        terms = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
+    frame = pd.DataFrame(given, columns=HOSTILE)
+    return FedMoment(center=False, codebook=book, **terms).fit_silos({"north": frame}).moment_
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_page_of_a_completion_is_whole(rated: Moment, tmp_path: Path):
+    check_page(Completion(3), rated, tmp_path)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_page_is_whole_and_refers_to_nothing_outside(name: str, moment: Moment, tmp_path: Path):
-    told = MODELS[name].fit(moment).account()
+    check_page(MODELS[name], moment, tmp_path)
+
+
+def check_page(model: Any, moment: Moment, tmp_path: Path) -> None:
+    told = model.fit(moment).account()
     folder = save_analysis(told, moment, tmp_path / "out")
     root = parsed((folder / "report.html").read_text(encoding="utf-8"))
     identities = [each.attributes["id"] for each in root.all() if "id" in each.attributes]
@@ -77,7 +102,7 @@ def test_a_page_is_whole_and_refers_to_nothing_outside(name: str, moment: Moment
     for table in told.tables:
         with (folder / table.file).open(encoding="utf-8", newline="") as stream:
             assert len(list(csv.reader(stream))) == len(table.rows) + 1
-    assert analysis_page(MODELS[name].fit(moment).account(), moment) == analysis_page(told, moment)
+    assert analysis_page(model.fit(moment).account(), moment) == analysis_page(told, moment)
 
 
 def test_the_page_of_a_moment_shows_its_columns_and_the_promise(moment: Moment):

@@ -9,7 +9,14 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import draws, quantile, require_centred, standard_errors, usable
+from fedpower.analyses.spread import (
+    draws,
+    n_above,
+    quantile,
+    require_centred,
+    standard_errors,
+    usable,
+)
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.report.account import Account, Table
@@ -107,7 +114,7 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         self.noise_edge_, self.n_above_noise_ = 0.0, None
         if moment.noise_std > 0:
             self.noise_edge_ = self._edge(moment, found.covariance)
-            self.n_above_noise_ = _above(values, self.noise_edge_)
+            self.n_above_noise_ = n_above(values, self.noise_edge_)
         inner = found.covariance[np.ix_(self._out, self._out)]
         self.coef_ = np.linalg.solve(inner, found.covariance[np.ix_(self._out, self._in)])
         self.feature_names_in_ = np.asarray(moment.names, dtype=object)
@@ -219,12 +226,3 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
                 "n_floored": self.n_floored_,
             },
         )
-
-
-def _above(values: Array, edge: float) -> int:
-    """Return how many eigenvalues, less what noise may add, exceed the average of those after them."""
-    for place in range(len(values)):
-        rest = float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
-        if values[place] - edge <= max(rest, 0.0):
-            return place
-    return len(values)

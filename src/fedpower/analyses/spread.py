@@ -170,3 +170,12 @@ def quantile(level: float) -> float:
     if not (isinstance(level, int | float) and 0 < level < 1):
         raise InputError(f"level must lie between 0 and 1, got {level!r}; 0.95 is usual")
     return float(scipy.stats.norm.ppf(0.5 + level / 2.0))
+
+
+def n_above(values: Array, edge: float) -> int:
+    """Return how many eigenvalues, less what noise may add, exceed the average of those after them."""
+    for place in range(len(values)):
+        rest = float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
+        if values[place] - edge <= max(rest, 0.0):
+            return place
+    return len(values)

@@ -15,6 +15,7 @@ from fedpower.cli.paths import MOMENT, PATH
 from fedpower.errors import InputError
 from fedpower.report.account import Account, Table
 from fedpower.report.atomic import new_file
+from fedpower.report.codebook_file import rules_of_record
 from fedpower.report.moment import Moment, read_moment
 from fedpower.report.page.markup import number
 
@@ -44,20 +45,23 @@ def _analysis(make: Callable[..., Any]) -> Callable[..., Any]:
         place: Path, /, output: Path | None, force: bool, as_json: bool, **options: Any
     ) -> None:
         moment = read_moment(place)
-        after = {name: options.pop(name) for name in ("rows", "flags") if name in options}
-        if (after.get("rows") is None) != (after.get("flags") is None):
-            raise InputError(
-                "--rows and --flags must go together, got one of them; name the rows and a CSV file for "
-                "their flags"
-            )
+        rows = options.pop("rows", None)
+        told_of = {name: options.pop(name) for name in _OF_ROWS if name in options}
+        for name, place_of in told_of.items():
+            if (rows is None) != (place_of is None):
+                raise InputError(
+                    f"--rows and --{name} must go together, got one of them; name the rows and a CSV "
+                    f"file for {_OF_ROWS[name][0]}"
+                )
         model = make(**options).fit(moment)
         told = model.account()
         if output is not None:
             from fedpower.report.moment_folder import save_analysis  # noqa: PLC0415
 
             save_analysis(told, moment, output, force=force)
-        if after.get("rows") is not None:
-            _flag(model, after["rows"], after["flags"], force=force)
+        for name, place_of in told_of.items():
+            if place_of is not None:
+                _OF_ROWS[name][1](model, rows, place_of, force=force)
         show_account(told, moment, output, as_json=as_json)
 
     return update_wrapper(command, make)
@@ -205,6 +209,21 @@ def read_labels(path: Path) -> dict[str, str]:
     return found
 
 
+@derive.command()
+@click.option("-k", "--components", "n_components", type=int, required=True,
+              help="Number of components, at most.")  # fmt: skip
+@_level
+@click.option("--rows", type=PATH, metavar="FILE", help="New rows to complete, here and now.")
+@click.option("--filled", type=PATH, metavar="CSV",
+              help="Where predictions of their empty cells go; needs --rows.")  # fmt: skip
+@_analysis
+def complete(n_components: int, level: float) -> Any:
+    """Components of ratings that many rows lack; with --rows empty cells are predicted at home."""
+    from fedpower.analyses import Completion  # noqa: PLC0415
+
+    return Completion(n_components, level=level)
+
+
 def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
     named: dict[str, float] = {}
     for word in words:
@@ -246,6 +265,51 @@ def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
             )
             seen, beyond = seen + len(marks), beyond + int(marks.sum())
     note(f"{beyond} of {seen} rows are beyond a limit; {flags} has them all (for your eyes)")
+
+
+def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
+    """Write a prediction and its interval for each empty cell of a file, which is read here alone."""
+    import numpy as np  # noqa: PLC0415
+
+    from fedpower.data import block_rows, open_source  # noqa: PLC0415
+    from fedpower.data.ruled import match_tables  # noqa: PLC0415
+    from fedpower.data.units import features_of  # noqa: PLC0415
+
+    rules, items = rules_of_record(model.moment_.record), model.items_
+    assert rules is not None, "a completion is of ratings, which have rules"
+    _, found = match_tables({"rows": open_source(rows)}, rules)
+    source: Any = features_of(found["rows"])
+    block_size, form = block_rows(source.n_features), rules.long
+    blocks = ((None, block) for block in source.blocks(block_size))
+    if form is not None:
+        blocks = source.labelled(form.person, block_size)
+    seen = empty = 0
+    with (
+        new_file(filled, force=force) as place,
+        place.open("w", encoding="utf-8", newline="") as out,
+    ):
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            ["row" if form is None else form.person, "item", "prediction", "low", "high"]
+        )
+        for labels, block in blocks:
+            cells = model.decoded(block)
+            told = model.intervals(cells)
+            for row, column in zip(*np.nonzero(np.isnan(cells)), strict=True):
+                name = seen + row + 1 if labels is None else labels[int(row)].as_py()
+                ends = (float(each[row, column]) for each in told)
+                writer.writerow([name, items[column], *ends])
+                empty += 1
+            seen += len(cells)
+    who = "rows" if form is None else "persons"
+    note(f"{empty} empty cells of {seen} {who} are predicted in {filled} (for your eyes)")
+
+
+_OF_ROWS: dict[str, tuple[str, Callable[..., None]]] = {
+    "flags": ("their flags", _flag),
+    "filled": ("what is predicted of them", _fill),
+}
+"""By option: what is told of new rows, and how."""
 
 
 def show_account(

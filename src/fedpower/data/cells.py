@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.columns import LARGEST_EXACT
-from fedpower.data.rules import LEVEL, OTHER, SECONDS, Kind, Rule
+from fedpower.data.rules import KNOWN, LEVEL, OTHER, SECONDS, Kind, Rule
 from fedpower.data.source import Vector
 from fedpower.data.tables import arrow, floats, plain
 
@@ -73,6 +73,11 @@ def read_cells(rule: Rule, cells: Any) -> tuple[list[Vector], list[Problem]]:
             values = np.where(missing, len(names), values)
         indicators = [np.where(values == place, LEVEL, 0.0) for place in range(len(rule.features))]
         return indicators, [each for each in problems if each.places.any()]
+    if rule.kind == "rating":
+        low, high = rule.range or (0.0, 1.0)
+        apart = (np.clip(values, low, high) - (low + high) / 2) / ((high - low) / 2)
+        found = [np.where(missing, 0.0, apart), np.where(missing, 0.0, KNOWN)]
+        return found, [each for each in problems if each.places.any()]
     fill = rule.fill
     if fill is not None:
         values = np.where(missing, fill, values)
@@ -169,6 +174,14 @@ def _yes_or_no(rule: Rule, cells: Any) -> _Parts:
     return np.where(found < len(_YES), 1.0, 0.0), missing, [problem]
 
 
+def item_codes(cells: Any, items: Sequence[str]) -> NDArray[np.int64]:
+    """Return the place of each cell among items; −1 for those that do not count."""
+    pa, compute = arrow(), arrow("compute")
+    text, _ = _text_of(plain(cells), ())
+    found = compute.index_in(text, value_set=pa.array(list(items), pa.string()))
+    return np.asarray(compute.fill_null(found, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
 def _codes(
     rule: Rule, cells: Any, words: Sequence[str], *, lower: bool = False
 ) -> tuple[Vector, _Mask]:
@@ -244,12 +257,27 @@ def _without_zeros(text: Any) -> Any:
     return compute.replace_substring_regex(compute.utf8_lower(text), r"\b0+([0-9])", r"\1")
 
 
+def _names(rule: Rule, cells: Any) -> _Parts:
+    """Return that whoever rates, and what is rated, must be named in every row."""
+    _, missing = _text_of(cells, ())
+    problem = Problem(
+        must=f"name the {rule.kind} in every row",
+        got="nothing",
+        advice="fill it in, or leave that row out",
+        places=missing,
+    )
+    return np.zeros(len(cells)), np.zeros(len(cells), np.bool_), [problem]
+
+
 _READERS: dict[Kind, Callable[[Rule, Any], _Parts]] = {
     "number": _numbers,
     "levels": _levels,
     "ordered": _ordered,
     "yes/no": _yes_or_no,
     "date": _dates,
+    "rating": _numbers,
+    "person": _names,
+    "item": _names,
 }
 
 

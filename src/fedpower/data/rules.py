@@ -1,8 +1,8 @@
 """Rules that turn the cells of a table into numbers: public, one a column, the same for every silo.
 
-A rule says what a column is (a number, one of some levels, an ordered level, yes or no, a date) and what
-stands for a cell that is missing. Nothing in it is read from rows. `cells` reads cells by them, and
-`ruled` applies them while a table is streamed.
+A rule says what a column is (a number, one of some levels, an ordered level, yes or no, a date, a rating
+that many rows lack) and what stands for a cell that is missing. Nothing in it is read from rows. `cells`
+reads cells by them, and `ruled` applies them while a table is streamed.
 """
 
 import hashlib
@@ -17,8 +17,11 @@ from fedpower.data.columns import LARGEST, require_distinct
 from fedpower.data.source import Vector
 from fedpower.errors import InputError, is_showable
 
-Kind = Literal["number", "levels", "ordered", "yes/no", "date", "drop"]
+Kind = Literal["number", "levels", "ordered", "yes/no", "date", "rating", "person", "item", "drop"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_KNOWN_SUFFIX = " known"
+"""After the name of an item: the column that says whether there is a rating of it."""
 
 OTHER = "other"
 """What a level is called that the rule does not list."""
@@ -31,6 +34,13 @@ LEVEL = math.sqrt(0.5)
 
 Two rows of different levels are then 1 apart, as a 0 and a 1 are: columns F and M are together what one
 column of 0 and 1 is, with the same variance in the same direction.
+"""
+
+KNOWN = 0.5
+"""What says beside a rating, which lies between −1 and 1, that there is one; 0 says that there is none.
+
+Less of it leaves more of a row's length to the ratings, and noises the counts of pairs more: .3 and .5
+were as good, .2 and .8 worse [decision 37].
 """
 
 SECONDS = {
@@ -50,6 +60,9 @@ _KEYS: dict[Kind, tuple[str, ...]] = {
     "ordered": ("ordered", "missing", "indicator", "missing_words"),
     "yes/no": ("missing", "indicator", "missing_words"),
     "date": ("origin", "unit", "format", "range", "missing", "indicator", "missing_words"),
+    "rating": ("range", "items", "missing_words"),
+    "person": (),
+    "item": (),
     "drop": (),
 }
 """By kind: what a rule may say beside it."""
@@ -69,6 +82,8 @@ class Rule:
         What numbers, or dates in their unit, lie between; cells beyond are taken to be at its end.
     levels
         Of ``levels`` and ``ordered``: the words, in order.
+    items
+        Of ``rating`` in a table of one rating a row: the items that count, in order.
     origin, unit, format
         Of ``date``: the day that is 0, what is counted from there, and how dates are written, as
         strptime has it.
@@ -84,6 +99,7 @@ class Rule:
     kind: Kind = "number"
     range: tuple[float, float] | None = None
     levels: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
     origin: str = ""
     unit: str = "days"
     format: str = ""
@@ -94,16 +110,25 @@ class Rule:
     @property
     def features(self) -> tuple[str, ...]:
         """The columns of numbers that come of it."""
-        if self.kind == "drop":
+        if self.kind in ("drop", "person", "item"):
             return ()
+        if self.kind == "rating":
+            return tuple(name for item in self.rated for name in (item, f"{item}{_KNOWN_SUFFIX}"))
         marked = (f"{self.column} missing",) if self.indicator else ()
         if self.kind == "levels":
             return (*(f"{self.column}={level}" for level in (*self.levels, OTHER)), *marked)
         return (self.column, *marked)
 
     @property
+    def rated(self) -> tuple[str, ...]:
+        """Of ``rating``: what is rated; the column itself in a table of one row a person."""
+        return () if self.kind != "rating" else self.items or (self.column,)
+
+    @property
     def ranges(self) -> tuple[tuple[float, float] | None, ...]:
         """What each of these columns lies between; None where nobody said."""
+        if self.kind == "rating":
+            return ((-1.0, 1.0), (0.0, KNOWN)) * len(self.rated)
         if self.kind == "levels":
             return ((0.0, LEVEL),) * len(self.features)
         own = self.range
@@ -116,7 +141,8 @@ class Rule:
     @property
     def covers_missing(self) -> bool:
         """Whether anything stands for a missing cell."""
-        return self.missing is not None or (self.indicator and self.kind == "levels")
+        marked = self.kind == "rating" or (self.indicator and self.kind == "levels")
+        return self.missing is not None or marked
 
     @property
     def fill(self) -> float | None:
@@ -133,7 +159,7 @@ class Rule:
     @property
     def is_plain(self) -> bool:
         """Whether its cells are read as the numbers that they are."""
-        return self.kind == "number" and not self.missing_words
+        return self.kind in ("number", "rating") and not self.missing_words and not self.items
 
     def as_content(self) -> dict[str, Any]:
         """Return the rule as a code book has it."""
@@ -148,6 +174,8 @@ class Rule:
             said["format"] = self.format
         if self.range is not None:
             said["range"] = list(self.range)
+        if self.items:
+            said["items"] = list(self.items)
         if self.missing is not None:
             said["missing"] = self.missing
         if self.indicator:
@@ -183,6 +211,20 @@ class TableRules:
     def features(self) -> tuple[str, ...]:
         """The columns of numbers that come of them."""
         return tuple(name for rule in self.rules for name in rule.features)
+
+    @property
+    def long(self) -> "LongForm | None":
+        """The three columns of a table of one rating a row; None for tables of one row a person."""
+        named = {rule.kind: rule for rule in self.rules if rule.kind != "rating" or rule.items}
+        if not named.keys() >= {"person", "item", "rating"}:
+            return None
+        return LongForm(person=named["person"].column, item=named["item"].column,
+                        rating=named["rating"])  # fmt: skip
+
+    @property
+    def spans(self) -> dict[str, tuple[float, float]]:
+        """By rated item, in order: what its ratings lie between."""
+        return {item: rule.range or (0.0, 1.0) for rule in self.rules for item in rule.rated}
 
     @property
     def digest(self) -> str:
@@ -242,6 +284,23 @@ class TableRules:
         return {rule.column: rule.as_content() for rule in self.rules}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongForm:
+    """A table of one rating a row.
+
+    Attributes
+    ----------
+    person, item
+        The columns that say whose a rating is, and of what.
+    rating
+        The rule of the ratings' column.
+    """
+
+    person: str
+    item: str
+    rating: Rule
+
+
 def table_rules(content: Any, where: str) -> TableRules:
     """Return the rules that a mapping from columns gives; whatever is wrong is said in one sentence.
 
@@ -259,7 +318,27 @@ def table_rules(content: Any, where: str) -> TableRules:
         )
     made = TableRules(rules=tuple(_rule(name, said, where) for name, said in content.items()))
     require_distinct(f"the rules in {where}", made.features)
+    _check_long(made, where)
     return made
+
+
+def _check_long(rules: TableRules, where: str) -> None:
+    """Refuse half of a table of one rating a row."""
+    kept = [rule for rule in rules.rules if rule.kind != "drop"]
+    marked = [rule for rule in kept if rule.kind in ("person", "item") or rule.items]
+    kinds = sorted(rule.kind for rule in marked)
+    if marked and (kinds != ["item", "person", "rating"] or len(kept) > len(marked)):
+        raise InputError(
+            f"the rules in {where} must be a person, an item and a rating with its items, and nothing "
+            f"else but columns to drop, for tables of one rating a row, got {_shown_kinds(kept)}; name "
+            "the three columns, or leave person, item and items out where a row is a person"
+        )
+
+
+def _shown_kinds(rules: Sequence[Rule]) -> str:
+    """Return what columns are, for a sentence."""
+    listed = [f"{rule.column} = {rule.kind}" for rule in rules[:4]]
+    return ", ".join(listed) + (", ..." if len(rules) > 4 else "")
 
 
 def _rule(column: str, said: Any, where: str) -> Rule:
@@ -292,6 +371,7 @@ def _rule(column: str, said: Any, where: str) -> Rule:
         kind=kind,
         range=_range(called, said["range"]) if "range" in said else None,
         levels=_words(called, kind, said[kind]) if kind in ("levels", "ordered") else (),
+        items=_words(called, "items", said["items"]) if "items" in said else (),
         origin=_origin(called, said) if kind == "date" else "",
         unit=_unit(called, said.get("unit", "days")),
         format=_text(called, "format", said.get("format", "")),
@@ -312,6 +392,11 @@ def _kind_of(called: str, said: Mapping[str, Any]) -> Kind:
         raise InputError(
             f"{called} must list its {kind}, got none; write {kind} = ['low', 'high'] with the words "
             "that all silos agree on"
+        )
+    if kind == "rating" and "range" not in said:
+        raise InputError(
+            f"{called} must have a range, which ratings lie between, got none; write for instance "
+            "range = [1, 5]"
         )
     known: Kind = kind
     return known

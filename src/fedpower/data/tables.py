@@ -151,7 +151,7 @@ class TableSource:
             if rows < past:
                 batch, rows = batch.slice(past - rows), past  # noqa: PLW2901
             if self.group is not None:
-                places = np.flatnonzero(_same_as(batch.column(len(self.columns)), self.group.value))
+                places = np.flatnonzero(same_as(batch.column(len(self.columns)), self.group.value))
                 if places.size == 0:
                     continue
                 rows = row - batch.num_rows + places
@@ -195,7 +195,7 @@ class TableSource:
             row += batch.num_rows
             if self.group is not None:
                 place = len(columns) + names.index(self.group.column)
-                chosen = np.flatnonzero(_same_as(batch.column(place), self.group.value))
+                chosen = np.flatnonzero(same_as(batch.column(place), self.group.value))
                 if chosen.size == 0:
                     continue
                 rows = row - batch.num_rows + chosen
@@ -287,7 +287,7 @@ def _side_by_side(columns: Sequence[Any], n_rows: int) -> tuple[Matrix, bool]:
     return block, bool(finite)
 
 
-def _same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
+def same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
     """Return which cells equal a scalar of their type; none that is null does."""
     compute = arrow("compute")
     mask = compute.fill_null(compute.equal(plain(cells), value), False)

@@ -107,11 +107,11 @@ class _ColumnIds:
 
     def alone(self) -> Iterator[Keys]:
         for cells, rows in self.table.labels(self.column, _ID_ROWS):
-            yield _keys_of(cells, name=self.table.name, column=self.column, rows=rows)
+            yield keys_of(cells, name=self.table.name, column=self.column, rows=rows)
 
     def beside(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
         for cells, block in self.table.labelled(self.column, max_rows):
-            yield _keys_of(cells, name=self.table.name, column=self.column, rows=0), block
+            yield keys_of(cells, name=self.table.name, column=self.column, rows=0), block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,7 +387,7 @@ def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
         made = arrow().array(texts, arrow().string())
     else:
         made = arrow().array(cells)
-    keys = _keys_of(made, name=source.name, column="units", rows=0)
+    keys = keys_of(made, name=source.name, column="units", rows=0)
     return UnitRows(source, _GivenIds(rows=source, keys=keys), label="units", most=most)
 
 
@@ -422,7 +422,7 @@ def _ids_for(rows: RowSource, ids: _Ids) -> _Ids:
     return _GivenIds(rows=rows, keys=ids.keys)
 
 
-def _keys_of(cells: Any, *, name: str, column: str, rows: _Rows) -> Keys:
+def keys_of(cells: Any, *, name: str, column: str, rows: _Rows) -> Keys:
     """Return a key for each id: whole numbers themselves, and a hash of what else is written.
 
     Blanks around a text are no part of it: they would make two persons of one.

@@ -25,7 +25,7 @@ from fedpower.data.problems import every_problem
 from fedpower.data.ruled import match_tables, ruled, rules_of_source
 from fedpower.data.rules import TableRules
 from fedpower.data.survey import Survey
-from fedpower.data.units import with_ids
+from fedpower.data.units import UnitRows, with_ids
 from fedpower.engines.embedded import (
     LedgerPaths,
     OnRows,
@@ -433,6 +433,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X, units = _with_units(X, units, self.unit)
         rules = rules_of(parameters)
         table = None if rules is None else ruled(open_source(X), rules)
+        if isinstance(table, UnitRows):  # of one rating a row, which become one row a person
+            parameters, table = replace(parameters, unit=table.label), table.rows
         if table is None:
             require_numbers(X)
         rows = validate_data(
@@ -459,6 +461,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             parts = {str(label): rows[labels == label] for label in np.unique(labels)}
         sources = {name: open_source(part, name=f"silo {name!r}") for name, part in parts.items()}
         own = None if table is None else rules_of_source(table)
+        if units is None and parameters.unit is not None:
+            units = np.arange(rows.shape[0])
         if units is not None:
             if np.shape(units) != labels.shape:
                 raise InputError(

@@ -492,7 +492,9 @@ def build_study(
             sums = (each._replace(share=each.share * (1.0 - scores)) for each in sums)
         prepared["sums"] = (*sums, *((scores_sum(scores),) if scores and secure else ()))
         width = max(design.widths)
+    rules = rules_of(parameters)
     if treatment is None:
+        _refuse_to_prepare_ratings(rules)
         known = _known_ranges(parameters, columns, n_features)
         prepared = {
             "ranges": known,
@@ -519,7 +521,6 @@ def build_study(
     if scores:
         prepared["scores"] = scores
         prepared["roster"] = "" if agreement else _asked_how(parameters, roster or {})
-    rules = rules_of(parameters)
     if rules is not None and columns is not None:
         prepared["rules"] = rules.digest
         prepared["groups"] = rules.groups(columns)
@@ -547,7 +548,8 @@ def build_study(
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
         weights=parameters.weights,
-        unit=parameters.unit or "",
+        # Of a table of one rating a row, its rules say whose each is.
+        unit=parameters.unit or ("" if rules is None or rules.long is None else rules.long.person),
         rows_per_unit=parameters.rows_per_unit,
         network=parameters.network or "",
         edge_weight=float(parameters.edge_weight or 1.0),
@@ -556,6 +558,18 @@ def build_study(
     )
     choice = _solver_of(parameters, study, rank)
     return study, settings_of(parameters, study, choice, rank=rank, n_steps=n_steps), choice
+
+
+def _refuse_to_prepare_ratings(rules: TableRules | None) -> None:
+    """Refuse to find a bound for rows of ratings: an offset or a scale would undo what the rules made."""
+    if rules is not None and rules.spans:
+        raise InputError(
+            Sentence(
+                "a private fit of ratings must be told how long a row may be, for their range is public "
+                "already, got neither {normalize} nor {row_norm}; give {normalize:True}, with which all "
+                "persons count alike"
+            )
+        )
 
 
 def _roster(sizes: Mapping[str, int | None]) -> str:

@@ -207,8 +207,11 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     path = folder / f"{name}.csv"
     unit = study.parameters.unit
     if study.rules is not None:
+        form = study.rules.long
+        items = () if form is None else form.rating.items
         cells = [
-            made_up(rule, values) for rule, values in zip(study.rules.rules, rows.T, strict=True)
+            made_up(rule, values, items)
+            for rule, values in zip(study.rules.rules, rows.T, strict=True)
         ]
         names = [*study.table_columns]
         if unit is not None:  # two rows a person

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -171,6 +171,8 @@ def _record(
     solution, study = outcome.solution, outcome.study
     rounds = plain([each.as_row() for each in outcome.rounds])
     sizes: Mapping[str, int] = solution.sizes
+    # Of tables of one rating a row, it is the rules that say whose each is.
+    parameters = replace(parameters, unit=study.unit or None)
     return {
         "format": FORMAT,
         "command": None,

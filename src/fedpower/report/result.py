@@ -23,6 +23,7 @@ from fedpower.data.plink import fill_missing
 from fedpower.data.ruled import ruled
 from fedpower.data.rules import TableRules
 from fedpower.data.tables import TableSource
+from fedpower.data.units import features_of
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.choice import SolverChoice
@@ -446,7 +447,7 @@ class Result:
 
 
 def _by_rules(source: RowSource, rules: TableRules) -> RowSource:
-    return ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules)
+    return features_of(ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules))
 
 
 def _rows_at_once(source: RowSource) -> int:
