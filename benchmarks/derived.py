@@ -79,10 +79,10 @@ class ManyMeans(Law):
         self.root = np.linalg.cholesky(self.covariance)
 
 
-def release(law: Law, rng: np.random.Generator) -> Moment:
-    """Return the moment that two silos release of fresh rows at ε = 1."""
-    model = FedMoment(epsilon=1.0, delta=DELTA, row_norm=law.bound, n_jobs=1)
-    return model.fit_silos(np.array_split(law.rows(rng), 2)).moment_
+def release(rows: Array, epsilon: float = 1.0, bound: float = Law.bound) -> Moment:
+    """Return the moment that two silos release of rows."""
+    model = FedMoment(epsilon=epsilon, delta=DELTA, row_norm=bound, n_jobs=1)
+    return model.fit_silos(np.array_split(rows, 2)).moment_
 
 
 def drawn_release(law: Law, template: Moment, rng: np.random.Generator) -> Moment:
@@ -137,7 +137,7 @@ def held(model: Any, wanted: Array) -> float:
 def coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return by analysis the share of intervals of each release that hold; of limits, that let pass."""
     law, rng = Law(), np.random.default_rng([1, seed])
-    wanted, template = truths(law), release(law, rng)
+    wanted, template = truths(law), release(law.rows(rng))
     found: dict[str, list[float]] = {name: [] for name in (*wanted, "T² limit", "SPE limit")}
     for _ in range(releases):
         moment = drawn_release(law, template, rng)
@@ -153,7 +153,7 @@ def coverage(releases: int, seed: int) -> dict[str, list[float]]:
 def mean_coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return the share of intervals of means that hold after two factors are taken off."""
     law, rng = ManyMeans(), np.random.default_rng([3, seed])
-    template = release(law, rng)
+    template = release(law.rows(rng), bound=law.bound)
     found = [
         held(MeanTests(2).fit(drawn_release(law, template, rng)), law.mean) for _ in range(releases)
     ]
@@ -164,7 +164,7 @@ def factor_coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return the share of intervals of loadings that hold, of the law's own loadings by varimax."""
     law, rng = Law(), np.random.default_rng([2, seed])
     exact = FactorAnalysis(2).fit(_exact_moment(law)).loadings_
-    template, found = release(law, rng), []
+    template, found = release(law.rows(rng)), []
     for _ in range(releases):
         model = FactorAnalysis(2).fit(drawn_release(law, template, rng))
         cosines = model.loadings_.T @ exact
