@@ -478,7 +478,7 @@ def digest_of(message: Message) -> str:
     """Return the SHA-256 of ``encode(message)``, in hexadecimal digits, without copying the arrays."""
     _, digest = _parts(message)
     digest.update(digest.digest())
-    return digest.hexdigest()
+    return str(digest.hexdigest())
 
 
 def _parts(message: Message) -> tuple[list[bytes | memoryview], Any]:

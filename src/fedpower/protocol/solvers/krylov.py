@@ -368,7 +368,7 @@ class Answers:
                 if not is_orthonormal(basis, _ORTHONORMAL):
                     multiply_in_place(basis, again)
                     inverse = inverse @ again
-                return basis, weights @ inverse, np.linalg.inv(inverse)
+                return basis, weights @ inverse, np.asarray(np.linalg.inv(inverse), np.float64)
         product = self._columns(weights)
         basis = orth(product)
         inner = basis.T @ product
