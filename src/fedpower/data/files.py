@@ -316,12 +316,9 @@ class CsvTable:
     def _open(self, types: dict[str, Any] | None) -> Iterator[Any]:
         """Open a streaming reader of the typed columns, or of all columns with inferred types."""
         pa, arrow_csv = arrow(), arrow("csv")
-        ragged: list[tuple[int, int, int]] = []
-
-        def note(row: Any) -> str:
-            ragged.append((row.number - 1, row.expected_columns, row.actual_columns))
-            return "error"
-
+        # No function of Python's is given to Arrow (an invalid_row_handler, say): its thread that reads
+        # ahead would need the interpreter to let go of it, and end the process if that is gone by then.
+        ragged: tuple[int, ...] = ()
         try:
             with (
                 pa.input_stream(str(self.path), compression="detect") as text,
@@ -335,7 +332,6 @@ class CsvTable:
                         delimiter=self.delimiter,
                         newlines_in_values=True,
                         ignore_empty_lines=len(self.columns) != 1,
-                        invalid_row_handler=note,
                     ),
                     convert_options=arrow_csv.ConvertOptions(
                         column_types=types,
@@ -345,16 +341,18 @@ class CsvTable:
                 ) as reader,
             ):
                 yield reader
-        except pa.ArrowInvalid:
+            return
+        except pa.ArrowInvalid as error:
+            ragged = _ragged_row(str(error))
             if not ragged:
                 raise
-            row, expected, got = ragged[0]
-            raise InputError(
-                f"every row of {self.name} must have {expected} cells like its first line, got "
-                f"{got} at row {row}; repair that row"
-            ) from None
         except (OSError, EOFError, UnicodeDecodeError):
             raise _unreadable(self.name, self.encoding) from None
+        number, expected, got = ragged
+        raise InputError(
+            f"every row of {self.name} must have {expected} cells like its first line, got "
+            f"{got} at row {number - 1}; repair that row"
+        ) from None  # Arrow's own words quote the row
 
     def _refuse_text(self, columns: tuple[str, ...]) -> None:
         """Refuse the first row with a cell that is neither a number nor empty."""
@@ -397,6 +395,12 @@ class CsvTable:
             pointed = compute.match_substring(cells, ".")  # a number has none here
             cells = compute.if_else(pointed, "text", compute.replace_substring(cells, ",", "."))
         return _first_text(cells, logical)
+
+
+def _ragged_row(said: str) -> tuple[int, ...]:
+    """Return the line, the cells it should have and has, where Arrow stopped at such a row."""
+    found = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", said)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def _whole_lines(text: Any, size: int, is_heading: Callable[[bytes], bool]) -> Iterator[bytes]:
