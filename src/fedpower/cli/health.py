@@ -28,6 +28,7 @@ _PURPOSES = {
     "torch": "silos on a GPU",
     "dask": "silos spread over Dask's workers",
     "h5ad": "cells by genes in .h5ad files",
+    "pgen": "genotypes in .pgen files",
     "onnx": "results as ONNX graphs",
 }
 NOT_FOR_USERS = ("dev",)

@@ -26,6 +26,7 @@ from fedpower.data.folders import base_of, folder_reader, is_pattern, parts_of
 from fedpower.data.h5ad import anndata_source, h5ad_source, is_anndata
 from fedpower.data.harmonise import HarmonisedTable, Harmony, harmonised
 from fedpower.data.lazy_tables import lazy_reader
+from fedpower.data.pgen import pgen_source
 from fedpower.data.plink import PlinkSource, plink_source
 from fedpower.data.source import Extra, RowSource
 from fedpower.data.sparse import npz_source, svmlight_source
@@ -63,6 +64,7 @@ _ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource | PlinkSource]] =
     ".npz": npz_source,
     ".h5ad": h5ad_source,
     ".bed": plink_source,
+    ".pgen": pgen_source,
 }
 _SVMLIGHT_FILES = tuple(
     f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
@@ -111,7 +113,7 @@ def open_source(
     ----------
     data : a 2-d NumPy array, SciPy sparse matrix or PyTorch tensor; a pandas data frame, an Arrow
         table or what exports itself as one; an Arrow dataset; a Polars LazyFrame; a Dask array or data
-        frame; an AnnData; a path ending in .npy, .npz, .h5ad, .bed (of PLINK, with .bim and .fam), .csv,
+        frame; an AnnData; a path ending in .npy, .npz, .h5ad, .bed or .pgen (of PLINK), .csv,
         .tsv, .parquet, .feather, .arrow, .xlsx (``ward.xlsx#Sheet``), .svm, .libsvm or .svmlight (text
         also with .gz); a folder, or a pattern with *, whose tables are parts of one; a `SqlQuery`; a
         .toml file that says where the rows are; or a `RowSource`.

@@ -23,7 +23,7 @@ from fedpower.errors import InputError
 _MAGIC = b"\x6c\x1b\x01"
 """How a .bed file begins; the third byte says that each variant's samples stand together."""
 
-_UNKNOWN = "0"
+UNKNOWN = "0"
 """An allele that nobody in the file has."""
 
 _COUNTS = np.array(
@@ -92,20 +92,23 @@ class PlinkSource(ColumnsByPlace):
         """Yield counts of alleles, a row for each sample; by columns, as the file has them."""
         require_block_size(max_rows)
         count = len(self.samples)
-        stored = np.memmap(self.path, dtype=np.uint8, mode="r", offset=len(_MAGIC))
-        variants = stored.reshape(self.width, -(-count // 4))
-        keep = None if self.keep is None else np.array(self.keep)
         second = np.array(self.other)
         for start in range(0, count, max_rows):
-            stop = min(start + max_rows, count)
-            first, last = start // 4, -(-stop // 4)
-            some = variants[:, first:last] if keep is None else variants[keep, first:last]
-            cells = _COUNTS[some].reshape(self.n_features, -1)
-            cells = np.ascontiguousarray(cells[:, start - 4 * first : stop - 4 * first])
+            cells = self._counts(start, min(start + max_rows, count))
             np.subtract(2.0, cells, out=cells, where=second[:, np.newaxis])
             self._fill(cells, start)
             yield cells.T
         require_shape(self.name, count, self.n_features)
+
+    def _counts(self, start: int, stop: int) -> Matrix:
+        """Return how often samples have each kept variant's first allele; NaN where missing."""
+        stored = np.memmap(self.path, dtype=np.uint8, mode="r", offset=len(_MAGIC))
+        variants = stored.reshape(self.width, -(-len(self.samples) // 4))
+        first, last = start // 4, -(-stop // 4)
+        keep = None if self.keep is None else np.array(self.keep)
+        some = variants[:, first:last] if keep is None else variants[keep, first:last]
+        cells = _COUNTS[some].reshape(self.n_features, -1)
+        return np.ascontiguousarray(cells[:, start - 4 * first : stop - 4 * first])
 
     def _fill(self, cells: Matrix, first_row: int) -> None:
         """Put what was agreed on in the place of missing genotypes."""
@@ -129,8 +132,8 @@ def _is_second(allele: str, alleles: tuple[str, str]) -> bool | None:
     """
     if allele in alleles:
         return allele == alleles[1]
-    if _UNKNOWN in alleles:
-        return alleles[1] == _UNKNOWN
+    if UNKNOWN in alleles:
+        return alleles[1] == UNKNOWN
     return None
 
 
@@ -153,30 +156,59 @@ def plink_source(path: Path, name: str) -> PlinkSource:
             f"{name} must be a .bed file of PLINK 1 with {len(variants)} variants of {len(samples)} "
             "samples, variant by variant, got other bytes; write it again with `plink2 --make-bed`"
         )
-    ids = tuple(f"{w[0]}:{w[3]}" if w[1] == "." else w[1] for w in variants)
-    require_distinct(f"variants of {name}", ids)
-    alleles = tuple((words[4], words[5]) for words in variants)
-    counted = [min(each, key=lambda allele: (allele == _UNKNOWN, allele)) for each in alleles]
     return PlinkSource(
-        name=name,
-        width=len(ids),
-        n_rows=len(samples),
-        columns=tuple(f"{one}_{allele}" for one, allele in zip(ids, counted, strict=True)),
-        path=path,
-        samples=samples,
-        alleles=alleles,
-        ids=ids,
-        other=tuple(
+        **genotypes_of(
+            path,
+            name,
+            samples=samples,
+            ids=[f"{w[0]}:{w[3]}" if w[1] == "." else w[1] for w in variants],
+            alleles=[(words[4], words[5]) for words in variants],
+        )
+    )
+
+
+def genotypes_of(
+    path: Path,
+    name: str,
+    *,
+    samples: Sequence[str],
+    ids: Sequence[str],
+    alleles: Sequence[tuple[str, str]],
+) -> dict[str, Any]:
+    """Return the parts of a source of genotypes; of each variant the first allele's counts are stored."""
+    require_distinct(f"variants of {name}", tuple(ids))
+    counted = [min(each, key=lambda allele: (allele == UNKNOWN, allele)) for each in alleles]
+    return {
+        "name": name,
+        "width": len(ids),
+        "n_rows": len(samples),
+        "columns": tuple(f"{one}_{allele}" for one, allele in zip(ids, counted, strict=True)),
+        "path": path,
+        "samples": tuple(samples),
+        "alleles": tuple(alleles),
+        "ids": tuple(ids),
+        "other": tuple(
             allele == both[1] and both[0] != both[1]
             for allele, both in zip(counted, alleles, strict=True)
         ),
-    )
+    }
 
 
 def _lines(path: Path, width: int, name: str) -> list[list[str]]:
     """Return the words of every line of a .bim or .fam file."""
+    lines = words_of_lines(path, name)
+    if not lines or any(len(words) != width for words in lines):
+        raise InputError(
+            f"{path} must have {width} words in every line, got another number; write it again with "
+            "`plink2 --make-bed`"
+        )
+    return lines
+
+
+def words_of_lines(path: Path, name: str) -> list[list[str]]:
+    """Return the words of every line of a file that stands beside genotypes."""
     try:
-        lines = [
+        return [
             line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
         ]
     except (OSError, UnicodeDecodeError):
@@ -184,12 +216,6 @@ def _lines(path: Path, width: int, name: str) -> list[list[str]]:
             f"{name} must have {path.name} beside it, got none that can be read; put the three files of "
             "PLINK together"
         ) from None
-    if not lines or any(len(words) != width for words in lines):
-        raise InputError(
-            f"{path} must have {width} words in every line, got another number; write it again with "
-            "`plink2 --make-bed`"
-        )
-    return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +242,7 @@ class VariantList:
             )
         if not isinstance(source, PlinkSource):
             raise InputError(
-                f"a list of variants must go with .bed files, got {source.name}; leave it out"
+                f"a list of variants must go with .bed or .pgen files, got {source.name}; leave it out"
             )
         assert source.columns is not None
         known = dict(zip(source.ids, source.columns, strict=True))
