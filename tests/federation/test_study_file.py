@@ -190,6 +190,7 @@ AGREED: dict[str, dict[str, Any]] = {
     "random_state": {"solver": {"random_state": 1}},
     "weights": {"privacy": {"weights": "noise"}},
     "energy": {"privacy": {"energy": 0.1}},
+    "scores": {"privacy": {"scores_epsilon": 0.1}},
     "offset": {"columns": {"offset": [1.0] * 5}},
     "ranges": {"columns": {"ranges": [[0.0, 1.0]] * 5}},
     "standardize": {"rows": {"standardize": True}},

@@ -42,6 +42,7 @@ _PLANNED = (
     "min_silos",
     "noise",
     "energy",
+    "scores_epsilon",
     "solver",
     "weights",
     "row_norm",
@@ -81,6 +82,7 @@ _PLANNED = (
 @parameter("colluders")
 @parameter("noise", help="What the fit would noise; all are shown.")
 @parameter("energy")
+@parameter("scores_epsilon")
 @parameter("solver", help="Which solver the fit would take; all are shown.")
 @parameter("weights")
 @parameter("min_silos")
