@@ -52,6 +52,8 @@ def test_private_communities_say_what_is_protected(place: Path, words: tuple[str
     assert 0.5 <= told["agreement"] <= 1
     page = Path("communities/report.html").read_text()
     assert "Nodes by community" in page
+    assert ("a given edge is there" in page) == ("row" not in words)
+    assert "Columns" not in page
 
 
 REFUSED = {
