@@ -15,6 +15,7 @@ from hospitals import EXACT, PRIVATE, succeed, write_hospitals
 from workbooks import write_xlsx
 
 NORTH = ("fit", "north.csv", "-o", "new")
+NETWORK = ("communities", "edges.csv", "-o", "new", "-k", 2, "--epsilon", 1)
 CLINIC = ("fit", "clinic.csv", "-o", "new", "-k", 1, "--epsilon", "inf", "--codebook")
 STUDY = ("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "-k", 1, "--epsilon", 1)
 
@@ -49,6 +50,16 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a study whose unit is a column": Wrong(("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "--columns", "age,patient", "--unit", "patient", "-k", 1, "--epsilon", 1, "--row-norm", 1), "--unit must be no feature, for it only says whose each row is, got 'patient' among the columns too; leave it out of them"),
         "a study of a file without the unit": Wrong(("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "--columns-of", "north.csv", "--unit", "patient", "-k", 1, "--epsilon", 1, "--row-norm", 1), "north.csv must have the column 'patient' that says whose each row is, got 'age', 'bmi', 'sbp', 'dbp', 'hdl'; correct --unit, or add the column"),
         "a plan for persons of an array": Wrong(("plan", "wide.npy", "-k", 1, "--epsilon", 1, "--unit", "patient"), "wide.npy must be a table with named columns to have --unit patient, got rows without; give a CSV, Parquet, Feather or Arrow file, a data frame or a query"),
+    },
+    "Networks": {
+        "edges without their nodes": Wrong(NETWORK, "an edge list must be given the names of all nodes, which are public, for which of them have edges is not, got edges.csv without; give --nodes"),
+        "an edge to somebody else": Wrong((*NETWORK, "--nodes", "few.txt"), "every edge of edges.csv must be between two of the public nodes, got another name in row 2; mend it, or add the node to --nodes"),
+        "weights without a maximum": Wrong(("communities", "heavy.csv", *NETWORK[2:], "--nodes", "nodes.txt"), "edges of heavy.csv must have the weights 0 or 1 where no public maximum is given, got others, and noise would be too small for them; give --edge-weight, at which weights are capped"),
+        "a table for a network": Wrong(("communities", "north.csv", *NETWORK[2:], "--nodes", "nodes.txt"), "north.csv must be an edge list with the columns source and target, and perhaps weight and layer, got 'age', 'bmi', 'sbp', 'dbp', 'hdl'; leave others out"),
+        "labels of somebody else": Wrong((*NETWORK, "--nodes", "nodes.txt", "--labels", "odd.csv"), "--labels must be of nodes of the networks, got another, 'zoe'; correct it"),
+        "as many communities as nodes": Wrong(("communities", "edges.csv", "-o", "new", "-k", 4, "--epsilon", 1, "--nodes", "nodes.txt"), "communities must be a whole number from 1 to the 4 nodes less one, got 4; choose one"),
+        "communities of a table": Wrong(("derive", "kept", "communities", "-k", 2), "communities must be found from networks, got a moment of tables; release it with `fedpower communities`, or FedMoment(network='edge')"),
+        "a study of a network without nodes": Wrong((*STUDY, "--network", "edge"), "--network and --nodes must go together, got one of them; say what is protected and name the nodes"),
     },
     "Privacy parameters": {
         "epsilon zero": Wrong((*NORTH, "-k", 2, "--epsilon", 0, "--normalize"), "Invalid value for '--epsilon': it must be a number above 0, got '0'; 1 is usual, and inf means no privacy; see `fedpower fit --help`"),
@@ -424,6 +435,12 @@ def prepare(folder: Path) -> None:
     succeed("budget", "init", "booked.ledger", *cap)
     succeed("fit", "booked=north.csv", *PRIVATE, "--ledgers", ".", "-o", "booked")
     succeed("fit", "north.csv", *EXACT, "-o", "model")
+    (folder / "edges.csv").write_text("source,target\nann,bob\nbob,cyd\n")
+    (folder / "heavy.csv").write_text("source,target,weight\nann,bob,7\n")
+    (folder / "nodes.txt").write_text("ann\nbob\ncyd\ndan\n")
+    (folder / "few.txt").write_text("ann\nbob\n")
+    (folder / "odd.csv").write_text("zoe,1\n")
+    succeed("release", "north.csv", "--epsilon", "inf", "-o", "kept")
     for name in ("torn", "garbled", "later", "bare", "unsaid", "sealed"):
         shutil.copytree("model", name)
     torn = folder / "torn" / "components.npz"

@@ -18,7 +18,7 @@ from fedpower.protocol.solvers.signal import LEVEL, find_signal
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
 from fedpower.report.page.charts import nodes_plane
-from fedpower.report.page.markup import count, number, percent
+from fedpower.report.page.markup import count, listed, number, percent
 from fedpower.report.record import plain
 
 Array = NDArray[np.float64]
@@ -189,7 +189,7 @@ class Communities(BaseEstimator):
                     file="rates.csv",
                 ),
             )
-        sizes = ", ".join(str(each) for each in np.bincount(self.labels_, minlength=k))
+        sizes = listed([f"{each:,}" for each in np.bincount(self.labels_, minlength=k)])
         return Account(
             kind="communities",
             title=f"{k:,} {'community' if k == 1 else 'communities'} of {count(len(names), 'node')}",

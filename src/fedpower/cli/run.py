@@ -110,6 +110,11 @@ def run(
     )
     out.print(str(found.privacy) if verbose else found.privacy.brief, soft_wrap=True)
     print_result(output)
+    if record["parameters"].get("network") is not None:
+        out.print(
+            f"Communities: `fedpower derive {output} communities -k K` finds them, at no cost.",
+            soft_wrap=True,
+        )
 
 
 @click.command()

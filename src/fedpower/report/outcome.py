@@ -117,7 +117,7 @@ def _clipping(
 ) -> dict[str, Any] | None:
     """Return what the bound of a private fit did to the rows; None where nothing is known of it."""
     solution, study = outcome.solution, outcome.study
-    if not outcome.privacy.is_private or treatment.row_norm is None:
+    if not outcome.privacy.is_private or treatment.row_norm is None or study.network == "edge":
         return None
     means: dict[str, Any] = {
         "bound": treatment.row_norm,

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fedpower.privacy.statement import ALL_NOT_PRIVATE, PERSON, SUMS_NOT_PRIVATE, of_sums
+from fedpower.privacy.statement import ALL_NOT_PRIVATE, EDGE, PERSON, SUMS_NOT_PRIVATE, of_sums
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import (
     Figure,
@@ -154,6 +154,8 @@ def _odds_of(promise: dict[str, Any]) -> str:
         return (
             "The odds that a person was in the data, or what her rows held, shift by the factor e"
         )
+    if promise["unit"] == EDGE:
+        return "The odds that a given edge is there, or what it weighs, shift by the factor e"
     return "The odds that a given row was in the data, or what it held, shift by the factor e"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpower.privacy.statement import PERSON, counted_as
+from fedpower.privacy.statement import EDGE, PERSON, counted_as
 from fedpower.report.page.components import above_noise
 from fedpower.report.page.markup import (
     Markup,
@@ -294,7 +294,7 @@ def _meaning(privacy: dict[str, Any]) -> str:
 
 def _protected(privacy: Mapping[str, Any]) -> str:
     """Return what is protected, as a noun that "it" stands for afterwards."""
-    return "person’s data" if privacy["unit"] == PERSON else "row"
+    return {PERSON: "person’s data", EDGE: "edge"}.get(privacy["unit"], "row")
 
 
 def _strength(spent: float) -> str:
