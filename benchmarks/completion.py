@@ -10,13 +10,14 @@ squares in the ratings' units.
 import argparse
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.common import parser, report
+from benchmarks.common import parser, read_json, report
 from fedpower import FedMoment
 from fedpower.analyses import Completion
 from fedpower.data.codebook import CodeBook
@@ -175,10 +176,14 @@ def main() -> None:
     made.add_argument("--releases", type=int, default=1000, help="for the coverage of intervals")
     made.add_argument("--persons", type=int, action="append", help="simulated; repeatable")
     made.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable")
+    made.add_argument(
+        "--kept", type=Path, action="append", metavar="FILE", help="parts that were measured before"
+    )
     options: argparse.Namespace = made.parse_args()
-    parts = options.part or PARTS
+    earlier = [read_json(path)["measured"] for path in options.kept or ()]
+    parts = options.part or (() if earlier else PARTS)
     warnings.simplefilter("ignore", UserWarning)  # what stands above the noise is not asked here
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = [row for each in earlier for row in each["found"]]
     for size in options.persons or SIZES if "simulated" in parts else ():
         found += compared("simulated", of_films(size), span=(1.0, 5.0), k=3, seeds=options.seeds)
     if "bfi" in parts:
@@ -187,12 +192,18 @@ def main() -> None:
     if "films" in parts:
         draw = of_table(films(), emptied=0.0)
         found += compared("films", draw, span=(0.5, 5.0), k=2, seeds=options.seeds)
-    covered = coverage(options.releases) if "coverage" in parts else []
+    covered = [row for each in earlier for row in each["coverage"]]
+    covered += coverage(options.releases) if "coverage" in parts else []
     shares = [each["holds"] for each in covered]
     report(
         options,
         name="completion",
-        settings={"delta": DELTA, "silos": N_SILOS, "seeds": options.seeds, "level": 0.95},
+        settings={
+            "delta": DELTA,
+            "silos": N_SILOS,
+            "seeds": max((len(each["runs"]) for each in found), default=0),
+            "level": 0.95,
+        },
         columns=(
             "ratings", "persons", "ε", "sums", "error, median", "least to largest", "of released means",
             "components used", "intervals of 95% that hold",
