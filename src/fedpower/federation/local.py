@@ -191,8 +191,11 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     path = folder / f"{name}.csv"
     unit = study.parameters.unit
     if study.rules is not None:
+        # A rule of several columns makes all of them from the numbers of one.
         cells = [
-            made_up(rule, values) for rule, values in zip(study.rules.rules, rows.T, strict=True)
+            column
+            for rule, values in zip(study.rules.rules, rows.T, strict=False)
+            for column in made_up(rule, values)
         ]
         names = [*study.table_columns]
         if unit is not None:  # two rows a person
