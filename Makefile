@@ -138,6 +138,7 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 	$(BIN)/python -m benchmarks.accuracy_peers $(A9A:%=--a9a %) --json benchmarks/results/accuracy_peers.json
 	$(BIN)/python -m benchmarks.localpower_tables $(A9A:%=--a9a %) --json benchmarks/results/localpower_tables.json
 	$(BIN)/python -m benchmarks.derived --json benchmarks/results/derived.json
+	$(BIN)/python -m benchmarks.ranking --json benchmarks/results/ranking.json
 	$(BIN)/python -m benchmarks.preparation --json benchmarks/results/preparation.json
 	$(BIN)/python -m benchmarks.tables --json benchmarks/results/tables.json
 	$(BIN)/python -m benchmarks.preparation --silos 3 --aggregation secure --json benchmarks/results/preparation_secure.json

@@ -40,6 +40,7 @@ def test_a_benchmark_finds_all_that_it_takes_from_the_product(name: str):
             "persons",
             "--persons 200 --columns 5 --seeds 1 --timed-rows 500 --timed-persons 50 --repeats 1",
         ),
+        ("ranking", "--releases 2 --seeds 0"),
         ("exact_secure", "--rows 60 --variants 200 --repeats 1"),
         ("parallel_silos", "--rows 200 --features 8 --repetitions 1"),
     ],
