@@ -35,7 +35,9 @@ N_ROWS = 6_000
 JUDGEMENTS = 4
 LEVEL = 0.95
 ITEMS = [f"item {place}" for place in range(1, N_ITEMS + 1)]
-SCORES = np.linspace(0.3, -0.3, N_ITEMS)
+SCORES = np.repeat(np.linspace(0.3, -0.3, N_ITEMS // 2), 2)
+"""Two items each are as good as one another: whoever tells them apart is wrong."""
+
 ODDS = 3.0 * SCORES
 POINTS = 10
 TEAMS, GOALS = 12, 5
@@ -101,13 +103,15 @@ class Case:
     wanted: Array
     kind: str = "linear"
     per_person: int = 1
+    repeated: bool = False
     terms: dict[str, Any] = field(default_factory=dict)
 
     def template(self, rng: np.random.Generator) -> Moment:
         """Return a real release."""
-        silos = []
+        silos, times = [], self.per_person if self.repeated else 1
         for _ in range(2):
-            made = self.law.table(rng, N_ROWS * self.per_person, self.kind)
+            made = self.law.table(rng, N_ROWS * self.per_person // times, self.kind)
+            made = made.loc[made.index.repeat(times)].reset_index(drop=True)
             judges = np.repeat(np.arange(N_ROWS), self.per_person)
             silos.append(made if self.per_person == 1 else made.assign(judge=judges))
         return release(silos, **self.terms)
@@ -117,7 +121,7 @@ class Case:
 
         Persons have as many comparisons each, so that all of these weigh the same.
         """
-        law, rows = self.law, 2 * N_ROWS * self.per_person
+        law, rows = self.law, 2 * N_ROWS * (1 if self.repeated else self.per_person)
         pairs = law.pairs(rng, rows)
         outcomes = law.outcomes(rng, pairs, self.kind)
         counts = np.bincount(pairs, minlength=len(law.shares))
@@ -148,13 +152,17 @@ def cases() -> dict[str, Case]:
         "least squares, secure sums": Case(
             law=law, model=Ranking(), wanted=SCORES, terms={"aggregation": "secure"}
         ),
-        f"persons of {JUDGEMENTS} comparisons": Case(
-            law=law,
-            model=Ranking(),
-            wanted=SCORES,
-            per_person=JUDGEMENTS,
-            terms={"unit": "judge"},
-        ),
+        **{
+            f"persons of {JUDGEMENTS} {what} comparisons": Case(
+                law=law,
+                model=Ranking(),
+                wanted=SCORES,
+                per_person=JUDGEMENTS,
+                repeated=what == "equal",
+                terms={"unit": "judge"},
+            )
+            for what in ("equal", "independent")
+        },
     }
 
 
@@ -164,11 +172,11 @@ def coverage(releases: int, seed: int) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, case in cases().items():
         template, wanted = case.template(rng), case.wanted
-        true = scipy.stats.rankdata(-wanted)
+        best, worst = (scipy.stats.rankdata(-wanted, each) for each in ("min", "max"))
         for _ in range(releases):
             model = case.model.fit(case.drawn(template, rng))
             scores = np.mean((model.low_ <= wanted) & (wanted <= model.high_))
-            places = np.mean((model.rank_low_ <= true) & (true <= model.rank_high_))
+            places = np.mean((model.rank_low_ <= best) & (worst <= model.rank_high_))
             above = model.scores_[:, None] > model.scores_[None, :]
             right = bool((above == (wanted[:, None] > wanted[None, :]))[model.apart_].all())
             told = float(model.apart_[np.triu_indices(N_ITEMS, 1)].mean())
