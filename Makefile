@@ -140,6 +140,7 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 	$(if $(GRASPOLOGIC),$(BIN)/python -m benchmarks.networks --wheel $(GRASPOLOGIC) --json benchmarks/results/networks.json)
 	$(BIN)/python -m benchmarks.derived --json benchmarks/results/derived.json
 	$(BIN)/python -m benchmarks.completion --json benchmarks/results/completion.json
+	$(BIN)/python -m benchmarks.ranking --json benchmarks/results/ranking.json
 	$(BIN)/python -m benchmarks.preparation --json benchmarks/results/preparation.json
 	$(BIN)/python -m benchmarks.tables --json benchmarks/results/tables.json
 	$(BIN)/python -m benchmarks.preparation --silos 3 --aggregation secure --json benchmarks/results/preparation_secure.json

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedpower.data.codebook import CodeBook as CodeBook
+    from fedpower.data.codebook import comparisons as comparisons
     from fedpower.data.sql import SqlQuery as SqlQuery
     from fedpower.estimator import FedMoment as FedMoment
     from fedpower.estimator import FedPCA as FedPCA
@@ -31,6 +32,7 @@ _HOMES = {
     "FedMoment": "fedpower.estimator",
     "FedPCA": "fedpower.estimator",
     "SqlQuery": "fedpower.data.sql",
+    "comparisons": "fedpower.data.codebook",
     "decaying": "fedpower.protocol.schedule",
     "every": "fedpower.protocol.schedule",
     "explicit": "fedpower.protocol.schedule",
@@ -47,6 +49,7 @@ __all__ = [
     "FedPCA",
     "SqlQuery",
     "__version__",
+    "comparisons",
     "decaying",
     "every",
     "explicit",

@@ -41,6 +41,28 @@ def test_every_analysis_is_printed_told_and_kept(place: Path):
         assert Path(kind, "privacy.txt").exists()
 
 
+def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    won = [("a", "b"), ("b", "c"), ("a", "c"), ("c", "a"), ("b", "a"), ("a", "b")]
+    lines = "".join(f"{winner},{loser},day\n" for winner, loser in won)
+    Path("north.csv").write_text(f"winner,loser,when\n{lines}")
+    Path("items.toml").write_text(
+        'format = "fedpower-codebook/2"\n[rules]\nwhen = "drop"\n'
+        'winner = { items = ["a", "b", "c"], against = "loser" }\n'
+    )
+    succeed("release", "north.csv", "--codebook", "items.toml", "--epsilon", "inf", "-o", "moment")
+    for method in ("least-squares", "bradley-terry"):
+        words = ("derive", "moment", "ranking", "--method", method)
+        said = succeed(*words, "-o", method).stdout
+        assert f"Analysis: {method} (open {method}/report.html)" in said
+        told = json.loads(succeed(*words, "--json").stdout)
+        assert told["analysis"] == "ranking"
+        assert told["place"] == [1, 2, 3]
+        with Path(method, "ranking.csv").open() as stream:
+            assert [row["item"] for row in csv.DictReader(stream)] == ["a", "b", "c"]
+        assert "Scores with their intervals" in Path(method, "report.html").read_text()
+
+
 def test_the_numbers_are_the_estimators(place: Path):
     told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "--json").stdout)
     assert told["coef"] == RidgeRegression("hdl").fit(read_moment("moment")).coef_.tolist()
@@ -120,6 +142,7 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
         (("monitor", "-k", 2, "--rows", "north.csv"), "--rows and --flags must go together"),
         (("means", "--null", "age=old"), "--null must be one number for all columns"),
         (("factor", "-k", 4), "n_factors must be a whole number k"),
+        (("ranking",), "a moment must be of comparisons to be ranked"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(

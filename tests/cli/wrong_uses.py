@@ -17,6 +17,7 @@ from workbooks import write_xlsx
 NORTH = ("fit", "north.csv", "-o", "new")
 NETWORK = ("communities", "edges.csv", "-o", "new", "-k", 2, "--epsilon", 1)
 CLINIC = ("fit", "clinic.csv", "-o", "new", "-k", 1, "--epsilon", "inf", "--codebook")
+GAMES = ("release", "games.csv", "-o", "new", "--epsilon", 1, "--codebook")
 STUDY = ("study", "init", "new.toml", "--name", "heart", "--silos", "a,b", "-k", 1, "--epsilon", 1)
 
 
@@ -147,7 +148,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a level twice": Wrong((*CLINIC, "doubled.toml"), "levels in the rule of 'sex' in doubled.toml must be different words, got one twice; take one of them out"),
         "other among the levels": Wrong((*CLINIC, "others.toml"), "levels in the rule of 'sex' in others.toml must not have 'other' among them, which is added for all words that are not listed; leave it out"),
         "levels without a list": Wrong((*CLINIC, "unlisted.toml"), "the rule of 'sex' in unlisted.toml must list its levels, got none; write levels = ['low', 'high'] with the words that all silos agree on"),
-        "an unknown kind of column": Wrong((*CLINIC, "unkind.toml"), "the rule of 'age' in unkind.toml must have a kind, one of number, levels, ordered, yes/no, date, drop, or levels, got 'integer'; choose one"),
+        "an unknown kind of column": Wrong((*CLINIC, "unkind.toml"), "the rule of 'age' in unkind.toml must have a kind, one of number, levels, ordered, yes/no, date, comparison, drop, or levels, got 'integer'; choose one"),
         "a misspelt key of a rule": Wrong((*CLINIC, "slip.toml"), "the rule of 'age' in slip.toml must have only the keys kind, range, missing, indicator, missing_words for a column of kind 'number', got 'rnage'; leave it out"),
         "a rule's range from above": Wrong((*CLINIC, "backwards.toml"), "range in the rule of 'age' in backwards.toml must be two finite numbers, the smaller first, got [120, 0]; write for instance range = [0, 120]"),
         "a range of levels": Wrong((*CLINIC, "ranged.toml"), "the rule of 'sex' in ranged.toml must have only the keys kind, levels, missing, indicator, missing_words for a column of kind 'levels', got 'range'; leave it out"),
@@ -181,6 +182,12 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "preparation of what is prepared": Wrong(("prepare", "north.csv", "--epsilon", 1, "-o", "new", "--codebook", "full.toml"), "preparation must be given nothing but a finite --epsilon and ranges, got more; leave out --row-norm, --normalize, --codebook, public centres and scales, and settings of other solvers"),
         "a study of columns without rules": Wrong((*STUDY, "--codebook", "draft.toml", "--columns", "bmi,sbp"), "the columns must be those that the code book has rules for, got none named 'sex'; add it, or drop it in draft.toml"),
         "a study with a draft that is not filled in": Wrong((*STUDY, "--codebook", "unfilled.toml"), "levels in the rule of 'sex' in unfilled.toml must be a word or more, got 0; fill in those that all silos agree on, and never read them from rows"),
+        "an item that is not listed": Wrong((*GAMES, "trees.toml"), "columns 'winner' and 'loser' of games.csv must name items of the public list and nothing else, got others at row 2; add them to the items at all silos, or leave those rows out"),
+        "an item against itself": Wrong(("release", "alone.csv", *GAMES[2:], "yews.toml"), "columns 'winner' and 'loser' of alone.csv must name two different items, got one twice at row 2; leave that row out: it compares nothing"),
+        "comparisons without a loser": Wrong((*GAMES, "unopposed.toml"), "the rule of 'winner' in unopposed.toml must say which column has the item that lost, got no against; write for instance against = 'loser'"),
+        "a margin without a range": Wrong((*GAMES, "boundless.toml"), "the rule of 'winner' in boundless.toml must have margin and range together, so that one comparison counts for no more than is public, got only margin; write for instance margin = 'points', range = [0, 30]"),
+        "comparisons and a column beside them": Wrong((*GAMES, "crowded.toml"), "the rules in crowded.toml must have comparisons and no other column beside them, got 'points'; drop it, or name it in the rule of the comparisons"),
+        "a bound on comparisons": Wrong((*GAMES, "yews.toml", "--row-norm", 1), "--row-norm must be left alone with --codebook, which says it already, got both; leave one of them out"),
         "inspecting nothing": Wrong(("inspect",), "Missing argument 'FILE...'; see `fedpower inspect --help`"),
         "inspecting rows without names": Wrong(("inspect", "north.npy"), "north.npy must be a table with named columns to be inspected, got rows without them; give a CSV, Parquet or Feather file, or a query"),
         "inspecting a file that is not there": Wrong(("inspect", "nowhere.csv"), "nowhere.csv must be a file that exists, got none there; check the path"),
@@ -339,6 +346,8 @@ TEXTS = {
 TEXTS |= {
     "gap.csv": "a,b\n1,2\n,3\n4,5\n",
     "clinic.csv": "age,sex,grade,smoker,seen\n50,F,low,yes,2001-02-03\n61,M,high,no,2001-02-04\n70,X,mid,never,someday\n",
+    "games.csv": "winner,loser,points\nash,oak,1\nyew,oak,2\n",
+    "alone.csv": "winner,loser\nash,oak\noak,oak\n",
     "clash.csv": "sex,sex=F\nF,1\nM,0\n",
 }
 RULES = {
@@ -371,6 +380,11 @@ RULES = {
     "seen": "sex = ['F']\ngrade = 'drop'\nsmoker = 'drop'\nseen = { kind = 'date', origin = 2000-01-31 }",
     "text": "sex = ['F']\ngrade = 'drop'\nsmoker = { kind = 'number', missing = 0, missing_words = ['never', 'no'] }\nseen = 'drop'",
     "clash": "sex = ['F', 'M']",
+    "trees": "winner = { items = ['ash', 'oak'], against = 'loser' }\npoints = 'drop'",
+    "yews": "winner = { items = ['ash', 'oak', 'yew'], against = 'loser' }\npoints = 'drop'",
+    "unopposed": "winner = { items = ['ash', 'oak'] }",
+    "boundless": "winner = { items = ['ash', 'oak'], against = 'loser', margin = 'points' }",
+    "crowded": "winner = { items = ['ash', 'oak'], against = 'loser' }\npoints = 'number'",
     "draft": "sex = ['F']\nage = { kind = 'number', range = [0, 120] }",
 }
 TEXTS |= {

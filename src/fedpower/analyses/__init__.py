@@ -11,6 +11,7 @@ from fedpower.analyses.correlation import Correlations
 from fedpower.analyses.factor import FactorAnalysis, congruence
 from fedpower.analyses.means import MeanTests
 from fedpower.analyses.monitor import ProcessMonitor
+from fedpower.analyses.ranking import Ranking
 from fedpower.analyses.regression import ComponentRegression, RidgeRegression
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "FactorAnalysis",
     "MeanTests",
     "ProcessMonitor",
+    "Ranking",
     "RidgeRegression",
     "agreement",
     "congruence",

@@ -224,6 +224,20 @@ def complete(n_components: int, level: float) -> Any:
     return Completion(n_components, level=level)
 
 
+@derive.command()
+@click.option("--method", type=click.Choice(["least-squares", "bradley-terry"]),
+              default="least-squares", show_default=True, help="What scores are.")  # fmt: skip
+@_level
+@_sampling
+@_analysis
+def ranking(method: str, level: float, sampling: bool) -> Any:
+    """Rank items from comparisons: scores and places with intervals, and who is told apart."""
+    from fedpower.analyses import Ranking  # noqa: PLC0415
+
+    chosen: Any = method.replace("-", "_")
+    return Ranking(chosen, level=level, sampling=sampling)
+
+
 def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
     named: dict[str, float] = {}
     for word in words:

@@ -141,7 +141,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
     }
     tables = _agreed(options)
     rows = tables.setdefault("rows", {})
-    if book is not None and not book.is_draft:
+    if book is not None and not book.is_draft and not book.follows_rules:
         if given or options["ranges"] or {"row_norm", "normalize"} & rows.keys():
             raise InputError(
                 "--codebook must be given alone, for it says what files, ranges and bounds would, got "

@@ -44,7 +44,7 @@ _NUMBERS = "hold numbers"
 _NAMED = "name what means missing with missing_words, give it a rule, or drop it"
 
 
-def read_cells(rule: Rule, cells: Any) -> tuple[list[Vector], list[Problem]]:
+def read_cells(rule: Rule, cells: Any, *beside: Any) -> tuple[list[Vector], list[Problem]]:
     """Return the features of some cells, and what is wrong with those that the rule does not cover.
 
     Parameters
@@ -53,8 +53,12 @@ def read_cells(rule: Rule, cells: Any) -> tuple[list[Vector], list[Problem]]:
         Of their column.
     cells
         An Arrow array; text, or of whatever type the table has.
+    *beside
+        Those of the rule's other columns, where it reads more than one.
     """
     cells = plain(cells)
+    if rule.kind == "comparison":
+        return _comparisons(rule, cells, *map(plain, beside))
     values, missing, problems = _READERS[rule.kind](rule, cells)
     if not rule.covers_missing and missing.any():
         problems.append(
@@ -180,6 +184,47 @@ def item_codes(cells: Any, items: Sequence[str]) -> NDArray[np.int64]:
     text, _ = _text_of(plain(cells), ())
     found = compute.index_in(text, value_set=pa.array(list(items), pa.string()))
     return np.asarray(compute.fill_null(found, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _comparisons(
+    rule: Rule, winners: Any, losers: Any, *margins: Any
+) -> tuple[list[Vector], list[Problem]]:
+    """Return e_winner − e_loser, item by item, and the outcome beside it: the margin, or 1."""
+    (won, missing), (lost, gone) = (_codes(rule, each, rule.levels) for each in (winners, losers))
+    missing = missing | gone
+    problems = [
+        Problem(
+            must="name an item each in every row",
+            got="nothing",
+            advice="fill it in or leave that row out",
+            places=missing,
+        ),
+        Problem(
+            must="name items of the public list and nothing else",
+            got="others",
+            advice="add them to the items at all silos, or leave those rows out",
+            places=((won < 0) | (lost < 0)) & ~missing,
+        ),
+        Problem(
+            must="name two different items",
+            got="one twice",
+            advice="leave that row out: it compares nothing",
+            places=(won == lost) & (won >= 0) & ~missing,
+        ),
+    ]
+    outcome = np.ones(len(won))
+    for cells in margins:
+        outcome, empty, wrong = _numbers(rule, cells)
+        must = f"have a number in '{rule.margin}' beside them"
+        advice = "fill it in (a tie is 0), or leave that row out"
+        problems.append(Problem(must=must, got="nothing", advice=advice, places=empty))
+        places = np.logical_or.reduce([each.places for each in wrong])
+        problems.append(Problem(must=must, got="something else", advice=advice, places=places))
+        outcome = np.clip(outcome, *(rule.range or (0.0, 1.0)))
+    signed = [
+        (won == place).astype(np.float64) - (lost == place) for place in range(len(rule.levels))
+    ]
+    return [*signed, outcome], [each for each in problems if each.places.any()]
 
 
 def _codes(

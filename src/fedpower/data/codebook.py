@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpower.data.columns import public_vector, shown
 from fedpower.data.rows import RowTreatment
-from fedpower.data.rules import TableRules
+from fedpower.data.rules import COMPARISON_BOUND, TableRules, table_rules
 from fedpower.data.source import Vector
 from fedpower.errors import InputError
 
@@ -28,7 +28,8 @@ def _none() -> Vector:
 class CodeBook:
     """How each column is centred, scaled and bounded, and where these numbers come from.
 
-    One that holds rules alone is a draft: fits that are given it find the numbers.
+    One that holds rules alone is a draft: fits that are given it find the numbers. Rules of comparisons
+    leave nothing to be found: their numbers follow from them.
 
     Attributes
     ----------
@@ -72,6 +73,8 @@ class CodeBook:
             values = np.array(getattr(self, name), dtype=np.float64)
             values.setflags(write=False)
             object.__setattr__(self, name, values)
+        if self.follows_rules:
+            self._follow()
         if self.is_draft:
             if self.rules is None:
                 raise InputError(
@@ -85,6 +88,34 @@ class CodeBook:
                 f"a code book must have numbers for each of its {len(self.columns)} columns, got "
                 f"{self.offset.size}; make it anew with `fedpower prepare`"
             )
+
+    @property
+    def follows_rules(self) -> bool:
+        """Whether all its numbers follow from its rules: those of comparisons."""
+        return self.rules is not None and self.rules.comparison is not None
+
+    def _follow(self) -> None:
+        """Fill in what a rule of comparisons leaves no choice about, or refuse other numbers."""
+        rule = self.rules.comparison if self.rules else None
+        assert rule is not None, "it follows one"
+        width = len(rule.features)
+        low, high = np.array(rule.ranges, dtype=np.float64).T
+        numbers = {
+            "offset": np.zeros(width),
+            "scale": np.append(np.ones(width - 1), rule.largest),
+            "low": low,
+            "high": high,
+        }
+        follow: dict[str, Any] = {"columns": rule.features, "bound": COMPARISON_BOUND, **numbers}
+        if not self.is_draft and not all(
+            np.array_equal(getattr(self, name), each) for name, each in follow.items()
+        ):
+            raise InputError(
+                "a code book of comparisons must have the numbers that follow from its rule, got others; "
+                "leave all but its rules out"
+            )
+        for name, each in {**follow, "found": ("by the rule",) * width}.items():
+            object.__setattr__(self, name, each)
 
     @property
     def is_draft(self) -> bool:
@@ -123,6 +154,32 @@ class CodeBook:
                 f"a code book must have numbers for each of the {n_features} columns, got "
                 f"{self.offset.size}; prepare these columns"
             )
+
+
+def comparisons(
+    items: Sequence[str],
+    *,
+    winner: str = "winner",
+    loser: str = "loser",
+    margin: str | None = None,
+    range: tuple[float, float] | None = None,
+) -> CodeBook:
+    """Return the code book of tables whose every row compares two items.
+
+    Parameters
+    ----------
+    items
+        What is ranked: public, and the same at every silo. Others are refused, in whatever row.
+    winner, loser
+        The columns that name the two items; each row has two different ones.
+    margin, range
+        The column of how clearly the first won, negative where it lost and 0 for a tie, and the public
+        range that it is clipped to; without them whoever stands in ``winner`` won.
+    """
+    said: dict[str, Any] = {"items": list(items), "against": loser}
+    said |= {} if margin is None else {"margin": margin}
+    said |= {} if range is None else {"range": list(range)}
+    return CodeBook(rules=table_rules({winner: said}, "comparisons"))
 
 
 def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:

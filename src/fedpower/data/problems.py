@@ -65,9 +65,11 @@ def _problems_of(reader: TableReader, rules: TableRules) -> list[str]:
     """Return a sentence for each way in which a table is not covered by rules; none quotes a cell."""
     found: dict[tuple[str, str, str], tuple[Problem, int, int]] = {}
     row = 0
+    places_of = {name: place for place, name in enumerate(rules.columns)}
     for batch in reader.batches((), _ROWS, labels=rules.columns):
-        for place, rule in enumerate(rules.rules):
-            for problem in read_cells(rule, batch.column(place))[1]:
+        for rule in rules.rules:
+            cells = [batch.column(places_of[name]) for name in rule.columns]
+            for problem in read_cells(rule, *cells)[1]:
                 key = (rule.column, problem.must, problem.got)
                 places = np.flatnonzero(problem.places)
                 first, count, at = found.get(key, (problem, 0, row + int(places[0]) + 1))
@@ -78,8 +80,9 @@ def _problems_of(reader: TableReader, rules: TableRules) -> list[str]:
         for rule in rules.rules
         if rule.is_plain and _reads_as_numbers(reader, rule, found)
     }
+    called = {rule.column: rule.called for rule in rules.rules}
     return [
-        problem.sentence(f"column '{column}'", count=count, row=at)
+        problem.sentence(called[column], count=count, row=at)
         for (column, _, got), (problem, count, at) in found.items()
         if not (column in excused and got == "text")
     ]

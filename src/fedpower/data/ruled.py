@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpower.data.cells import FORMATS, Problem, item_codes, read_cells
 from fedpower.data.columns import match_columns, require_distinct, shown
-from fedpower.data.rules import KNOWN, SECONDS, LongForm, Rule, TableRules
+from fedpower.data.rules import KNOWN, SECONDS, LongForm, Rule, TableRules, require_alone
 from fedpower.data.source import Extra, RowSource, Vector
 from fedpower.data.tables import Group, TableReader, TableSource, arrow, plain, same_as
 from fedpower.data.units import UnitRows, by_unit, features_of, keys_of
@@ -53,16 +53,18 @@ class RuledTable:
         pa = arrow()
         wanted = set(columns)
         used = [rule for rule in self.rules.rules if wanted.intersection(rule.features)]
-        numbers = tuple(rule.column for rule in used if rule.is_plain)
-        words = tuple(
-            dict.fromkeys([*(rule.column for rule in used if not rule.is_plain), *labels])
+        numbers = tuple(
+            name for rule in used for name in rule.columns if rule.is_plain or name == rule.margin
         )
+        others = (name for rule in used for name in rule.columns if name not in numbers)
+        words = tuple(dict.fromkeys([*others, *labels]))
         places = {name: place for place, name in enumerate((*numbers, *words))}
         row = 0
         for batch in self.table.batches(numbers, max_rows, labels=words):
             found: dict[str, Vector] = {}
             for rule in used:
-                values, problems = read_cells(rule, batch.column(places[rule.column]))
+                cells = (batch.column(places[name]) for name in rule.columns)
+                values, problems = read_cells(rule, *cells)
                 self._refuse(rule, problems, row)
                 found |= zip(rule.features, values, strict=True)
             row += batch.num_rows
@@ -76,7 +78,7 @@ class RuledTable:
         for problem in problems:
             raise CellError(
                 problem.sentence(
-                    f"column '{rule.column}' of {self.name}",
+                    f"{rule.called} of {self.name}",
                     count=1,
                     row=row + int(np.flatnonzero(problem.places)[0]) + 1,
                 )
@@ -210,11 +212,23 @@ class _LongTable(RuledTable):
         )
 
 
-def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]:
-    """Return cells that a rule covers, as text, from numbers around 0: nobody's data, for rehearsals.
+def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[list[Any]]:
+    """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals.
 
     ``items`` are those that are rated, in a table of one rating a row.
     """
+    if rule.kind != "comparison":
+        return [_made_up(rule, values, items)]
+    count = len(rule.levels)
+    places = (np.abs(values * 1e6) % (count * (count - 1))).astype(int)
+    first, apart = places % count, 1 + places // count
+    columns = [[rule.levels[each] for each in side] for side in (first, (first + apart) % count)]
+    if rule.margin:
+        columns.append(_made_up(Rule(column=rule.margin, range=rule.range), values))
+    return columns
+
+
+def _made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]:
     if rule.kind in ("number", "date"):
         low, high = rule.range or (0.0, 1.0)
         numbers = low + (high - low) / (1.0 + np.exp(-values)) if rule.range else values
@@ -267,6 +281,13 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
         if rules.long.person not in kept and rules.long.person in source.reader.columns:
             raise _says_already(source.name)
         return _one_row_a_person(source, own)
+    beside = [name for rule in own.rules for name in rule.columns if name not in kept]
+    if beside:
+        raise InputError(
+            f"{source.name} must have the column '{beside[0]}' that a rule reads, got {shown(kept)}; add "
+            "it, or correct the rule"
+        )
+    require_alone(source.name, own)
     require_distinct(source.name, own.features)
     if not own.features:
         raise InputError(

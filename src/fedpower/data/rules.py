@@ -3,6 +3,11 @@
 A rule says what a column is (a number, one of some levels, an ordered level, yes or no, a date, a rating
 that many rows lack) and what stands for a cell that is missing. Nothing in it is read from rows. `cells`
 reads cells by them, and `ruled` applies them while a table is streamed.
+
+A rule of comparisons is of two or three columns together: which item won, against which other, and by
+how much. A row becomes e_winner − e_loser, and beside it the outcome y, 1 or the margin: the moment of
+such rows holds the Laplacian of the graph of comparisons and Σ y(e_winner − e_loser), which is all that
+a ranking needs (`fedpower.analyses.Ranking`).
 """
 
 import hashlib
@@ -17,7 +22,18 @@ from fedpower.data.columns import LARGEST, require_distinct
 from fedpower.data.source import Vector
 from fedpower.errors import InputError, is_showable
 
-Kind = Literal["number", "levels", "ordered", "yes/no", "date", "rating", "person", "item", "drop"]
+Kind = Literal[
+    "number",
+    "levels",
+    "ordered",
+    "yes/no",
+    "date",
+    "rating",
+    "person",
+    "item",
+    "comparison",
+    "drop",
+]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _KNOWN_SUFFIX = " known"
@@ -25,6 +41,12 @@ _KNOWN_SUFFIX = " known"
 
 OTHER = "other"
 """What a level is called that the rule does not list."""
+
+OUTCOME = "outcome"
+"""The column of 1 beside comparisons that have no margin: whoever is named first won."""
+
+COMPARISON_BOUND = 1.7321
+"""√3 rounded up: e_i − e_j and an outcome in [−1, 1] have a norm of √3 at most; no row is shortened."""
 
 _OFFSET = "offset"
 """A missing cell that counts for nothing once the column's offset is taken off."""
@@ -63,9 +85,13 @@ _KEYS: dict[Kind, tuple[str, ...]] = {
     "rating": ("range", "items", "missing_words"),
     "person": (),
     "item": (),
+    "comparison": ("items", "against", "margin", "range"),
     "drop": (),
 }
 """By kind: what a rule may say beside it."""
+
+_LISTED: dict[str, Kind] = {"levels": "levels", "ordered": "ordered", "items": "comparison"}
+"""By key: the kind of a rule that lists words under it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +107,7 @@ class Rule:
     range
         What numbers, or dates in their unit, lie between; cells beyond are taken to be at its end.
     levels
-        Of ``levels`` and ``ordered``: the words, in order.
+        Of ``levels`` and ``ordered``: the words, in order; of ``comparison`` the items.
     items
         Of ``rating`` in a table of one rating a row: the items that count, in order.
     origin, unit, format
@@ -93,6 +119,8 @@ class Rule:
         Whether one more column says where cells are missing.
     missing_words
         What else than an empty cell means that it is missing.
+    against, margin
+        Of ``comparison``: the columns of the item that lost, and of how clearly, where there is one.
     """
 
     column: str
@@ -106,6 +134,20 @@ class Rule:
     missing: float | str | None = None
     indicator: bool = False
     missing_words: tuple[str, ...] = ()
+    against: str = ""
+    margin: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table that it reads."""
+        return (self.column, *(name for name in (self.against, self.margin) if name))
+
+    @property
+    def called(self) -> str:
+        """What sentences call them."""
+        if self.against:
+            return f"columns '{self.column}' and '{self.against}'"
+        return f"column '{self.column}'"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -114,6 +156,8 @@ class Rule:
             return ()
         if self.kind == "rating":
             return tuple(name for item in self.rated for name in (item, f"{item}{_KNOWN_SUFFIX}"))
+        if self.kind == "comparison":
+            return (*self.levels, self.margin or OUTCOME)
         marked = (f"{self.column} missing",) if self.indicator else ()
         if self.kind == "levels":
             return (*(f"{self.column}={level}" for level in (*self.levels, OTHER)), *marked)
@@ -131,6 +175,8 @@ class Rule:
             return ((-1.0, 1.0), (0.0, KNOWN)) * len(self.rated)
         if self.kind == "levels":
             return ((0.0, LEVEL),) * len(self.features)
+        if self.kind == "comparison":
+            return (*((-1.0, 1.0),) * len(self.levels), self.range or (0.0, 1.0))
         own = self.range
         if self.kind == "ordered":
             own = (0.0, float(len(self.levels) - 1))
@@ -161,15 +207,24 @@ class Rule:
         """Whether its cells are read as the numbers that they are."""
         return self.kind in ("number", "rating") and not self.missing_words and not self.items
 
+    @property
+    def largest(self) -> float:
+        """Of a comparison: the largest margin in size, which counts as an outcome of 1."""
+        return max(map(abs, self.range)) if self.range else 1.0
+
     def as_content(self) -> dict[str, Any]:
         """Return the rule as a code book has it."""
         said: dict[str, Any] = {}
-        if self.kind in ("levels", "ordered"):
-            said[self.kind] = list(self.levels)
+        listed = [key for key, kind in _LISTED.items() if kind == self.kind]
+        if listed:
+            said[listed[0]] = list(self.levels)
         else:
             said["kind"] = self.kind
         if self.kind == "date":
             said |= {"origin": self.origin, "unit": self.unit}
+        said |= {
+            key: each for key, each in (("against", self.against), ("margin", self.margin)) if each
+        }
         if self.format:
             said["format"] = self.format
         if self.range is not None:
@@ -205,7 +260,12 @@ class TableRules:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of a table that its features come from."""
-        return tuple(rule.column for rule in self.rules if rule.kind != "drop")
+        return tuple(name for rule in self.rules if rule.kind != "drop" for name in rule.columns)
+
+    @property
+    def comparison(self) -> Rule | None:
+        """The rule of comparisons, which stands alone; None where rows are none."""
+        return next((rule for rule in self.rules if rule.kind == "comparison"), None)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -235,8 +295,13 @@ class TableRules:
     def completed(self, columns: Iterable[str]) -> "TableRules":
         """Return a rule for each of these columns, in their order; those without one hold numbers."""
         known = {rule.column: rule for rule in self.rules}
+        beside = {name for rule in self.rules for name in rule.columns[1:]}
         return TableRules(
-            rules=tuple(known.get(column) or Rule(column=column) for column in columns)
+            rules=tuple(
+                known.get(column) or Rule(column=column)
+                for column in columns
+                if column not in beside
+            )
         )
 
     def ranges(self, features: Sequence[str]) -> tuple[tuple[float, float] | None, ...]:
@@ -319,7 +384,22 @@ def table_rules(content: Any, where: str) -> TableRules:
     made = TableRules(rules=tuple(_rule(name, said, where) for name, said in content.items()))
     require_distinct(f"the rules in {where}", made.features)
     _check_long(made, where)
+    require_alone(f"the rules in {where}", made)
     return made
+
+
+def require_alone(called: str, rules: TableRules) -> None:
+    """Refuse features beside those of comparisons: the bound on their norm would not hold."""
+    alone = rules.comparison
+    if alone is None:
+        return
+    odd = [rule.column for rule in rules.rules if rule not in (alone,) and rule.kind != "drop"]
+    odd += [name for name in rules.dropped if name in alone.columns]
+    if odd:
+        raise InputError(
+            f"{called} must have comparisons and no other column beside them, got '{odd[0]}'; drop it, "
+            "or name it in the rule of the comparisons"
+        )
 
 
 def _check_long(rules: TableRules, where: str) -> None:
@@ -366,31 +446,38 @@ def _rule(column: str, said: Any, where: str) -> Rule:
             f"{called} must have only the keys {', '.join(allowed)} for a column of kind {kind!r}, got "
             f"{odd[0]!r}; leave it out"
         )
+    listed = [key for key, each in _LISTED.items() if each == kind]
     rule = Rule(
         column=column,
         kind=kind,
         range=_range(called, said["range"]) if "range" in said else None,
-        levels=_words(called, kind, said[kind]) if kind in ("levels", "ordered") else (),
-        items=_words(called, "items", said["items"]) if "items" in said else (),
+        levels=_words(called, listed[0], said[listed[0]]) if listed else (),
+        items=_words(called, "items", said["items"])
+        if kind == "rating" and "items" in said
+        else (),
         origin=_origin(called, said) if kind == "date" else "",
         unit=_unit(called, said.get("unit", "days")),
         format=_text(called, "format", said.get("format", "")),
         indicator=_flag(called, said.get("indicator", False)),
         missing_words=_words(called, "missing_words", said.get("missing_words", [])),
+        against=_beside(called, "against", said.get("against", "")),
+        margin=_beside(called, "margin", said.get("margin", "")),
     )
+    if kind == "comparison":
+        _check_comparison(called, rule)
     return replace(rule, missing=_missing(called, rule, said.get("missing")))
 
 
 def _kind_of(called: str, said: Mapping[str, Any]) -> Kind:
-    given = [key for key in ("levels", "ordered") if key in said]
+    given = [kind for key, kind in _LISTED.items() if key in said]
     kind = said.get("kind", given[0] if given else None)
     if kind not in _KINDS:
         raise InputError(
             f"{called} must have a kind, one of {', '.join(_KINDS)}, or levels, got {kind!r}; choose one"
         )
-    if kind in ("levels", "ordered") and kind not in said:
+    for key in (key for key, each in _LISTED.items() if each == kind and key not in said):
         raise InputError(
-            f"{called} must list its {kind}, got none; write {kind} = ['low', 'high'] with the words "
+            f"{called} must list its {key}, got none; write {key} = ['low', 'high'] with the words "
             "that all silos agree on"
         )
     if kind == "rating" and "range" not in said:
@@ -400,6 +487,33 @@ def _kind_of(called: str, said: Mapping[str, Any]) -> Kind:
         )
     known: Kind = kind
     return known
+
+
+def _beside(called: str, key: str, given: Any) -> str:
+    text = _text(called, key, given)
+    if not is_showable(text):
+        raise InputError(
+            f"{key} in {called} must be the name of a column that can be shown, got {text!a}; rename it"
+        )
+    return text
+
+
+def _check_comparison(called: str, rule: Rule) -> None:
+    if not rule.against:
+        raise InputError(
+            f"{called} must say which column has the item that lost, got no against; write for instance "
+            "against = 'loser'"
+        )
+    if len(set(rule.columns)) < len(rule.columns):
+        raise InputError(
+            f"{called} must read different columns, got one twice; correct against and margin"
+        )
+    if bool(rule.margin) != (rule.range is not None):
+        raise InputError(
+            f"{called} must have margin and range together, so that one comparison counts for no more "
+            f"than is public, got only {'margin' if rule.margin else 'range'}; write for instance "
+            "margin = 'points', range = [0, 30]"
+        )
 
 
 def _words(called: str, key: str, given: Any) -> tuple[str, ...]:

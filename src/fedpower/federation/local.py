@@ -209,9 +209,11 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     if study.rules is not None:
         form = study.rules.long
         items = () if form is None else form.rating.items
+        # A rule of several columns makes all of them from the numbers of one.
         cells = [
-            made_up(rule, values, items)
-            for rule, values in zip(study.rules.rules, rows.T, strict=True)
+            column
+            for rule, values in zip(study.rules.rules, rows.T, strict=False)
+            for column in made_up(rule, values, items)
         ]
         names = [*study.table_columns]
         if unit is not None:  # two rows a person

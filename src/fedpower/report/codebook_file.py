@@ -35,10 +35,11 @@ def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = 
 
 def rendered(book: CodeBook) -> str:
     """Return the text of a code book's file."""
-    if book.is_draft:
+    if book.is_draft or book.follows_rules:
         assert book.rules is not None, "a code book has rules or numbers"
+        more = "has no number yet" if book.is_draft else "says all there is to say"
         lines = [
-            "# A code book: what the cells of tables become. It is public, and has no number yet.",
+            f"# A code book: what the cells of tables become. It is public, and {more}.",
             f"format = {json.dumps(RULED_FORMAT)}",
         ]
         return "\n".join([*lines, *_rule_lines(book.rules)]) + "\n"

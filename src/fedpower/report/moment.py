@@ -20,7 +20,7 @@ from fedpower.errors import FedpowerError, InputError
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.study import PREPARED, Study
-from fedpower.report.codebook_file import code_book_of_record
+from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.record import privacy_of, study_of
 
 Array = NDArray[np.float64]
@@ -96,6 +96,9 @@ class Moment:
     @property
     def code_book(self) -> CodeBook | None:
         """Offsets, scales, ranges and bound of the columns; None where rows had no such treatment."""
+        rules = rules_of_record(self.record)
+        if rules is not None and rules.comparison is not None:
+            return CodeBook(rules=rules)
         found = code_book_of_record(self.record)
         rule = self.treatment
         if found is not None or rule.low is None or rule.high is None or rule.row_norm is None:

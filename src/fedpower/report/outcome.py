@@ -84,7 +84,9 @@ def result_of(
         public = np.zeros(width) if treatment.center is None else treatment.center
         middle = public + middle * to_mean
     denoised, shares = _without_noise(outcome, values, ratios)
-    cut = _clipping(outcome, treatment, code_book)
+    # No row of comparisons is longer than its bound.
+    shortens = rules is None or rules.comparison is None
+    cut = _clipping(outcome, treatment, code_book) if shortens else None
     run = _record(outcome, parameters, solver, edge=edge, rules=rules)
     if cut is not None:
         run["clipping"] = plain(cut)
@@ -230,8 +232,8 @@ def _terms(study: Study) -> dict[str, Any]:
 
 def _spoken(value: Any) -> Any:
     """Return a parameter for the record; rules and code books that are objects stand elsewhere in it."""
-    is_draft = isinstance(value, CodeBook) and value.is_draft
-    return "rules" if is_draft else plain(value)
+    says_rules = isinstance(value, CodeBook) and (value.is_draft or value.follows_rules)
+    return "rules" if says_rules else plain(value)
 
 
 def _book(book: CodeBook) -> dict[str, Any]:

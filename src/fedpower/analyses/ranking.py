@@ -1,0 +1,450 @@
+"""``Ranking``: items in order, from comparisons of two at a time that silos hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from fedpower.analyses.spread import quantile
+from fedpower.data.rules import Rule
+from fedpower.errors import InputError
+from fedpower.report.account import Account, Table
+from fedpower.report.codebook_file import rules_of_record
+from fedpower.report.moment import Moment
+from fedpower.report.page.charts import intervals
+from fedpower.report.page.markup import count, percent
+from fedpower.report.record import plain
+
+Array = NDArray[np.float64]
+Method = Literal["least_squares", "bradley_terry"]
+
+_CLEAR = 2.0
+"""Times the noise's edge, below which nothing is divided by that intervals are then given for."""
+
+_SEED, _DRAWS = 19, 4000
+_MOST_STEPS, _SHORTEST, _CLOSE = 100, 1e-6, 1e-12
+_CONNECTED = 1e-9
+"""Of the largest eigenvalue of an exact Laplacian: smaller ones are zero, and the graph falls apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Graph:
+    """What a release says of comparisons, by comparison: means over all rows.
+
+    Attributes
+    ----------
+    laplacian
+        Σ(e_i − e_j)(e_i − e_j)ᵀ/n, brought to zero sums of rows.
+    wins
+        Σ y(e_i − e_j)/n, of sum zero.
+    square
+        Σ y²/n.
+    noise, wins_noise
+        Deviations of the noise: of a diagonal entry of the Laplacian as released, √2 times that of
+        others; and of an entry of the wins.
+    """
+
+    laplacian: Array
+    wins: Array
+    square: float
+    noise: float
+    wins_noise: float
+
+    @property
+    def weights(self) -> Array:
+        """The share of comparisons that each pair has, noised, with 0 on the diagonal."""
+        found = -self.laplacian
+        np.fill_diagonal(found, 0.0)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Link:
+    """From a difference of scores to the mean outcome, and its derivative."""
+
+    mean: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    steepest: float
+
+
+_LINKS: dict[str, _Link] = {
+    "least_squares": _Link(mean=lambda x: x, slope=np.ones_like, steepest=1.0),
+    "bradley_terry": _Link(
+        mean=lambda x: np.tanh(x / 2.0),
+        slope=lambda x: np.asarray(0.5 / np.cosh(np.clip(x / 2.0, -300.0, 300.0)) ** 2),
+        steepest=0.5,
+    ),
+}
+
+
+class Ranking(BaseEstimator):
+    """Scores of items, their order, and how sure it is, from a release of comparisons.
+
+    Rows of comparisons (`fedpower.comparisons`) have the Laplacian L of the graph of comparisons in their
+    moment, and b = Σ y(e_winner − e_loser). Least squares is s = L⁺b: the scores whose differences are
+    nearest to the outcomes [JLYY11]. Bradley and Terry's s solve Σ_j n_ij tanh((s_i − s_j)/2) = b_i
+    [H04]: their likelihood has the wins of each item and the number of comparisons of each pair in it,
+    n_ij = −L_ij, and nothing else. Scores have the mean 0.
+
+    The noise of a released L is the same in every direction, so that bringing it to what a Laplacian is,
+    zero sums of rows, takes the noise of all other directions off. What is left goes into errors in
+    closed form, beside that of the outcomes.
+
+    Parameters
+    ----------
+    method : {"least_squares", "bradley_terry"}, default="least_squares"
+        Scores in units of the outcome, or logarithms of odds; the latter for comparisons without margin.
+    level : float, default=0.95
+        Of intervals, of places and of verdicts.
+    sampling : bool, default=True
+        Whether outcomes are a sample: else intervals are about the comparisons themselves.
+
+    Attributes
+    ----------
+    items_ : tuple of str
+        What is ranked, in the order of the release, which all that follows has.
+    scores_, standard_error_, low_, high_ : ndarray of shape (d,)
+        Scores with errors and intervals: noise and sampling; NaN where ``clear_`` is False.
+    covariance_ : ndarray of shape (d, d)
+        Of the scores' errors.
+    rank_ : ndarray of int of shape (d,)
+        Places, 1 for the best.
+    rank_low_, rank_high_ : ndarray of int of shape (d,)
+        Best and worst place that an item may have: for each item with a confidence of ``level`` or more.
+    apart_ : ndarray of bool of shape (d, d)
+        Which items are told apart, all verdicts together at ``level`` [MRSW24].
+    clear_ : bool
+        Whether comparisons tie all items together by twice the edge of the noise: only then is the error
+        of the inverse small enough for intervals.
+    comparisons_ : ndarray of shape (d,)
+        About how many comparisons each item was in: L_ii, noised.
+    moment_ : Moment
+        What it was computed from.
+    """
+
+    def __init__(
+        self,
+        method: Method = "least_squares",
+        *,
+        level: float = 0.95,
+        sampling: bool = True,
+    ) -> None:
+        self.method = method
+        self.level = level
+        self.sampling = sampling
+
+    def fit(self, moment: Moment, y: object = None) -> Self:
+        """Rank the items of a released moment of comparisons and return itself."""
+        del y
+        width, rule = quantile(self.level), _rule_of(moment)
+        if self.method not in _LINKS:
+            raise InputError(
+                f"method must be one of {', '.join(_LINKS)}, got {self.method!r}; choose one"
+            )
+        if self.method == "bradley_terry" and rule.margin:
+            raise InputError(
+                "method bradley_terry must have comparisons that are won or lost, got margins in "
+                f"'{rule.margin}'; take least_squares"
+            )
+        graph, link = _graph(moment, rule), _LINKS[self.method]
+        d, n = len(graph.wins), moment.n_samples
+        least = _least(graph.laplacian)
+        if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
+            raise InputError(
+                "comparisons must tie all items together to be ranked, got items that nobody compared "
+                "with the others, directly or through others; rank each group alone"
+            )
+        edge = graph.noise * np.sqrt(2.0 * (d - 1))
+        solved = _least_squares(graph) if self.method == "least_squares" else _newton(graph, link)
+        clear = solved is not None and (
+            graph.noise == 0 or min(least, _least(solved[1]) / link.steepest) > _CLEAR * edge
+        )
+        if not clear and self.method == "bradley_terry":
+            raise InputError(
+                "scores of bradley_terry must be finite and comparisons clear of the noise, got an item "
+                "that wins or loses nearly all, or comparisons too few for it; take least_squares, or a "
+                "larger epsilon"
+            )
+        scores, bread = solved if clear and solved is not None else _floored(graph)
+        self.clear_, self.moment_, self._rule = clear, moment, rule
+        self.items_, self.scores_ = rule.levels, scores
+        self.covariance_ = self._errors(graph, link, bread, n) if clear else np.full((d, d), np.nan)
+        self.standard_error_ = np.sqrt(np.diagonal(self.covariance_))
+        self.low_ = scores - width * self.standard_error_
+        self.high_ = scores + width * self.standard_error_
+        self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * n)
+        order = np.argsort(-scores, kind="stable")
+        self.rank_ = np.empty(d, dtype=np.int64)
+        self.rank_[order] = np.arange(1, d + 1)
+        self._places()
+        return self
+
+    def _errors(self, graph: _Graph, link: _Link, bread: Array, n: int) -> Array:
+        """Return the covariance of the scores' errors: H⁺(M/n + N)H⁺.
+
+        M is the covariance of y(e_i − e_j) given the pair and N that of the noise of
+        b_i − Σ_j n_ij t_ij, t the mean outcomes: with G = PEP the noise of the Laplacian,
+        Cov(G_ij, G_kl) = τ²(P_ik P_jl + P_il P_jk)/2.
+        """
+        d = len(graph.wins)
+        apart = self.scores_[:, None] - self.scores_[None, :]
+        means, flat = link.mean(apart), np.eye(d) - 1.0 / d
+        crossed = means @ flat
+        noise = flat * (means @ crossed.T) + crossed * crossed.T
+        found = graph.wins_noise**2 * flat + graph.noise**2 / 2.0 * noise
+        if self.sampling:
+            if self._rule.margin:
+                left = max(graph.square - float(graph.wins @ self.scores_), 0.0)
+                sampled = left * graph.laplacian
+            else:
+                sampled = _laplacian(graph.weights * np.maximum(1.0 - means**2, 0.0))
+            values, vectors = np.linalg.eigh(sampled)
+            found = found + (vectors * np.maximum(values, 0.0)) @ vectors.T / n
+        inverse = _inverse(bread)
+        made = inverse @ found @ inverse
+        return np.asarray((made + made.T) / 2.0)
+
+    def _places(self) -> None:
+        """Find which items are told apart, and the places that each may have, by draws of the errors."""
+        d = len(self.scores_)
+        self.apart_ = np.zeros((d, d), dtype=np.bool_)
+        self.rank_low_, self.rank_high_ = np.ones(d, np.int64), np.full(d, d, np.int64)
+        if not self.clear_:
+            return
+        values, vectors = np.linalg.eigh(self.covariance_)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        drawn = np.random.default_rng(_SEED).standard_normal((_DRAWS, d)) @ root.T
+        deviations = self.difference_error_
+        largest = np.zeros(_DRAWS)
+        apart = self.scores_[:, None] - self.scores_[None, :]
+        for place in range(d):
+            others = np.arange(d) != place
+            scale = np.where(deviations[place, others] > 0, deviations[place, others], np.inf)
+            most = np.max(np.abs(drawn[:, [place]] - drawn[:, others]) / scale, axis=1, initial=0.0)
+            largest = np.maximum(largest, most)
+            beyond = float(np.quantile(most, self.level)) * deviations[place]
+            self.rank_low_[place] = 1 + int(np.count_nonzero(apart[place] < -beyond))
+            self.rank_high_[place] = d - int(np.count_nonzero(apart[place] > beyond))
+        self.apart_ = np.abs(apart) > float(np.quantile(largest, self.level)) * deviations
+        np.fill_diagonal(self.apart_, False)
+
+    @property
+    def difference_error_(self) -> Array:
+        """The standard error of the difference of each two scores."""
+        own = np.diagonal(self.covariance_)
+        squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
+        return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+
+    def win_probability(self, first: str, second: str) -> tuple[float, float, float]:
+        """Return how probably one item wins against another, and the interval around it.
+
+        (1 + s_i − s_j)/2 by least squares, between 0 and 1; 1/(1 + exp(s_j − s_i)) by Bradley and Terry.
+        """
+        check_is_fitted(self)
+        if self._rule.margin:
+            raise InputError(
+                "a probability must come from comparisons that are won or lost, got margins in "
+                f"'{self._rule.margin}'; take the difference of scores_, which is the margin to expect"
+            )
+        places = []
+        for name in (first, second):
+            if name not in self.items_:
+                raise InputError(
+                    f"an item must be one of those that were ranked, got {name!r}; items_ has them"
+                )
+            places.append(self.items_.index(name))
+        i, j = places
+        width = quantile(self.level) * self.difference_error_[i, j]
+        away = self.scores_[i] - self.scores_[j] + np.array([0.0, -width, width])
+        found = np.clip((1.0 + _LINKS[self.method].mean(away)) / 2.0, 0.0, 1.0)
+        return float(found[0]), float(found[1]), float(found[2])
+
+    def account(self) -> Account:
+        """Return what was found, for a terminal, a program and a page."""
+        check_is_fitted(self)
+        order = np.argsort(self.rank_)
+        names = [self.items_[place] for place in order]
+        told = [bool(self.apart_[i, j]) for i, j in pairwise(order)]
+
+        def cells(values: Array) -> list[float | None]:
+            return [float(each) if np.isfinite(each) else None for each in values[order]]
+
+        places = [
+            f"{low} to {high}" if low < high else f"{low}"
+            for low, high in zip(self.rank_low_[order], self.rank_high_[order], strict=True)
+        ]
+        rows = tuple(
+            zip(
+                names,
+                self.rank_[order].tolist(),
+                cells(self.scores_),
+                cells(self.standard_error_),
+                cells(self.low_),
+                cells(self.high_),
+                places,
+                [*("yes" if each else "no" for each in told), ""],
+                strict=True,
+            )
+        )
+        drawn = intervals(
+            "Scores with their intervals",
+            names,
+            self.scores_[order].tolist(),
+            self.low_[order].tolist(),
+            self.high_[order].tolist(),
+        )
+        caption = "A line is an interval; a cross has 0 within it, the mean of all items."
+        return Account(
+            kind="ranking",
+            title=f"Ranking of {count(len(names), 'item')} by "
+            + ("least squares" if self.method == "least_squares" else "Bradley and Terry's model"),
+            sentences=(self._verdict(told), self._unit(names)),
+            tables=(
+                Table(
+                    title="Ranking",
+                    headings=("Item", "Place", "Score", "Standard error", "From", "To", "Places",
+                              "Told from next"),
+                    rows=rows,
+                    file="ranking.csv",
+                ),
+            ),
+            pictures=((drawn, caption),) if self.clear_ else (),
+            facts={
+                "items": list(self.items_),
+                "method": self.method,
+                "score": plain(self.scores_),
+                "standard_error": plain(self.standard_error_),
+                "low": plain(self.low_),
+                "high": plain(self.high_),
+                "place": self.rank_.tolist(),
+                "place_low": self.rank_low_.tolist(),
+                "place_high": self.rank_high_.tolist(),
+                "apart": self.apart_.tolist(),
+                "comparisons": plain(self.comparisons_),
+                "level": self.level,
+                "clear": bool(self.clear_),
+            },
+        )  # fmt: skip
+
+    def _verdict(self, told: list[bool]) -> str:
+        if not self.clear_:
+            return (
+                "The comparisons do not tie all items together beside the noise, so that no interval can "
+                "be stood for, and places are a guess: rank fewer items, bring more comparisons, or take "
+                "a larger epsilon."
+            )
+        return (
+            f"{sum(told)} of {len(told)} neighbours are told apart, all such verdicts together at "
+            f"{percent(self.level)}; intervals and places are of {percent(self.level)} for each item and "
+            "hold the privacy noise"
+            + (" and that of the outcomes." if self.sampling else " alone.")
+        )
+
+    def _unit(self, names: list[str]) -> str:
+        if self._rule.margin:
+            return (
+                f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
+            )
+        if not self.clear_ or len(names) < 2:
+            return "The mean score is 0."
+        chance, low, high = self.win_probability(names[0], names[-1])
+        return (
+            f"{names[0]} would win against {names[-1]} in {percent(chance)} of comparisons "
+            f"({percent(low)} to {percent(high)}); the mean score is 0."
+        )
+
+
+def _rule_of(moment: Moment) -> Rule:
+    """Return the rule that rows of comparisons were made by, or refuse a moment of others."""
+    rules = rules_of_record(moment.record)
+    rule = None if rules is None else rules.comparison
+    if rule is None or moment.feature_names != rule.features:
+        raise InputError(
+            "a moment must be of comparisons to be ranked, got one of other rows; release tables with a "
+            "code book whose rule has items and against"
+        )
+    return rule
+
+
+def _graph(moment: Moment, rule: Rule) -> _Graph:
+    """Return what the moment says of comparisons: about the origin, whether it was centred or not."""
+    d, units = len(rule.levels), moment.units
+    middle = np.zeros(d + 1) if moment.pooled.center is None else moment.pooled.center
+    whole = (moment.pooled.moment + np.outer(middle, middle)) * np.outer(units, units)
+    flat = np.eye(d) - 1.0 / d
+    laplacian = flat @ whole[:d, :d] @ flat
+    return _Graph(
+        laplacian=(laplacian + laplacian.T) / 2.0,
+        wins=flat @ whole[:d, d],
+        square=float(whole[d, d]),
+        noise=moment.noise_std * float(units[0]) ** 2,
+        wins_noise=moment.noise_std * float(units[0] * units[d]) / np.sqrt(2.0),
+    )
+
+
+def _laplacian(weights: Array) -> Array:
+    return np.diag(weights.sum(axis=1)) - weights
+
+
+def _inverse(matrix: Array) -> Array:
+    """Return the inverse among vectors of sum zero."""
+    d = len(matrix)
+    return np.asarray(np.linalg.inv(matrix + 1.0 / d) - 1.0 / d)
+
+
+def _least(matrix: Array) -> float:
+    """Return the least eigenvalue among vectors of sum zero, of a matrix that sends 1 to 0."""
+    d = len(matrix)
+    lifted = matrix + np.full((d, d), float(np.abs(matrix).sum()) / d)
+    return float(np.linalg.eigvalsh(lifted)[0])
+
+
+def _least_squares(graph: _Graph) -> tuple[Array, Array] | None:
+    """Return L⁺b and L; None where L is not positive."""
+    if _least(graph.laplacian) <= 0:
+        return None
+    return _inverse(graph.laplacian) @ graph.wins, graph.laplacian
+
+
+def _newton(graph: _Graph, link: _Link) -> tuple[Array, Array] | None:
+    """Return the scores whose mean outcomes give the wins, and the derivative there; None for none.
+
+    Newton's steps, halved while they do not bring the equations nearer to 0.
+    """
+    weights, scores = graph.weights, np.zeros_like(graph.wins)
+    enough = _CLOSE * float(np.abs(graph.wins).max(initial=0.0))
+
+    def state(at: Array) -> tuple[Array, Array]:
+        apart = at[:, None] - at[None, :]
+        left = graph.wins - np.sum(weights * link.mean(apart), axis=1)
+        return left, _laplacian(weights * link.slope(apart))
+
+    left, bread = state(scores)
+    for _ in range(_MOST_STEPS):
+        if _least(bread) <= _CONNECTED * float(np.abs(bread).max()):
+            return None
+        if float(np.abs(left).max()) <= enough:
+            return scores - scores.mean(), bread
+        step, size = _inverse(bread) @ left, 1.0
+        following, slope = state(scores + step)
+        while np.linalg.norm(following) > (1.0 - size / 4.0) * np.linalg.norm(left):
+            size /= 2.0
+            if size < _SHORTEST:
+                return None
+            following, slope = state(scores + size * step)
+        scores, left, bread = scores + size * step, following, slope
+    return None
+
+
+def _floored(graph: _Graph) -> tuple[Array, Array]:
+    """Return least squares' scores with the Laplacian's eigenvalues raised to the noise's deviation."""
+    d = len(graph.wins)
+    values, vectors = np.linalg.eigh(graph.laplacian + np.full((d, d), graph.noise))
+    raised = (vectors * np.maximum(values, graph.noise)) @ vectors.T
+    scores = np.linalg.solve(raised, graph.wins)
+    return np.asarray(scores - scores.mean()), raised

@@ -1,0 +1,249 @@
+"""Rankings of released comparisons: exactly NumPy's without noise, and honest about it with noise."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.ranking import LEVEL, cases
+from fedpower import FedMoment, FedPCA, comparisons
+from fedpower.analyses import Ranking
+from fedpower.analyses.ranking import _LINKS, _graph, _least_squares, _newton, _rule_of
+from fedpower.errors import InputError
+from fedpower.report.moment import Moment
+
+Array = NDArray[np.float64]
+
+ITEMS = ("ash", "birch", "cedar", "elm", "fir", "oak")
+STRENGTH = np.linspace(0.9, -0.9, len(ITEMS))
+EXACT = float("inf")
+POINTS = comparisons(ITEMS, margin="points", range=(-20, 20))
+
+
+def games(rows: int = 900, seed: int = 1) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 6, rows)
+    second = (first + rng.integers(1, 6, rows)) % 6
+    apart = STRENGTH[first] - STRENGTH[second]
+    won = rng.random(rows) < 1 / (1 + np.exp(-apart))
+    names = np.asarray(ITEMS)
+    return pd.DataFrame(
+        {
+            "winner": names[np.where(won, first, second)],
+            "loser": names[np.where(won, second, first)],
+            "points": (4 * apart + 3 * rng.standard_normal(rows)).round(),
+            "judge": rng.integers(0, 300, rows),
+        }
+    )
+
+
+def signed(table: pd.DataFrame) -> Array:
+    """Return e_winner − e_loser of each row."""
+    rows = np.zeros((len(table), 6))
+    rows[np.arange(len(table)), [ITEMS.index(each) for each in table["winner"]]] = 1
+    rows[np.arange(len(table)), [ITEMS.index(each) for each in table["loser"]]] = -1
+    return rows
+
+
+def release(table: pd.DataFrame, *columns: str, **terms: Any) -> Moment:
+    kept = table[["winner", "loser", *columns]]
+    silos = {name: kept[place::3] for place, name in enumerate(("north", "south", "east"))}
+    given = {"codebook": comparisons(ITEMS), "epsilon": EXACT, **terms}
+    return FedMoment(**given).fit_silos(silos).moment_
+
+
+TABLE = games()
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_scores_are_numpys_least_squares_on_the_pooled_comparisons(center: bool):
+    found = Ranking().fit(release(TABLE, center=center))
+    central = np.linalg.lstsq(signed(TABLE), np.ones(len(TABLE)), rcond=None)[0]
+    assert np.abs(found.scores_ - central).max() < 1e-8
+    assert found.items_ == ITEMS
+    assert found.rank_.tolist() == (np.argsort(np.argsort(-central)) + 1).tolist()
+    pairs = np.abs(signed(TABLE)).sum(axis=0)
+    assert np.allclose(found.comparisons_, pairs, rtol=1e-8)
+
+
+def test_margins_and_their_errors_are_those_of_the_textbook():
+    rows, points = signed(TABLE), TABLE["points"].to_numpy()
+    found = Ranking().fit(release(TABLE, "points", codebook=POINTS))
+    central = np.linalg.lstsq(rows, points, rcond=None)[0]
+    assert np.abs(found.scores_ - central).max() < 1e-8
+    left = np.mean((points - rows @ central) ** 2)
+    assert np.allclose(found.covariance_, left * np.linalg.pinv(rows.T @ rows), atol=1e-8)
+    unsampled = Ranking(sampling=False).fit(release(TABLE, "points", codebook=POINTS))
+    assert np.allclose(unsampled.low_, central, atol=1e-8)
+
+
+def test_bradley_and_terrys_scores_are_those_of_hunters_iteration_and_its_errors_fishers():
+    found = Ranking("bradley_terry").fit(release(TABLE))
+    rows = signed(TABLE)
+    wins = (rows > 0).sum(axis=0)
+    pairs = -(rows.T @ rows)
+    np.fill_diagonal(pairs, 0)
+    strength = np.ones(6)
+    for _ in range(3000):
+        strength = wins / (pairs / (strength[:, None] + strength[None, :])).sum(axis=1)
+        strength /= np.exp(np.log(strength).mean())
+    assert np.abs(found.scores_ - np.log(strength)).max() < 1e-8
+    chances = strength[:, None] / (strength[:, None] + strength[None, :])
+    weights = pairs * chances * (1 - chances)
+    information = np.diag(weights.sum(axis=1)) - weights
+    assert np.allclose(found.covariance_, np.linalg.pinv(information), rtol=1e-8)
+    chance, low, high = found.win_probability("ash", "oak")
+    assert chance == pytest.approx(chances[0, 5], abs=1e-8)
+    assert low < chance < high
+
+
+def test_persons_count_once_however_much_they_compare():
+    """Least squares with the weight 1/m for each of a person's m comparisons in a silo."""
+    moment = release(TABLE, "judge", unit="judge")
+    parts = [TABLE[place::3] for place in range(3)]
+    weights = np.concatenate([1 / p.groupby("judge")["judge"].transform("size") for p in parts])
+    rows = np.vstack([signed(part) for part in parts])
+    root = np.sqrt(weights)
+    central = np.linalg.lstsq(rows * root[:, None], root, rcond=None)[0]
+    assert np.abs(Ranking().fit(moment).scores_ - central).max() < 1e-8
+    assert moment.n_samples == sum(part["judge"].nunique() for part in parts)
+
+
+@pytest.mark.slow
+def test_exact_secure_sums_give_the_same_scores():
+    plain = Ranking().fit(release(TABLE))
+    secure = Ranking().fit(release(TABLE, aggregation="secure"))
+    assert np.abs(secure.scores_ - plain.scores_).max() < 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["least_squares", "bradley_terry"])
+def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
+    """Fails with probability below 1e-5: 36 ratios of 4,000 draws, 5 deviations of each are 11%."""
+    moment = release(games(60_000), epsilon=4.0, delta=1e-6, center=False)
+    model, rng = Ranking(method, sampling=False).fit(moment), np.random.default_rng(3)
+    scores = []
+    for _ in range(4000):
+        drawn = rng.standard_normal((7, 7)) * (moment.noise_std / 2.0)
+        noised = replace(moment.pooled, moment=moment.pooled.moment + drawn + drawn.T)
+        graph = _graph(replace(moment, pooled=noised), _rule_of(moment))
+        solved = (
+            _least_squares(graph) if method == "least_squares" else _newton(graph, _LINKS[method])
+        )
+        assert solved is not None
+        scores.append(solved[0])
+    scale = np.sqrt(np.outer(model.standard_error_, model.standard_error_))
+    assert (
+        np.abs(np.cov(np.transpose(scores)) / scale**2 - model.covariance_ / scale**2).max() < 0.11
+    )
+
+
+def test_noise_outside_of_laplacians_is_taken_off():
+    graph = _graph(moment := release(games(20_000), epsilon=1.0, center=False), _rule_of(moment))
+    assert np.abs(graph.laplacian.sum(axis=0)).max() < 1e-12
+    assert abs(graph.wins.sum()) < 1e-12
+    assert graph.noise == pytest.approx(moment.noise_std * 1.7321**2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_intervals_and_verdicts_hold_as_often_as_they_say():
+    """Fails with probability below 1e-4 a kind.
+
+    At worst all intervals of a release hold or fail together: then the share over 200 releases has a
+    standard deviation of 1.5 points, and 6.5 points below 95% is 4.2 of them.
+    """
+    rng = np.random.default_rng(11)
+    for name in ("least squares", "Bradley and Terry", "margins"):
+        case, shares, wrong = cases()[name], [], 0
+        template, wanted = case.template(rng), case.wanted
+        for _ in range(200):
+            model = case.model.fit(case.drawn(template, rng))
+            shares.append(np.mean((model.low_ <= wanted) & (wanted <= model.high_)))
+            above = model.scores_[:, None] > model.scores_[None, :]
+            wrong += bool((above != (wanted[:, None] > wanted[None, :]))[model.apart_].any())
+        assert abs(np.mean(shares) - LEVEL) < 0.065, name
+        assert wrong <= 10 + 13, name
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", cases())
+def test_a_drawn_release_has_the_law_of_a_real_one(name: str):
+    """Fails with probability below 1e-6: 121 means of 40 releases, 6.5 of their deviations apart."""
+    case, rng = cases()[name], np.random.default_rng(12)
+    real = np.array([(one := case.template(rng)).pooled.moment for _ in range(40)])
+    drawn = np.array([case.drawn(one, rng).pooled.moment for _ in range(40)])
+    spread = np.sqrt((real.var(0) + drawn.var(0)) / 39)
+    assert (np.abs(real.mean(0) - drawn.mean(0)) < 6.5 * spread + 1e-12).all()
+    assert np.mean(real.var(0) / drawn.var(0)) == pytest.approx(1.0, abs=0.25)
+
+
+def test_places_are_sure_where_scores_are_far_apart_and_open_where_they_are_not():
+    rng = np.random.default_rng(4)
+    first = np.repeat([0, 1, 2, 3, 4, 5], 500)
+    second = (first + rng.integers(1, 6, len(first))) % 6
+    strength = np.array([4.0, 0.0, 0.0, 0.0, 0.0, -4.0])
+    won = rng.random(len(first)) < 1 / (1 + np.exp(strength[second] - strength[first]))
+    names = np.asarray(ITEMS)
+    table = pd.DataFrame(
+        {
+            "winner": names[np.where(won, first, second)],
+            "loser": names[np.where(won, second, first)],
+        }
+    )
+    found = Ranking().fit(release(table))
+    assert (found.rank_low_[0], found.rank_high_[0]) == (1, 1)
+    assert (found.rank_low_[5], found.rank_high_[5]) == (6, 6)
+    assert found.rank_low_[1:5].min() == 2
+    assert found.rank_high_[1:5].max() == 5
+    assert found.apart_[0, 1:].all()
+    assert not found.apart_.diagonal().any()
+    assert ((found.rank_low_ <= found.rank_) & (found.rank_ <= found.rank_high_)).all()
+
+
+def test_items_that_nobody_compared_with_the_others_are_refused():
+    apart = TABLE[TABLE["winner"].isin(ITEMS[:3]) == TABLE["loser"].isin(ITEMS[:3])]
+    moment = release(apart)
+    with pytest.raises(InputError, match="must tie all items together to be ranked"):
+        Ranking().fit(moment)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
+    moment = release(games(90), epsilon=0.1)
+    found = Ranking().fit(moment)
+    assert not found.clear_
+    assert np.isnan(found.standard_error_).all()
+    assert (found.rank_low_.tolist(), found.rank_high_.tolist()) == ([1] * 6, [6] * 6)
+    assert "do not tie all items together beside the noise" in found.account().sentences[0]
+    with pytest.raises(InputError, match="clear of the noise"):
+        Ranking("bradley_terry").fit(moment)
+
+
+def test_what_cannot_be_ranked_is_refused_in_one_sentence():
+    beaten = TABLE[TABLE["loser"] != "ash"]
+    with pytest.raises(InputError, match="an item that wins or loses nearly all"):
+        Ranking("bradley_terry").fit(release(beaten))
+    points = release(TABLE, "points", codebook=POINTS)
+    with pytest.raises(InputError, match="got margins in 'points'; take least_squares"):
+        Ranking("bradley_terry").fit(points)
+    with pytest.raises(InputError, match="got margins in 'points'; take the difference"):
+        Ranking().fit(points).win_probability("ash", "oak")
+    with pytest.raises(InputError, match="must be one of those that were ranked, got 'yew'"):
+        Ranking().fit(release(TABLE)).win_probability("ash", "yew")
+    with pytest.raises(InputError, match="method must be one of"):
+        Ranking("elo").fit(points)  # type: ignore[arg-type]
+    other = FedMoment(epsilon=EXACT).fit(signed(TABLE)).moment_
+    with pytest.raises(InputError, match="must be of comparisons to be ranked"):
+        Ranking().fit(other)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_bound_that_shortens_nothing_is_not_warned_of():
+    silos = [games(3000, seed)[["winner", "loser"]] for seed in (1, 2)]
+    model = FedPCA(2, epsilon=1.0, codebook=comparisons(ITEMS), standardize=False).fit_silos(silos)
+    assert "clipping" not in model.result_.run
