@@ -167,6 +167,8 @@ def exact(*, paths: list[str]) -> dict[str, Any]:
 def steps(*, path: str) -> dict[str, Any]:
     """Return time and peak of a private fit over the file, and the time of a read."""
     read_seconds = _read(path)
+    few = np.random.default_rng(SEED).standard_normal((20, 100))
+    fed_pca(private=True, noise="step").fit_silos([few])  # what the libraries take is not the fit's
     closed: list[float] = []
     found, fitted = timed(
         lambda: fed_pca(private=True, noise="step").fit_silos(
