@@ -68,7 +68,7 @@ def starts(package: float, estimator: float, shown: float) -> list[dict[str, Any
 
 def wide_fits(memory: float, parquet: float, step: float, bases: float) -> list[dict[str, Any]]:
     exact = {"memory_over_pooled": memory, "Parquet_over_pooled": parquet}
-    steps = {"step_over_read": step, "bases": bases}
+    steps = {"step_over_read": step, "bases_beside": bases}
     return [
         found
         for repeat in range(3)

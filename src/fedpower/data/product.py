@@ -13,8 +13,8 @@ from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
-_WIDE_BLOCK_BYTES = 24 * 2**20
-"""Of a block of wide rows: below what the C library takes from the system anew every time, 32 MiB."""
+WIDE_BLOCK_BYTES = 16 * 2**20
+"""Of a block of wide rows: it and its copy are less than the C library takes anew every time."""
 
 FREE_ORDER_ROWS = 2**17
 """So many rows may be added in any order, as `privacy.budget.longest_sum` counts."""
@@ -68,7 +68,7 @@ class RowProduct:
         self._rows = block_rows(source.n_features, density=density)
         if not stays and source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
             # Few rows are summed in any order. Smaller blocks lie in memory that is used again.
-            self._rows = max(1, min(self._rows, _WIDE_BLOCK_BYTES // (8 * source.n_features)))
+            self._rows = max(1, min(self._rows, WIDE_BLOCK_BYTES // (8 * source.n_features)))
         self._summary: RowSummary | None = None
 
     @property
