@@ -13,6 +13,7 @@ from fedpower.experiments.models import spiked_covariance
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger
+from fedpower.report.folder import read_result, write_result
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
 
@@ -62,6 +63,17 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     model = FedPCA(2, epsilon=20.0, delta=1e-6, noise="clipped", energy=0.8, row_norm=8.0)
     model.set_params(center=False).fit_silos(np.split(rows, 2))
     assert error(model, np.eye(5, 2)) < 0.2
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_a_clipped_fit_is_written_as_a_folder_and_read_back(rows, aggregation, tmp_path):
+    few = [each[:, :20] for each in rows]
+    model = FedPCA(2, noise="clipped", center=False, aggregation=aggregation, **WIDE).fit_silos(few)
+    write_result(tmp_path / "result", model)
+    assert np.array_equal(read_result(tmp_path / "result").components, model.components_)
+    page = (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
+    assert "sums of clipped products" in page
+    assert ("masked sums" in page) == (aggregation == "secure")
 
 
 def _sums(model):

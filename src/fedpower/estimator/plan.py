@@ -607,11 +607,13 @@ def _narrowed(
     assert not isinstance(settings, ExactSumsSettings), (
         "these are rehearsed as they are: they draw no d×d noise"
     )
-    summed = isinstance(settings, SecureSettings | ClippedSettings)
+    small: SolverSettings
+    if isinstance(settings, SecureSettings | ClippedSettings):
+        small = replace(settings, study=narrow)
+    else:
+        small = replace(settings, n_features=fewer, iteration_rank=width)
     run = rehearse(
-        replace(settings, study=narrow)
-        if summed
-        else replace(settings, n_features=fewer, iteration_rank=width),
+        small,
         narrow,
         spectrum=spectrum[:fewer],
         noise_std=noise_std * wider,

@@ -143,6 +143,9 @@ def _kept(width: int) -> float:
 _CLEAR_GAIN = 0.95
 """Clipping is taken where the predicted error is below so much of the moment's."""
 
+_FOUND = 0.8
+"""And below this: where neither would find the components, the moment loses no more, and tells more."""
+
 
 def predicted_gain(
     *, n_features: int, rank: int, n_rows: int | None, multiplier: float, energy: float
@@ -159,7 +162,8 @@ def predicted_gain(
     }
     design = choose_design(center=False, **facts)  # type: ignore[arg-type]
     clipped = predicted_error(design=design, **facts)  # type: ignore[arg-type]
-    return clipped < _CLEAR_GAIN * predicted_error(design=None, **facts)  # type: ignore[arg-type]
+    moment = predicted_error(design=None, **facts)  # type: ignore[arg-type]
+    return clipped < min(_CLEAR_GAIN * moment, _FOUND)
 
 
 def choose_design(
@@ -189,7 +193,8 @@ def choose_design(
     """
     guess = usual_energy(n_features, rank) if energy is None else energy
     cold = n_features > _WIDEST_WARM
-    share, steps = _WARM_SHARE, _WARM_STEPS
+    share: float = _WARM_SHARE
+    steps: tuple[float, ...] = _WARM_STEPS
     if n_rows is not None:
         facts = {"n_features": n_features, "rank": rank, "n_rows": n_rows}
         seen = clarity(multiplier=multiplier, energy=guess, **facts)

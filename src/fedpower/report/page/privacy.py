@@ -30,12 +30,16 @@ MODES = {
     "left; no later round or analysis of it is charged again",
     "step": "the product of every step was noised, as much as an exact calculation asks for",
     "paper": "the product of every step was noised, as much as the paper prints",
+    "clipped": "sums of clipped products with public directions, perhaps after the moment, were each "
+    "noised and charged",
 }
 SECURE = (
     "each silo added its share of the noise to a masked sum of moments (the average products of every "
     "two columns); no later analysis of that sum is charged again"
 )
 """What stands in place of these where moments were summed securely."""
+
+_SHARED = "each silo added its share of the noise to masked sums"
 
 
 def privacy_section(run: dict[str, Any]) -> Markup:
@@ -98,7 +102,10 @@ def epsilon(value: float | None) -> float:
 
 
 def _noised(run: dict[str, Any]) -> str:
-    return SECURE if summed_securely(run) else MODES[run["privacy"]["mode"]]
+    mode = run["privacy"]["mode"]
+    if summed_securely(run):
+        return f"{MODES[mode]}; {_SHARED}" if mode == "clipped" else SECURE
+    return MODES[mode]
 
 
 def _bound(parameters: dict[str, Any]) -> str | None:
