@@ -7,6 +7,7 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import BudgetError, InputError
+from fedpower.estimator.plan import plan
 from fedpower.privacy.ledger import Ledger
 from fedpower.report import read_result
 
@@ -155,3 +156,28 @@ def test_persons_count_once_however_many_rows_they_have():
     model = FedPCA(2, **EXACT).fit(rows, units=ids)
     whole = model.score_counts_.pooled.sum()
     assert 200 * (1 - 5 / 4096) < whole <= 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"row_norm": 8.0},
+        {},
+        {"aggregation": "secure"},
+        {"aggregation": "secure", "row_norm": 8.0},
+        {"noise": "clipped", "row_norm": 8.0},
+        {"epsilon": math.inf, "scores_epsilon": math.inf, "aggregation": "secure"},
+    ],
+)
+def test_a_plan_counts_the_round_of_scores(way):
+    terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.1, **way}
+    without = {**terms, "scores_epsilon": None}
+    facts = {"sizes": [3000] * 3, "n_features": 6, "spectrum": [0.5, 0.2, 0.01, 0.01, 0.01, 0.01]}
+    one, other = (
+        next(each for each in plan(FedPCA(2, **given), **facts).ways if each.chosen)
+        for given in (terms, without)
+    )
+    assert one.rounds == other.rounds + 1
+    assert one.bytes_up > other.bytes_up
+    assert one.bytes_down > other.bytes_down
