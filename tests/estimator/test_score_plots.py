@@ -10,6 +10,7 @@ from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.privacy.ledger import Ledger
 from fedpower.report import read_result
+from fedpower.report.score_counts import histogram_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -118,6 +119,22 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
     table = (tmp_path / "result" / "score_counts.csv").read_text().splitlines()
     assert table[0] == "silo,pc1_from,pc1_to,pc2_from,pc2_to,count"
     assert len(table) == 1 + 3 * 36
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        [],
+        {"counts": {}, "reach": [1, 1], "noise_std": 0},
+        {"counts": {"a": [[1, 2]]}, "reach": [1, 1], "noise_std": 0},
+        {"counts": {"a": [[1]]}, "reach": [1], "noise_std": 0},
+        {"counts": {"a": [["x"]]}, "reach": [1, 1], "noise_std": 0},
+    ],
+)
+def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
+    with pytest.raises(InputError, match="as `fedpower fit` wrote them"):
+        histogram_of({"scores": wrong})
 
 
 def test_places_below_the_noise_are_drawn_empty():
