@@ -7,8 +7,10 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import BudgetError, InputError
+from fedpower.estimator.plan import plan
 from fedpower.privacy.ledger import Ledger
 from fedpower.report import read_result
+from fedpower.report.score_counts import histogram_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -119,6 +121,22 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
     assert len(table) == 1 + 3 * 36
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        [],
+        {"counts": {}, "reach": [1, 1], "noise_std": 0},
+        {"counts": {"a": [[1, 2]]}, "reach": [1, 1], "noise_std": 0},
+        {"counts": {"a": [[1]]}, "reach": [1], "noise_std": 0},
+        {"counts": {"a": [["x"]]}, "reach": [1, 1], "noise_std": 0},
+    ],
+)
+def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
+    with pytest.raises(InputError, match="as `fedpower fit` wrote them"):
+        histogram_of({"scores": wrong})
+
+
 def test_places_below_the_noise_are_drawn_empty():
     far = silos(sizes=(40,))
     terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.01, "row_norm": 8.0}
@@ -155,3 +173,28 @@ def test_persons_count_once_however_many_rows_they_have():
     model = FedPCA(2, **EXACT).fit(rows, units=ids)
     whole = model.score_counts_.pooled.sum()
     assert 200 * (1 - 5 / 4096) < whole <= 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"row_norm": 8.0},
+        {},
+        {"aggregation": "secure"},
+        {"aggregation": "secure", "row_norm": 8.0},
+        {"noise": "clipped", "row_norm": 8.0},
+        {"epsilon": math.inf, "scores_epsilon": math.inf, "aggregation": "secure"},
+    ],
+)
+def test_a_plan_counts_the_round_of_scores(way):
+    terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.1, **way}
+    without = {**terms, "scores_epsilon": None}
+    facts = {"sizes": [3000] * 3, "n_features": 6, "spectrum": [0.5, 0.2, 0.01, 0.01, 0.01, 0.01]}
+    one, other = (
+        next(each for each in plan(FedPCA(2, **given), **facts).ways if each.chosen)
+        for given in (terms, without)
+    )
+    assert one.rounds == other.rounds + 1
+    assert one.bytes_up > other.bytes_up
+    assert one.bytes_down > other.bytes_down

@@ -443,7 +443,12 @@ def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int,
     rows = np.random.default_rng(0).standard_normal((MADE_UP_ROWS, width))
     surveys = survey_silos({"all": open_source(rows)}, n_jobs=None)
     study, settings, _ = build_study(
-        replace(parameters, n_components=1, delta=parameters.delta or 1e-6),
+        # Scores are counted on two.
+        replace(
+            parameters,
+            n_components=1 if parameters.scores_epsilon is None else 2,
+            delta=parameters.delta or 1e-6,
+        ),
         **{**facts, "n_rows": MADE_UP_ROWS, "n_features": width, "treatment": None},
         roster={"all": MADE_UP_ROWS},
     )

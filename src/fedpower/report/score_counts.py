@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.errors import InputError
 from fedpower.protocol.score_sums import ScoreCounts
 
 Array = NDArray[np.float64]
@@ -79,10 +80,18 @@ def histogram_of(record: Mapping[str, Any]) -> ScoreHistogram | None:
     known = record.get("scores")
     if known is None:
         return None
-    counts = {name: np.array(each, dtype=np.float64) for name, each in known["counts"].items()}
-    bins = len(next(iter(counts.values())))
-    return ScoreHistogram(
-        edges=np.array([np.linspace(-each, each, bins + 1) for each in known["reach"]]),
-        counts=counts,
-        noise_std=float(known["noise_std"]),
-    )
+    try:
+        counts = {name: np.array(each, dtype=np.float64) for name, each in known["counts"].items()}
+        bins = len(next(iter(counts.values())))
+        whole = all(each.shape == (bins, bins) for each in counts.values())
+        first, second = (float(each) for each in known["reach"])
+        std = float(known["noise_std"])
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise InputError(
+            "counts of scores in run.json must be as `fedpower fit` wrote them, got others; fit again or "
+            "bring back the folder"
+        )
+    edges = np.array([np.linspace(-each, each, bins + 1) for each in (first, second)])
+    return ScoreHistogram(edges=edges, counts=counts, noise_std=std)
