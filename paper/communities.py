@@ -113,7 +113,7 @@ def draw(found: list[Placed], size: Size) -> bytes:
         axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
         axes.set_xlabel("ε of each silo")
         axes.set_ylabel("share of nodes rightly placed")
-        axes.legend(loc="lower right", fontsize=8)
+        figure.legend(loc="outside upper center", ncols=2, fontsize=8)
         figure.text(0.012, 0.06 / 4.8, "\n".join(caption), fontsize=7)
         return saved(figure, "svg")
 

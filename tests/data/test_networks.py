@@ -53,6 +53,13 @@ def test_each_layer_is_capped_by_itself_and_all_are_added_up():
     assert sums.n_rows == 1
 
 
+def test_a_network_without_edges_is_one_and_releases_as_others_do():
+    alone = open_network(listed(source=["a"], target=["a"]), unit="edge", nodes=NODES)
+    none = open_network(sparse.csr_array((4, 4)), unit="edge", nodes=NODES)
+    assert dense(alone) == dense(none)
+    assert EdgeMoment(none).sums().n_rows == 1
+
+
 def test_rows_keep_their_weights():
     matrix = np.array([[0.0, 2.0], [2.0, 0.0]])
     assert open_network(matrix, unit="row").layers[0].toarray().tolist() == matrix.tolist()
