@@ -214,7 +214,7 @@ def main() -> None:
         rows=[shown(each) for each in found],
         more=[
             (
-                "Intervals of 95% over fresh releases at ε = 1, 10,000 persons and 40 films, ratings not whole",
+                "Intervals of 95% over releases at ε = 1: 10,000 persons, 40 films, ratings not whole",
                 ("releases", "share that holds", "components used, median"),
                 [(f"{len(shares):,}", f"{np.mean(shares):.1%}",
                   f"{np.median([each['used'] for each in covered]):g}")] if shares else [],
