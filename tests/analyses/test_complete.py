@@ -92,14 +92,16 @@ def conditional(row: Any, mean: Any, loadings: Any, unique: Any) -> tuple[Any, A
     return middle, np.diagonal(spread)
 
 
-@pytest.mark.parametrize("bound", [{}, {"normalize": True}, {"center": True}])
+@pytest.mark.parametrize("bound", [{}, {"normalize": True}, {"row_norm": 1.2}, {"center": True}])
 def test_without_noise_it_is_the_central_fit_to_observed_pairs(bound: dict[str, Any]):
     rows = ratings(600)
     weights = np.ones(len(rows))
-    if "normalize" in bound:
+    if {"normalize", "row_norm"} & set(bound):
         scaled = np.nan_to_num((rows - 3.0) / 2.0)
         squares = np.sum(scaled**2, axis=1) + KNOWN**2 * np.sum(~np.isnan(rows), axis=1)
         weights = 1.0 / np.where(squares > 0, squares, 1.0)
+    if "row_norm" in bound:
+        weights = np.minimum(1.0, bound["row_norm"] ** 2 * weights)
     mean, covariance, loadings, unique = central(rows, weights, 2)
     found = Completion(2).fit(released(rows, **bound))
     near(found.mean_, mean)

@@ -95,6 +95,7 @@ class _Steady:
         if not drawn:
             return cls(average=average, kept=np.ones(len(values)))
         noise = np.var(np.concatenate(drawn), axis=0)
+        noise = np.maximum(noise, 0.01 * np.median(noise))  # some are at an end of their range
         weights = np.where(told, 1.0 / noise**2, 0.0)
         apart = max(float(np.sum(((values - average) ** 2 - noise) * weights)), 0.0)
         between = apart / max(float(np.sum(weights)), _LEAST_COUNT)
@@ -227,8 +228,8 @@ class Completion(TransformerMixin, BaseEstimator):
         scaled = np.clip(scaled, -1.0, 1.0)
         found, variance = self._model.predict(scaled, known)
         if self._draws:
-            moved = [each.predict(scaled, known)[0] - found for each in self._draws]
-            variance = variance + np.mean(np.square(moved), axis=0)
+            moved = sum((each.predict(scaled, known)[0] - found) ** 2 for each in self._draws)
+            variance = variance + moved / len(self._draws)
         width = quantile(self.level) * np.sqrt(variance)
         ends = (found, found - width, found + width)
         return Filled(
