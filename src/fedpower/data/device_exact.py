@@ -196,7 +196,7 @@ class _LeftRows:
         self._device = device
         # The memory of other rows is wanted for the next block.
         tensor = resident(source, device)
-        self._aside = None if tensor is None else _stream_aside(tensor)
+        self._aside: Any = None if tensor is None else _stream_aside(tensor)
         self._seen: list[tuple[Any, Any, Any]] = []
         self._n_read = 0
         self._n_clipped = 0
