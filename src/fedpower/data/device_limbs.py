@@ -175,7 +175,7 @@ class LimbSums:
         n_tiles = -(-n_rows // shape.rows)
         programs = min(n_tiles, _PROGRAMS * multiprocessors(device))
         programs = max(programs, -(-n_tiles // _MOST_TILES))
-        totals = torch().empty((programs, width), dtype=torch().int32, device=device)
+        totals = torch().empty((programs, width), dtype=torch().int64, device=device)
         put_on_lattice[(programs,)](
             block, *self._numbers, self._held, states, totals, n_rows,
             D=width, STRIDE=int(block.stride(0)), HALF=shape.half,
@@ -185,7 +185,7 @@ class LimbSums:
             OFFSET=int(OFFSET), SHIFT=SHIFT, LIMB=_LIMB, num_warps=shape.warps, num_stages=1,
             enable_fp_fusion=False,
         )  # fmt: skip
-        return states, totals.sum(dim=0, dtype=torch().int64)
+        return states, totals.sum(dim=0)
 
     def _multiply(self, n_rows: int) -> None:
         """Add the tiles of Σ w wᵀ over the rows whose limbs w are in this object's memory."""

@@ -34,7 +34,7 @@ def put_on_lattice(  # noqa: PLR0915, PLR0917 - one pass, one body
     rule,  # 9 float64: `LatticeRows.numbers`
     limbs,  # n×(2·HALF) float16: h in the first half, l in the second; 0 for rows left to the processor
     states,  # n int8: 0 settled, 1 settled and clipped, 2 left to the processor
-    totals,  # programs×D int32: each program's sums of the integers, of at most 2,047 tiles
+    totals,  # programs×D int64: each program's sums of the integers, of at most 2,047 tiles
     n_rows,
     D: tl.constexpr,
     STRIDE: tl.constexpr,
@@ -112,7 +112,11 @@ def put_on_lattice(  # noqa: PLR0915, PLR0917 - one pass, one body
         else:
             clipped = (long & (rounded > longer)).to(tl.int32)
         tl.store(states + row, tl.where(settled, clipped, 2).to(tl.int8), mask=row < n_rows)
-    tl.store(totals + program.to(tl.int64) * D + across, tl.sum(sums, axis=0), mask=across < D)
+    tl.store(
+        totals + program.to(tl.int64) * D + across,
+        tl.sum(sums.to(tl.int64), axis=0),
+        mask=across < D,
+    )
 
 
 @triton.jit
