@@ -132,3 +132,10 @@ def test_sums_beyond_a_64_bit_word_are_exact(monkeypatch: pytest.MonkeyPatch) ->
     assert one.two().equals(two)
     if not bool((states == 2).any()):
         assert one.equals(whole.squares)
+
+
+def test_column_sums_of_many_rows_of_one_sign_are_exact() -> None:
+    """More than 2¹¹ rows of the largest number to a program: their sum is beyond an int32."""
+    rows = np.tile([1 - 2.0**-18, 0.0, -1e-3], (9_000_000 if ON_GPU else 50_000, 1))
+    total = found(rows, RowTreatment(row_norm=1.0)).total
+    assert total.tolist() == [len(rows) * round(number * 2**20) for number in rows[0]]

@@ -196,22 +196,21 @@ class _LeftRows:
         self._device = device
         # The memory of other rows is wanted for the next block.
         tensor = resident(source, device)
-        self._aside = None if tensor is None else _stream_aside(tensor)
+        self._aside: Any = None if tensor is None else _stream_aside(tensor)
         self._seen: list[tuple[Any, Any, Any]] = []
         self._n_read = 0
         self._n_clipped = 0
         self._rows: list[Any] = []
+        self._integers: list[Any] = []
 
     def see(self, block: Any, states: Any) -> None:
-        """Take note of a block's rows and their states, and look at those of the block before."""
+        """Take note of a block's rows and their states."""
         if self._aside is None:
             self._look(block, states)
             return
         done = torch().cuda.Event()
         done.record(torch().cuda.current_stream(block.device))
         self._seen.append((block, states, done))
-        if len(self._seen) > 1:
-            self._look_aside()
 
     def _look_aside(self) -> None:
         """Look at the oldest block that was not looked at, while the device is busy with another."""
@@ -222,20 +221,21 @@ class _LeftRows:
 
     def _look(self, block: Any, states: Any) -> None:
         """Fetch what the device found of the rows, which waits for it, and those that are left."""
-        self._n_clipped += int((states == 1).sum())
-        left = torch().nonzero(states == 2).flatten()
-        if left.numel():
+        counts = torch().stack([(states == 1).sum(), (states == 2).sum()]).tolist()
+        self._n_clipped += counts[0]
+        if counts[1]:
+            left = torch().nonzero(states == 2).flatten()
             cells = block[left].double().cpu().numpy()
-            self._require_finite(cells, (left + self._n_read).tolist())
+            self._require_finite(cells, left)
             self._rows.append(cells)
         self._n_read += int(block.shape[0])
 
-    def _require_finite(self, cells: Any, numbers: list[int]) -> None:
+    def _require_finite(self, cells: Any, left: Any) -> None:
         """Refuse missing and infinite values, by their places."""
         if np.isfinite(cells).all():
             return
         source = self._source
-        for number, cell in zip(numbers, cells, strict=True):
+        for number, cell in zip((left + self._n_read).tolist(), cells, strict=True):
             require_finite(cell[None], name=source.name, columns=source.columns, rows=number)
 
     def hand_over(self, into: ExactSum, sums: "LimbSums | _DeviceSums") -> None:
@@ -247,18 +247,28 @@ class _LeftRows:
         sums : the device's.
         """
         while self._seen:
+            if len(self._seen) == 1:
+                self._decide(into)  # while the device is busy with the last block
             self._look_aside()
-        width = self._source.n_features
-        into.add(0, self._n_clipped, np.zeros(width), [])
+        self._decide(into)
+        into.add(0, self._n_clipped, np.zeros(self._source.n_features), [])
+        # They were counted with their blocks, in which they are zeros.
+        if self._integers:
+            integers = np.concatenate(self._integers)
+            sums.add_integers(torch().as_tensor(integers, device=self._device.name))
+
+    def _decide(self, into: ExactSum) -> None:
+        """Put the rows that were fetched on the lattice; many of them are added up here."""
         if not self._rows:
             return
-        # They were counted with their blocks, in which they are zeros.
         cells = np.concatenate(self._rows)
+        self._rows.clear()
         if len(cells) <= _FEW_LEFT:
             integers, n_clipped = self._rule.of_dense(cells)
-            into.add(0, n_clipped, np.zeros(width), [])
-            sums.add_integers(torch().as_tensor(integers, device=self._device.name))
+            self._integers.append(integers.copy())
+            self._n_clipped += n_clipped
             return
+        width = self._source.n_features
         into.add(-len(cells), 0, np.zeros(width), [])
         rest = BlockSums(self._treatment, width, lambda: None, into)
         rest.add(cells)
@@ -266,8 +276,8 @@ class _LeftRows:
 
 
 def _stream_aside(tensor: Any) -> Any | None:
-    """Return a stream in which small things are done beside the large ones, where there is any."""
-    return torch().cuda.Stream(tensor.device) if tensor.is_cuda else None
+    """Return a stream in which small things are done before large ones go on, where there is any."""
+    return torch().cuda.Stream(tensor.device, priority=-1) if tensor.is_cuda else None
 
 
 def _factors(squares: Any, rule: LatticeRows) -> tuple[Any, Any, Any]:

@@ -28,6 +28,9 @@ _LIMB = 10
 
 _CHUNK = _ROWS * _REPEATS
 
+_PART, _SHARES = 1024, 16
+"""Numbers of a product that one program adds up, and how many programs share its chunks."""
+
 _PART_BYTES = 2**30
 """Bytes of the chunks' own products: blocks of wide rows are kept to so many chunks."""
 
@@ -85,16 +88,18 @@ class _Shape:
     @property
     def side(self) -> int:
         """Rows and columns of a tile of the product."""
-        return 64 if self.half <= 128 else 128
+        return 64 if self.half <= 32 else 128
+
+    @property
+    def count(self) -> int:
+        """Tiles on the diagonal of the product."""
+        return -(-2 * self.half // self.side)
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
-        """The first row and column of each tile of the product on and above the diagonal."""
-        return [
-            (row, column)
-            for column in range(0, 2 * self.half, self.side)
-            for row in range(0, column + 1, self.side)
-        ]
+        """Row and column of each tile, in the kernels' order: on the diagonal, then above it."""
+        above = [(row, column) for column in range(self.count) for row in range(column)]
+        return [(place, place) for place in range(self.count)] + above
 
 
 class LimbSums:
@@ -119,7 +124,7 @@ class LimbSums:
     def _begin(self) -> None:
         self.n_rows = 0
         self._total: Any = 0
-        self._sums: Any = 0
+        self._sums: Any = None
         self._others: Any = 0
 
     @property
@@ -141,7 +146,7 @@ class LimbSums:
             self._held = torch().empty((n_rows, 2 * self._shape.half), **form)
         with on(block.device):
             states, total = self._put(block)
-            self._sums = self._sums + self._multiply(n_rows)
+            self._multiply(n_rows)
         self._total = self._total + total
         self.n_rows += n_rows
         return states
@@ -170,7 +175,7 @@ class LimbSums:
         n_tiles = -(-n_rows // shape.rows)
         programs = min(n_tiles, _PROGRAMS * multiprocessors(device))
         programs = max(programs, -(-n_tiles // _MOST_TILES))
-        totals = torch().empty((programs, width), dtype=torch().int32, device=device)
+        totals = torch().empty((programs, width), dtype=torch().int64, device=device)
         put_on_lattice[(programs,)](
             block, *self._numbers, self._held, states, totals, n_rows,
             D=width, STRIDE=int(block.stride(0)), HALF=shape.half,
@@ -180,28 +185,33 @@ class LimbSums:
             OFFSET=int(OFFSET), SHIFT=SHIFT, LIMB=_LIMB, num_warps=shape.warps, num_stages=1,
             enable_fp_fusion=False,
         )  # fmt: skip
-        return states, totals.sum(dim=0, dtype=torch().int64)
+        return states, totals.sum(dim=0)
 
-    def _multiply(self, n_rows: int) -> Any:
-        """Return the tiles of Σ w wᵀ over the rows whose limbs w are in this object's memory."""
-        from fedpower.data.limb_kernel import multiply, multiply_few  # noqa: PLC0415 - needs Triton
+    def _multiply(self, n_rows: int) -> None:
+        """Add the tiles of Σ w wᵀ over the rows whose limbs w are in this object's memory."""
+        from fedpower.data.limb_kernel import add_up, multiply, multiply_few  # noqa: PLC0415 - Triton
 
         shape, device = self._shape, self._held.device
         chunks, tiles = -(-n_rows // _CHUNK), len(shape.tiles)
         size = (tiles, shape.side, shape.side)
         products = torch().empty((chunks, *size), dtype=torch().int32, device=device)
-        passed = torch().zeros(chunks, dtype=torch().int32, device=device)
-        self.anew = passed
-        rest = torch().zeros(size, dtype=torch().int64, device=device)
-        forms = {"WIDTH": 2 * shape.half, "SIDE": shape.side, "TILES": tiles}
-        multiply[(chunks * tiles,)](
-            self._held, products, passed, n_rows, **forms,
-            ROWS=_ROWS, REPEATS=_REPEATS, STAGES=3, num_warps=shape.side // 16,
-        )  # fmt: skip
+        self.anew = torch().zeros(chunks, dtype=torch().int32, device=device)
+        if self._sums is None:
+            self._sums = torch().zeros(size, dtype=torch().int64, device=device)
+        forms = {"WIDTH": 2 * shape.half, "SIDE": shape.side, "COUNT": shape.count}
+        for diagonal, made in ((True, shape.count), (False, tiles - shape.count)):
+            if made:
+                multiply[(chunks * made,)](
+                    self._held, products, self.anew, n_rows, **forms, DIAGONAL=diagonal,
+                    ROWS=_ROWS, REPEATS=_REPEATS, STAGES=3, num_warps=shape.side // 16,
+                )  # fmt: skip
         multiply_few[(chunks * tiles,)](
-            self._held, products, passed, rest, n_rows, **forms, CHUNK=_CHUNK, FEW=_FEW, num_warps=8
-        )
-        return rest + products.sum(dim=0, dtype=torch().int64)
+            self._held, products, self.anew, self._sums, n_rows, **forms, CHUNK=_CHUNK, FEW=_FEW,
+            num_warps=8,
+        )  # fmt: skip
+        numbers = tiles * shape.side**2
+        parts = (numbers // _PART, min(chunks, _SHARES))
+        add_up[parts](products, self._sums, chunks, SIZE=numbers, PART=_PART)
 
     def add_integers(self, integers: Any) -> None:
         """Add a few rows that are counted already, as zeros: their integers, in float64."""
@@ -226,10 +236,10 @@ class LimbSums:
     def _squares(self) -> Words:
         """Return Σ z zᵀ from the tiles of Σ w wᵀ, in two words where one might not hold it."""
         width, half, side = self._shape.width, self._shape.half, self._shape.side
-        count = -(-2 * half // side)
+        count = self._shape.count
         form = {"dtype": torch().int64, "device": self._sums.device}
         tiles = torch().zeros((count, count, side, side), **form)
-        places = torch().as_tensor(self._shape.tiles, **form) // side
+        places = torch().as_tensor(self._shape.tiles, **form)
         tiles[places[:, 0], places[:, 1]] = self._sums
         both = tiles.transpose(1, 2).reshape(count * side, count * side)
         upper, lower = slice(0, width), slice(half, half + width)

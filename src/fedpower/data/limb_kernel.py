@@ -34,7 +34,7 @@ def put_on_lattice(  # noqa: PLR0915, PLR0917 - one pass, one body
     rule,  # 9 float64: `LatticeRows.numbers`
     limbs,  # n×(2·HALF) float16: h in the first half, l in the second; 0 for rows left to the processor
     states,  # n int8: 0 settled, 1 settled and clipped, 2 left to the processor
-    totals,  # programs×D int32: each program's sums of the integers, of at most 2,047 tiles
+    totals,  # programs×D int64: each program's sums of the integers, of at most 2,047 tiles
     n_rows,
     D: tl.constexpr,
     STRIDE: tl.constexpr,
@@ -112,35 +112,49 @@ def put_on_lattice(  # noqa: PLR0915, PLR0917 - one pass, one body
         else:
             clipped = (long & (rounded > longer)).to(tl.int32)
         tl.store(states + row, tl.where(settled, clipped, 2).to(tl.int8), mask=row < n_rows)
-    tl.store(totals + program.to(tl.int64) * D + across, tl.sum(sums, axis=0), mask=across < D)
+    tl.store(
+        totals + program.to(tl.int64) * D + across,
+        tl.sum(sums.to(tl.int64), axis=0),
+        mask=across < D,
+    )
 
 
 @triton.jit
-def _tile(place, SIDE: tl.constexpr):
-    """Return the first row and column of a tile of the upper triangle, counted column by column."""
-    column = 0
-    while place > column:
-        column += 1
-        place -= column
-    return place * SIDE, column * SIDE
+def _tile(place, SIDE: tl.constexpr, COUNT: tl.constexpr):
+    """Return the first row and column of a tile: the diagonal's, then those above it by columns."""
+    row = place
+    column = place
+    if place >= COUNT:
+        row = place - COUNT
+        column = 1
+        while row >= column:
+            row -= column
+            column += 1
+    return row * SIDE, column * SIDE
 
 
 @triton.jit
 def multiply(  # noqa: PLR0917 - as above
     limbs,  # n×WIDTH float16
-    products,  # chunks×TILES×SIDE×SIDE int32: each chunk's Σ w wᵀ, in tiles (`_tile`)
+    products,  # chunks×tiles×SIDE×SIDE int32: each chunk's Σ w wᵀ, in tiles (`_tile`)
     passed,  # chunks int32, zeros: becomes 1 where a sum may have passed 2²⁴
     n_rows,
     WIDTH: tl.constexpr,
     SIDE: tl.constexpr,
-    TILES: tl.constexpr,
+    COUNT: tl.constexpr,  # tiles on the diagonal
+    DIAGONAL: tl.constexpr,  # whether those are made, or the others
     ROWS: tl.constexpr,  # rows that are added up in float32
     REPEATS: tl.constexpr,  # how often, in a chunk: at most 127, so that an int32 holds the sum
     STAGES: tl.constexpr,
 ):
     """Write one tile of one chunk's product."""
-    chunk = tl.program_id(0) // TILES
-    down, right = _tile(tl.program_id(0) % TILES, SIDE)
+    tiles: tl.constexpr = COUNT * (COUNT + 1) // 2
+    made: tl.constexpr = COUNT if DIAGONAL else tiles - COUNT
+    chunk = tl.program_id(0) // made
+    place = tl.program_id(0) % made
+    if not DIAGONAL:
+        place += COUNT
+    down, right = _tile(place, SIDE, COUNT)
     i = down + tl.arange(0, SIDE)
     j = right + tl.arange(0, SIDE)
     total = tl.zeros([SIDE, SIDE], dtype=tl.int32)
@@ -152,16 +166,18 @@ def multiply(  # noqa: PLR0917 - as above
         here = (step * ROWS + row < n_here)[:, None]
         at = start + step * (ROWS * WIDTH)
         left = tl.load(at + i[None, :], mask=here & (i < WIDTH)[None, :], other=0.0)
-        if TILES == 1:
+        if DIAGONAL:
             over = left
         else:
             over = tl.load(at + j[None, :], mask=here & (j < WIDTH)[None, :], other=0.0)
         found = tl.dot(tl.trans(left), over)
-        most = tl.maximum(most, tl.max(found, axis=1))
+        if DIAGONAL:  # nothing is larger than what is on the diagonal
+            most = tl.maximum(most, tl.max(found, axis=1))
         total += found.to(tl.int32)
     inside = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
-    tl.store(products + tl.program_id(0).to(tl.int64) * (SIDE * SIDE) + inside, total)
-    if down == right:  # where the diagonal is; nothing is larger than that
+    out = products + (chunk.to(tl.int64) * tiles + place) * (SIDE * SIDE)
+    tl.store(out + inside, total)
+    if DIAGONAL:
         if tl.max(most) >= 16777216.0:
             tl.store(passed + chunk, 1)
 
@@ -171,19 +187,20 @@ def multiply_few(  # noqa: PLR0917 - as above
     limbs,
     products,
     passed,
-    rest,  # TILES×SIDE×SIDE int64
+    sums,  # tiles×SIDE×SIDE int64
     n_rows,
     WIDTH: tl.constexpr,
     SIDE: tl.constexpr,
-    TILES: tl.constexpr,
+    COUNT: tl.constexpr,
     CHUNK: tl.constexpr,  # rows of a chunk
     FEW: tl.constexpr,  # 16
 ):
-    """Put zeros for chunks in which a sum may have passed 2²⁴, and add their products to ``rest``."""
-    chunk = tl.program_id(0) // TILES
-    place = tl.program_id(0) % TILES
+    """Put zeros for chunks in which a sum may have passed 2²⁴, and add their products to ``sums``."""
+    tiles: tl.constexpr = COUNT * (COUNT + 1) // 2
+    chunk = tl.program_id(0) // tiles
+    place = tl.program_id(0) % tiles
     if tl.load(passed + chunk) > 0:
-        down, right = _tile(place, SIDE)
+        down, right = _tile(place, SIDE, COUNT)
         i = down + tl.arange(0, SIDE)
         j = right + tl.arange(0, SIDE)
         total = tl.zeros([SIDE, SIDE], dtype=tl.int64)
@@ -199,4 +216,16 @@ def multiply_few(  # noqa: PLR0917 - as above
         inside = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
         out = products + tl.program_id(0).to(tl.int64) * (SIDE * SIDE)
         tl.store(out + inside, tl.zeros([SIDE, SIDE], dtype=tl.int32))
-        tl.atomic_add(rest + place * (SIDE * SIDE) + inside, total, sem="relaxed")
+        tl.atomic_add(sums + place * (SIDE * SIDE) + inside, total, sem="relaxed")
+
+
+@triton.jit
+def add_up(products, sums, n_chunks, SIZE: tl.constexpr, PART: tl.constexpr):
+    """Add the chunks' products to ``sums``."""
+    place = tl.program_id(0) * PART + tl.arange(0, PART)
+    at = products + tl.program_id(1).to(tl.int64) * SIZE + place
+    total = tl.zeros([PART], dtype=tl.int64)
+    for _ in tl.range(tl.program_id(1), n_chunks, tl.num_programs(1)):
+        total += tl.load(at).to(tl.int64)
+        at += tl.num_programs(1) * SIZE
+    tl.atomic_add(sums + place, total, sem="relaxed")
