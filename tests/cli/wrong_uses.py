@@ -111,7 +111,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     "Files": {
         "no such file": Wrong(("fit", "nowhere.csv", *EXACT, "-o", "new"), "nowhere.csv must be a file that exists, got none there; give one file per silo"),
         "a folder": Wrong(("fit", ".", *EXACT, "-o", "new"), ". must hold the parts of one table and nothing else, got ... and ...; move the others out, or give a pattern in quotes such as '...'"),
-        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .xlsx, .toml, .npy, .npz, .h5ad, .bed, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
+        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .xlsx, .toml, .npy, .npz, .h5ad, .bed, .pgen, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
         "an empty file": Wrong(("fit", "empty.csv", *EXACT, "-o", "new"), "empty.csv must have a line of column names and rows, got an empty file; write it again"),
         "a header without rows": Wrong(("fit", "header.csv", *EXACT, "-o", "new"), "header.csv must have at least one row, got none; leave this silo out"),
         "a row that is too short": Wrong(("fit", "ragged.csv", *EXACT, "-o", "new"), "every row of ragged.csv must have 2 cells like its first line, got 1 at row 2; repair that row"),
@@ -148,7 +148,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a level twice": Wrong((*CLINIC, "doubled.toml"), "levels in the rule of 'sex' in doubled.toml must be different words, got one twice; take one of them out"),
         "other among the levels": Wrong((*CLINIC, "others.toml"), "levels in the rule of 'sex' in others.toml must not have 'other' among them, which is added for all words that are not listed; leave it out"),
         "levels without a list": Wrong((*CLINIC, "unlisted.toml"), "the rule of 'sex' in unlisted.toml must list its levels, got none; write levels = ['low', 'high'] with the words that all silos agree on"),
-        "an unknown kind of column": Wrong((*CLINIC, "unkind.toml"), "the rule of 'age' in unkind.toml must have a kind, one of number, levels, ordered, yes/no, date, comparison, drop, or levels, got 'integer'; choose one"),
+        "an unknown kind of column": Wrong((*CLINIC, "unkind.toml"), "the rule of 'age' in unkind.toml must have a kind, one of number, levels, ordered, yes/no, date, rating, person, item, comparison, drop, or levels, got 'integer'; choose one"),
         "a misspelt key of a rule": Wrong((*CLINIC, "slip.toml"), "the rule of 'age' in slip.toml must have only the keys kind, range, missing, indicator, missing_words for a column of kind 'number', got 'rnage'; leave it out"),
         "a rule's range from above": Wrong((*CLINIC, "backwards.toml"), "range in the rule of 'age' in backwards.toml must be two finite numbers, the smaller first, got [120, 0]; write for instance range = [0, 120]"),
         "a range of levels": Wrong((*CLINIC, "ranged.toml"), "the rule of 'sex' in ranged.toml must have only the keys kind, levels, missing, indicator, missing_words for a column of kind 'levels', got 'range'; leave it out"),

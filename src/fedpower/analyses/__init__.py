@@ -6,7 +6,7 @@ intervals or verdicts that hold the privacy noise. At ε = ∞ each is what the 
 
 from fedpower.analyses.adjusted import AdjustedPCA
 from fedpower.analyses.communities import Communities, agreement
-from fedpower.analyses.complete import Completion
+from fedpower.analyses.completion import Completion
 from fedpower.analyses.correlation import Correlations
 from fedpower.analyses.factor import FactorAnalysis, congruence
 from fedpower.analyses.means import MeanTests

@@ -683,7 +683,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if isinstance(X, str | PathLike) or (self.result_.rules and hasattr(X, "columns")):
             return self.result_.transform(X)
         require_numbers(X)
-        rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)
         return self.result_.scores(rows)
 
     def inverse_transform(self, X: ArrayLike) -> Array:

@@ -18,6 +18,7 @@ from fedpower.data import (
     open_source,
 )
 from fedpower.data.exact_moment import ExactMoments, exact_moment
+from fedpower.data.watch import UNWATCHED
 from fedpower.engines.inprocess import available_cores, blas_threads
 from fedpower.experiments.models import Model
 from fedpower.privacy.ledger import Ledger
@@ -158,6 +159,7 @@ class KeptMoment:
         self.n_rows = moments.n_rows * copies
         self.source = open_source(self._whole, name="moment")  # identifies it to a ledger
         self.treatment = TREATMENT
+        self.watch = UNWATCHED
         self.choice = KernelChoice(kind="moment", reason="the moment is made once for all runs")
         self.device = None
 

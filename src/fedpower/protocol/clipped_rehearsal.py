@@ -11,6 +11,7 @@ from fedpower.data.clipped_product import ClippedQuestion, clipped_scale
 from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.clipped import MEAN
+from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import summary_size
 from fedpower.privacy.shares import sum_noise
 from fedpower.protocol.clipped_sums import product_noise, width_of
@@ -133,16 +134,15 @@ def rehearsed_error(
 
 def narrowed_sums(study: Study, n_features: int) -> tuple[SumTerms, ...]:
     """Return the sums that a warm study would list of fewer columns, with the same widths and shares."""
-    return tuple(
-        SumTerms(
-            label,
-            summary_size(n_features, with_mean=study.center)
-            if label == MOMENT
-            else n_features * width_of(study, label) + 1,
-            share,
-        )
-        for label, _, share in study.sums
-    )
+
+    def narrowed(terms: SumTerms) -> SumTerms:
+        if terms.label == SCORES:  # of a grid, whatever the columns
+            return terms
+        if terms.label == MOMENT:
+            return terms._replace(size=summary_size(n_features, with_mean=study.center))
+        return terms._replace(size=n_features * width_of(study, terms.label) + 1)
+
+    return tuple(narrowed(terms) for terms in study.sums)
 
 
 def question_bytes(study: Study, label: str) -> bytes:
