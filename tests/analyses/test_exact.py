@@ -221,6 +221,19 @@ def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, mo
         model.fit(moment)
 
 
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (frame(5).drop(columns=frame(5).columns[1]), "got a table without"),
+        (np.array([["a"] * len(frame(1).columns)]), "as numbers, got something else"),
+        (np.zeros((3, 2)), r"got shape \(3, 2\)"),
+    ],
+)
+def test_new_rows_without_the_columns_are_refused(rows: Any, sentence: str, moment: Moment):
+    with pytest.raises(InputError, match=f"X must have the .* columns of the moment.*{sentence}"):
+        ProcessMonitor(2).fit(moment).predict(rows)
+
+
 def test_a_moment_about_the_origin_is_refused(tmp_path: Path):
     moment = FedMoment(epsilon=float("inf"), center=False).fit_silos([ROWS]).moment_
     with pytest.raises(InputError, match="must be about the pooled mean for this analysis"):

@@ -20,8 +20,16 @@ def brought(X: Any, names: NDArray[np.object_], *, what: str, advice: str) -> ND
     what, advice
         What a refusal calls the columns, and what to do about them.
     """
-    rows = X[list(names)] if hasattr(X, "loc") else X
-    given = np.asarray(rows, dtype=np.float64)
+    wanted = f"X must have the {len(names)} {what}"
+    if hasattr(X, "loc"):
+        absent = [name for name in names if name not in X.columns]
+        if absent:
+            raise InputError(f"{wanted}, got a table without '{absent[0]}'; {advice}")
+        X = X[list(names)]
+    try:
+        given = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{wanted} as numbers, got something else; {advice}") from None
     if given.ndim != 2 or given.shape[1] != len(names):
-        raise InputError(f"X must have the {len(names)} {what}, got shape {given.shape}; {advice}")
+        raise InputError(f"{wanted}, got shape {given.shape}; {advice}")
     return given
