@@ -16,7 +16,8 @@ from benchmarks.data_sets import DataSet, Places
 from fedpower import FedPCA
 from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos
-from fedpower.estimator.terms import build_study, public_treatment
+from fedpower.estimator.terms import build_study
+from fedpower.estimator.treatment import public_treatment
 from fedpower.parameters import Parameters
 from fedpower.privacy.noise import SeededNoiseForExperiments
 

@@ -26,7 +26,7 @@ from fedpower import CodeBook, FedPCA
 from fedpower.data import open_source
 from fedpower.data.ruled import ruled
 from fedpower.data.rules import table_rules
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,8 @@ from fedpower import FedPCA
 from fedpower.data import Device, RowTreatment, local_moment, open_device, open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.terms import build_study, public_rng
+from fedpower.estimator.solving import public_rng
+from fedpower.estimator.terms import build_study
 from fedpower.parameters import Parameters
 
 pytestmark = pytest.mark.devices

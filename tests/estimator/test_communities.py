@@ -13,12 +13,12 @@ from sklearn.metrics import adjusted_rand_score
 from fedpower import FedCommunities, FedMoment, FedPCA, read_moment
 from fedpower.analyses import Communities, agreement
 from fedpower.errors import BudgetError, InputError
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.ledger import Ledger
 from layers import names_of, planted
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::fedpower.estimator.terms.NoiseWarning",
+    "ignore::fedpower.estimator.fit_warnings.NoiseWarning",
     "ignore::fedpower.estimator.repeats.RepeatedFitWarning",
 )
 D, K = 60, 3

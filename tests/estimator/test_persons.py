@@ -10,7 +10,7 @@ from scipy.linalg import subspace_angles
 from fedpower import CodeBook, FedPCA
 from fedpower.data.rules import table_rules
 from fedpower.errors import InputError
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
 from fedpower.report.folder import read_result
 

@@ -8,9 +8,9 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import InputError
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap
 from fedpower.estimator.spectrum import spectrum_of_result
-from fedpower.estimator.terms import NoiseWarning
 from fedpower.linalg import sin_theta
 from fedpower.report.folder import read_result
 from problems import Array

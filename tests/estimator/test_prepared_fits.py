@@ -10,7 +10,8 @@ from fedpower.data import open_source
 from fedpower.data.survey import CELL_SIDE
 from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError
-from fedpower.estimator.terms import NoiseWarning, build_study
+from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.estimator.terms import build_study
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger

@@ -10,7 +10,8 @@ from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
-from fedpower.estimator.terms import build_study, public_treatment
+from fedpower.estimator.terms import build_study
+from fedpower.estimator.treatment import public_treatment
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger

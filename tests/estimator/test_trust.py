@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpower import FedPCA
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.linalg import sin_theta
 from fedpower.report import read_result, write_result
 from problems import Array

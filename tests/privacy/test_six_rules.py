@@ -22,7 +22,7 @@ from fedpower import FedPCA
 from fedpower.cli import main
 from fedpower.engines import embedded
 from fedpower.errors import FedpowerError, InputError
-from fedpower.estimator.terms import ClippingWarning
+from fedpower.estimator.fit_warnings import ClippingWarning
 from fedpower.privacy import noise
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise

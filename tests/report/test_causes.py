@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpower import FedPCA
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.report.causes import cause_of_noise
 from problems import Array

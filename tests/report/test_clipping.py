@@ -15,7 +15,7 @@ from parsed_page import parsed, words
 
 from fedpower import FedPCA, read_code_book, read_result, write_code_book
 from fedpower.cli import main
-from fedpower.estimator.terms import BoundWarning
+from fedpower.estimator.fit_warnings import BoundWarning
 from fedpower.protocol.clipping import estimated_clipping, may_be_bent, shares_cut
 from fedpower.report.page import page
 

@@ -18,7 +18,7 @@ from fedpower.cli.silos import find_ledgers, named_files, read_nodes
 from fedpower.data.networks import open_network
 from fedpower.data.opening import is_text
 from fedpower.errors import InputError
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.report.account import Account
 from fedpower.report.atomic import new_folder
 from fedpower.report.moment import Moment, of_run

@@ -42,8 +42,10 @@ from fedpower.data.plink import VariantList, read_variants
 from fedpower.data.rules import TableRules
 from fedpower.errors import InputError
 from fedpower.estimator import FedMoment, FedPCA
+from fedpower.estimator.fit_warnings import BoundWarning, NoiseWarning
 from fedpower.estimator.repeats import RepeatedFitWarning
-from fedpower.estimator.terms import PRIVATE_STEPS, BoundWarning, NoiseWarning, prepares
+from fedpower.estimator.terms import PRIVATE_STEPS
+from fedpower.estimator.treatment import prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as

@@ -17,7 +17,7 @@ from fedpower.cli.fit import (
 from fedpower.cli.options import Command
 from fedpower.cli.silos import find_ledgers
 from fedpower.estimator import FedMoment
-from fedpower.estimator.terms import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.statement import counted_as
 from fedpower.report.atomic import new_folder
 from fedpower.report.moment import Moment, of_run

@@ -13,9 +13,10 @@ from fedpower.analyses.communities import Communities
 from fedpower.data.networks import NetworkUnit, open_network
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import Sentence
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.moments import FedMoment
 from fedpower.estimator.silos import named_silos
-from fedpower.estimator.terms import IdentityPaths, NoiseWarning
+from fedpower.estimator.terms import IdentityPaths
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.study import Aggregation
 

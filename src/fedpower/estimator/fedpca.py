@@ -36,21 +36,7 @@ from fedpower.engines.embedded import (
     survey_silos,
 )
 from fedpower.errors import InputError, Sentence
-from fedpower.estimator.moments import result_from
-from fedpower.estimator.numbers import require_numbers
-from fedpower.estimator.preflight import preflight
-from fedpower.estimator.repeats import warn_of_repeats
-from fedpower.estimator.silos import named_sources
-from fedpower.estimator.terms import (
-    IdentityPaths,
-    build_study,
-    code_book_of,
-    given_book,
-    identities_of,
-    prepares,
-    public_rng,
-    rules_of,
-    treatment_of,
+from fedpower.estimator.fit_warnings import (
     warn_of_bound,
     warn_of_clipping,
     warn_of_copies,
@@ -58,6 +44,14 @@ from fedpower.estimator.terms import (
     warn_of_delta,
     warn_of_noise,
 )
+from fedpower.estimator.moments import result_from
+from fedpower.estimator.numbers import require_numbers
+from fedpower.estimator.preflight import preflight
+from fedpower.estimator.repeats import warn_of_repeats
+from fedpower.estimator.silos import named_sources
+from fedpower.estimator.solving import public_rng
+from fedpower.estimator.terms import IdentityPaths, build_study, identities_of
+from fedpower.estimator.treatment import code_book_of, given_book, prepares, rules_of, treatment_of
 from fedpower.linalg.subspace import Alignment
 from fedpower.parameters import Parameters
 from fedpower.protocol.exchange import Round

@@ -12,13 +12,8 @@ from sklearn.base import BaseEstimator
 from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError, Sentence
-from fedpower.estimator.terms import (
-    build_study,
-    code_book_of,
-    identities_of,
-    noise_of,
-    prepares,
-)
+from fedpower.estimator.terms import build_study, identities_of, noise_of
+from fedpower.estimator.treatment import code_book_of, prepares
 from fedpower.parameters import Parameters
 from fedpower.privacy.budget import MOMENT, SMALLEST_EPSILON
 from fedpower.privacy.noise import SeededNoiseForExperiments

@@ -5,13 +5,9 @@ from collections.abc import Mapping
 from fedpower.data import RowSource
 from fedpower.engines.embedded import LedgerPaths, Versions, check_ledgers
 from fedpower.errors import InputError, Sentence
-from fedpower.estimator.terms import (
-    build_study,
-    code_book_of,
-    prepares,
-    public_rng,
-    public_treatment,
-)
+from fedpower.estimator.solving import public_rng
+from fedpower.estimator.terms import build_study
+from fedpower.estimator.treatment import code_book_of, prepares, public_treatment
 from fedpower.parameters import Parameters
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.private_study import budget_of

@@ -1,46 +1,32 @@
-"""From the parameters of a fit to the terms of its study and the settings of its solver."""
+"""From the parameters of a fit to the terms of its study."""
 
 import hashlib
 import json
 import math
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from sklearn.utils import check_random_state
-
-from fedpower.data import LocalMoment, RowSource, RowTreatment, largest_row_norm, public_vector
+from fedpower.data import RowTreatment
 from fedpower.data.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
-from fedpower.data.codebook import CodeBook, Ranges, ranges_of
-from fedpower.data.columns import LARGEST
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.data.rules import TableRules
-from fedpower.data.survey import Survey
 from fedpower.errors import InputError, Sentence
+from fedpower.estimator.solving import exact_solver, settings_of, solver_of
+from fedpower.estimator.treatment import known_ranges, prepares, rules_of
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.privacy.clipped import Design, choose_design, predicted_gain
 from fedpower.privacy.preparation import scores_share, shares_of
-from fedpower.protocol.choice import SolverChoice, choose_solver
+from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.exact_sums import MOST_PRODUCTS, exact_sums
-from fedpower.protocol.private_study import budget_of, noise_floor, sums_moment
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
-    ClippedSettings,
-    ExactSumsSettings,
-    KrylovSettings,
-    PowerSettings,
-    SecureSettings,
     SolverSettings,
-    UploadSettings,
 )
 from fedpower.protocol.solvers.signal import Rank
-from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import (
     PREPARED,
     NoiseMode,
@@ -49,28 +35,17 @@ from fedpower.protocol.study import (
     preparation_sums,
     scores_sum,
 )
-from fedpower.protocol.weights import costly_sentence, costly_silos
-from fedpower.report.causes import cause_of_noise
-from fedpower.report.codebook_file import read_code_book
-from fedpower.report.result import Result
-
-_DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
-    "every": "constant",
-    "decaying": "linear",
-    "halving": "halving",
-}
-
-_SCHEDULE = (
-    "schedule must be 'every', 'decaying', 'halving' or whole steps, got {got}; give e.g. [2, 4, 5]"
-)
 
 IdentityPaths = Mapping[str, str | PathLike[str]]
+
 
 ATTEMPTS = 3
 """How often silos take part at most: a first time, and twice where somebody failed."""
 
+
 OVERSAMPLING = 10
 """How many columns more than k a basis has unless ``iteration_rank`` says otherwise."""
+
 
 PRIVATE_STEPS = 10
 """T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
@@ -78,310 +53,6 @@ PRIVATE_STEPS = 10
 
 _MOST_FOR_SCORES = 0.5
 """Of a fit's ε: its components are what scores are of."""
-
-
-class PrivacyLeakWarning(RuntimeWarning):
-    """Something was read from the rows that should have been given as a public fact."""
-
-
-def public_treatment(
-    parameters: Parameters, columns: tuple[str, ...] | None = None
-) -> RowTreatment:
-    """Return what the parameters say is done to each row; ``columns`` are names, where there are any."""
-    if parameters.network == "edge":
-        _check_edges(parameters)
-        return RowTreatment(row_norm=1.0)  # edges are given in units of their public maximum
-    book = code_book_of(parameters)
-    if book is not None:
-        return book.treatment
-    center, offset = None, parameters.public_offset
-    if offset is not None:
-        given = "center" if parameters.offset is None else "offset"
-        if offset is not parameters.offset and parameters.offset is not None:
-            raise InputError(
-                "a public centre is an offset, and must be given once, got center and offset; give "
-                "offset, and center=True or False"
-            )
-        center = public_vector(given, offset, columns=columns)
-    scale = None
-    if parameters.scale is not None:
-        scale = public_vector("scale", parameters.scale, columns=columns, positive=True)
-    low = high = None
-    if parameters.ranges is not None and not prepares(parameters):
-        width = len(parameters.ranges) if columns is None else len(columns)
-        known = ranges_of(parameters.ranges, columns, width)
-        low = np.array([-LARGEST if each is None else each[0] for each in known])
-        high = np.array([LARGEST if each is None else each[1] for each in known])
-        center = np.zeros(width) if center is None else center
-    return RowTreatment(
-        center=center,
-        scale=scale,
-        row_norm=parameters.row_norm,
-        normalize=bool(parameters.normalize),
-        low=low,
-        high=high,
-    )
-
-
-def _check_edges(parameters: Parameters) -> None:
-    """Refuse what is about rows where an edge is what is protected."""
-    given = [
-        name
-        for name in (
-            "row_norm",
-            "scale",
-            "offset",
-            "ranges",
-            "codebook",
-            "device",
-            "scores_epsilon",
-        )
-        if getattr(parameters, name) is not None
-    ]
-    given += [name for name in ("normalize", "standardize") if getattr(parameters, name)]
-    given += [] if parameters.weights == "rows" else ["weights"]
-    if given:
-        raise InputError(
-            "{odd} must be left alone with {network:edge}, where no row is treated, got it too; leave it "
-            "out",
-            odd=Sentence("{" + given[0] + "}"),
-        )
-
-
-def given_book(parameters: Parameters) -> CodeBook | None:
-    """Return the code book that was given, a draft or not, read from its file where it is a path."""
-    given = parameters.codebook
-    if given is None or isinstance(given, CodeBook):
-        return given
-    if not isinstance(given, str | PathLike):
-        raise InputError(
-            f"codebook must be a CodeBook or the path of one, got {type(given).__name__}; make one with "
-            "`fedpower prepare`"
-        )
-    return read_code_book(given)
-
-
-def rules_of(parameters: Parameters) -> TableRules | None:
-    """Return the rules of the silos' tables, with what stands for missing cells; None without any."""
-    book = code_book_of(parameters) or given_book(parameters)
-    rules = None if book is None else book.table_rules
-    return None if rules is None else rules.with_fills()
-
-
-def _known_ranges(
-    parameters: Parameters, columns: tuple[str, ...] | None, n_features: int
-) -> Ranges:
-    """Return what columns are known to lie between: by what was said of them, else by their rules."""
-    said = ranges_of(parameters.ranges, columns, n_features)
-    rules = rules_of(parameters)
-    if rules is None or columns is None:
-        return said
-    return tuple(each or ruled for each, ruled in zip(said, rules.ranges(columns), strict=True))
-
-
-def code_book_of(parameters: Parameters) -> CodeBook | None:
-    """Return the code book that was given, if it has the numbers; None without one, or for a draft."""
-    given = parameters.codebook
-    if given is None:
-        return None
-    if isinstance(given, CodeBook) and given.is_draft:
-        return None
-    contradicting = [
-        name
-        for name in ("row_norm", "scale", "offset", "ranges")
-        if getattr(parameters, name) is not None
-    ] + (["normalize"] if parameters.normalize else [])
-    if not isinstance(parameters.center, bool | np.bool_):
-        contradicting.append("center")
-    if contradicting and not _is_readable_draft(given):
-        raise InputError(
-            "{option} must be left alone with {codebook}, which says it already, got both; leave one of "
-            "them out",
-            option=Sentence("{" + contradicting[0] + "}"),
-        )
-    book = given_book(parameters)
-    return None if book is None or book.is_draft else book
-
-
-def _is_readable_draft(given: Any) -> bool:
-    """Return whether a path is that of a draft, which says nothing of numbers."""
-    try:
-        return isinstance(given, str | PathLike) and read_code_book(given).is_draft
-    except InputError:
-        return False
-
-
-def prepares(parameters: Parameters) -> bool:
-    """Return whether a fit finds offset, scale and bound privately: where it was told none of them.
-
-    Only a noised moment does; fits whose steps are noised, or whose solver iterates, take a code book.
-    """
-    given = (parameters.row_norm, parameters.scale, parameters.public_offset)
-    return (
-        parameters.is_private
-        and parameters.network is None
-        and not parameters.normalize
-        and all(each is None for each in given)
-        and parameters.noise in ("auto", "moment")
-        and parameters.solver in ("auto", "moment")
-        and not parameters.paper_settings
-        and code_book_of(parameters) is None
-    )
-
-
-def _standardizes(parameters: Parameters, study: Study) -> bool:
-    """Return whether columns are brought to variance 1: as asked for, or where they were prepared."""
-    if parameters.standardize is not None:
-        return bool(parameters.standardize)
-    return bool(study.preparation) or code_book_of(parameters) is not None
-
-
-_BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
-
-
-def treatment_of(
-    parameters: Parameters, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
-) -> tuple[RowTreatment | None, str | None]:
-    """Return what is done to each row before it counts, and what leaked in finding it, or None.
-
-    A private fit needs a bound on the norm of a row. Where nothing at all is given the run finds it, and
-    there is none yet. Where it is told something but no bound, the largest norm is read from the rows:
-    the result then depends on a single row in a way that no noise covers. That is warned of, and the
-    privacy statement promises nothing.
-    """
-    if prepares(parameters):
-        return None, None
-    treatment = public_treatment(parameters, columns)
-    if not parameters.is_private or treatment.bounded:
-        return treatment, None
-    if parameters.aggregation == "secure":
-        raise InputError(
-            Sentence(
-                "{aggregation:secure} with public centres or scales must know a public bound on the norm "
-                "of a row too, got none; give {row_norm:B}, or leave all of them out to have them found "
-                "privately"
-            )
-        )
-    bound = max(largest_row_norm(source, treatment) for source in sources)
-    warnings.warn(
-        Sentence(
-            "{row_norm} was not given, so the largest norm was read from the rows themselves: that is "
-            "not private; give {row_norm:B} as a public bound, or {normalize:True}"
-        ),
-        PrivacyLeakWarning,
-        stacklevel=4,
-    )
-    found = RowTreatment(
-        center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0
-    )
-    return found, _BOUND_READ
-
-
-def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
-    """Warn of a δ at which a mechanism may keep its promise and still give a whole row away."""
-    least = min(sizes)
-    if study.is_private and study.delta * least > 1:
-        warnings.warn(
-            f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
-            "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
-            UserWarning,
-            stacklevel=4,
-        )
-
-
-class NoiseWarning(UserWarning):
-    """No component of a private fit stands above its noise: what it found may be noise alone."""
-
-
-def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
-    """Warn of a fit that found nothing for certain, and say what would help."""
-    cause = cause_of_noise(result)
-    if cause is not None:
-        warnings.warn(
-            Sentence(
-                "no component stands above the privacy noise, so that all of them may be noise; {cause}",
-                cause=cause,
-            ),
-            NoiseWarning,
-            stacklevel=stacklevel,
-        )
-
-
-class BoundWarning(UserWarning):
-    """A public bound shortens rows enough to have made components of a private fit what they are."""
-
-
-def warn_of_bound(result: Result) -> None:
-    """Warn of components that stand above the noise but may be made by a public bound.
-
-    One that was found is where bias and noise balance; the report has what is to be said of it.
-    """
-    if result.code_book is None and "bent" in result.standings:
-        place = result.standings.index("bent") + 1
-        count = result.standings.count("bent")
-        many = "no other" if count == 1 else f"{count - 1} more"
-        warnings.warn(
-            Sentence(
-                "the bound may have bent components that stand above the noise, pc{place} and {many}: "
-                "{clipping} give a larger {row_norm}, or leave it out to have it found",
-                place=place,
-                many=many,
-                clipping=str(result.clipping),
-            ),
-            BoundWarning,
-            stacklevel=4,
-        )
-
-
-class ClippingWarning(UserWarning):
-    """Every row is longer than its bound: told to whoever holds the rows, and kept nowhere."""
-
-
-def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
-    """Warn whoever holds the rows of a bound that every one exceeds; there is a result all the same.
-
-    Parameters
-    ----------
-    counts
-        By silo: how many rows were clipped, and how many there are.
-    """
-    if all(count == rows for count, rows in counts.values()):
-        warnings.warn(
-            Sentence(
-                "every row is longer than {row_norm}, so that their directions alone count; give public "
-                "centres and scales, or a larger bound"
-            ),
-            ClippingWarning,
-            stacklevel=4,
-        )
-
-
-def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
-    """Warn of silos whose noise costs more than their rows bring; sizes are public."""
-    budget = budget_of(study)
-    if budget is None or study.aggregation == "secure":
-        return
-    costly, share = costly_silos(budget, sizes, study.weights)
-    if costly:
-        warnings.warn(costly_sentence(costly, share, sizes), UserWarning, stacklevel=4)
-
-
-def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
-    """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere.
-
-    Where nothing is private the moments themselves show it, in a federation too (`solvers.upload`).
-    """
-    if not study.is_private:
-        return
-    first: dict[tuple[int, float, bytes], str] = {}
-    for name, each in moments.items():
-        if isinstance(each, Survey):  # nothing was summed of rows that are yet to be prepared
-            return
-        trace = each.trace()
-        if trace > 0:
-            known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
-            if known != name:
-                warnings.warn(same_rows(known, name), UserWarning, stacklevel=4)
 
 
 def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
@@ -495,7 +166,7 @@ def build_study(
     rules = rules_of(parameters)
     if treatment is None:
         _refuse_to_prepare_ratings(rules)
-        known = _known_ranges(parameters, columns, n_features)
+        known = known_ranges(parameters, columns, n_features)
         prepared = {
             "ranges": known,
             "preparation": shares_of(
@@ -526,7 +197,7 @@ def build_study(
         prepared["groups"] = rules.groups(columns)
     if parameters.aggregation == "secure" and noise == "none":
         _check_compatible(parameters, noise)
-        iterates = _exact_solver(parameters, n_features, width).solver == "krylov"
+        iterates = exact_solver(parameters, n_features, width).solver == "krylov"
         prepared["sums"] = exact_sums(
             n_features=n_features,
             iteration_rank=width,
@@ -556,7 +227,7 @@ def build_study(
         **_secure_terms(parameters, noise, identities or {}, attempts),
         **prepared,
     )
-    choice = _solver_of(parameters, study, rank)
+    choice = solver_of(parameters, study, rank)
     return study, settings_of(parameters, study, choice, rank=rank, n_steps=n_steps), choice
 
 
@@ -576,11 +247,6 @@ def _roster(sizes: Mapping[str, int | None]) -> str:
     """Return a digest of the silos' names and sizes."""
     listed = json.dumps(sorted(sizes.items()))
     return hashlib.sha256(listed.encode()).hexdigest()
-
-
-def keeps_moment(parameters: Parameters) -> bool:
-    """Return whether the result has the pooled moment: communities are found from a network's."""
-    return bool(parameters.keep_moment) or parameters.network is not None
 
 
 def _asked_how(parameters: Parameters, sizes: Mapping[str, int | None]) -> str:
@@ -629,243 +295,6 @@ def _scores_of(parameters: Parameters, noise: NoiseMode, delta: float, n_feature
             asked=asked,
         )
     return scores_share(float(asked), epsilon, delta)
-
-
-def _solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
-    """Return the solver, chosen or as asked for; what contradicts it is refused."""
-    given = parameters.paper_settings
-    if study.noise == "step":
-        given = tuple(name for name in given if name != "n_steps")
-    if parameters.drift_correction and study.noise in ("step", "paper"):
-        raise InputError(
-            "{drift_correction} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}, "
-            "where the product it needs would be one more release; leave it out",
-            mode=study.noise,
-        )
-    if study.noise == "clipped" and parameters.keep_moment:
-        return _kept_moment(parameters, study, given)
-    if study.noise == "clipped":
-        warm = "after the moment" if sums_moment(study) else "from a random start"
-        return SolverChoice(
-            solver="clipped",
-            reason=f"rows count by their clipped products with few directions, {warm}",
-        )
-    if study.aggregation == "secure" and not study.is_private:
-        return _exact_solver(parameters, study.n_features, study.iteration_rank)
-    if study.aggregation == "secure":
-        return SolverChoice(
-            solver="moment",
-            reason=Sentence(
-                "{aggregation:secure} sums the silos' moments once, and all else follows from the sum"
-            ),
-        )
-    if study.noise == "moment" and not isinstance(rank, int):
-        return _whole_spectrum(parameters, rank, given)
-    if _standardizes(parameters, study):
-        return _whole_moment(parameters, study, given)
-    if keeps_moment(parameters):
-        return _kept_moment(parameters, study, given)
-    if parameters.solver == "auto":
-        return choose_solver(
-            n_features=study.n_features,
-            iteration_rank=study.iteration_rank,
-            noise=study.noise,
-            paper_settings=given,
-        )
-    if parameters.solver == "moment" and study.noise in ("step", "paper"):
-        raise InputError(
-            "{solver:moment} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}; "
-            "choose another solver or noise",
-            mode=study.noise,
-        )
-    foreign = [name for name in given if (parameters.solver, name) != ("krylov", "n_participants")]
-    if parameters.solver != "fedpower" and foreign:
-        raise InputError.about(
-            foreign[0],
-            must="be left alone with {solver:{taken}}",
-            got=repr(getattr(parameters, foreign[0])),
-            advice="it belongs to {solver:fedpower}",
-            taken=parameters.solver,
-        )
-    return SolverChoice(solver=parameters.solver, reason="it was asked for")
-
-
-def _exact_solver(parameters: Parameters, n_features: int, iteration_rank: int) -> SolverChoice:
-    """Return the solver of an exact fit over secure sums."""
-    if parameters.standardize:
-        if parameters.solver == "krylov":
-            raise InputError(
-                Sentence(
-                    "standardize must go with the sum of the moment, whose diagonal has the variances, "
-                    "got {solver:krylov}; leave one of them out, or give public scales"
-                )
-            )
-        return SolverChoice(
-            solver="moment",
-            reason="columns are standardised by the moment's diagonal, which its sum gives",
-        )
-    if keeps_moment(parameters):
-        if parameters.solver == "krylov":
-            raise InputError(
-                Sentence(
-                    "{keep_moment:True} must go with the sum of the moment, got {solver:krylov}, which "
-                    "sums products; leave one of them out"
-                )
-            )
-        return SolverChoice(
-            solver="moment", reason="the pooled moment is kept, which its sum gives"
-        )
-    if parameters.solver == "auto":
-        return choose_solver(n_features=n_features, iteration_rank=iteration_rank, noise="none")
-    return SolverChoice(solver=parameters.solver, reason="it was asked for")
-
-
-def _whole_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) -> SolverChoice:
-    """Return the solver that has the moment's diagonal, by which columns are standardised."""
-    if study.noise in ("step", "paper") or parameters.solver not in ("auto", "moment") or given:
-        raise InputError(
-            "standardize must go with the solver that uploads the moment, whose diagonal has the "
-            f"variances, got solver={parameters.solver!r} and noise={study.noise!r}"
-            + (f" with {given[0]}" if given else "")
-            + "; leave these alone, or give public scales"
-        )
-    return SolverChoice(
-        solver="moment",
-        reason="columns are standardised by the moment's diagonal, which its upload gives",
-    )
-
-
-def _kept_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) -> SolverChoice:
-    """Return the solver that has the pooled moment, which the result is to keep."""
-    without = study.noise in ("step", "paper", "clipped")
-    if without or parameters.solver not in ("auto", "moment") or given:
-        raise InputError(
-            "{keep_moment:True} must go with {solver:moment} and {noise:moment} or {epsilon:inf}, got "
-            "settings with which no silo sends its moment; leave {odd} alone",
-            odd=Sentence("{" + (given[0] if given else _odd_one(parameters)) + "}"),
-        )
-    return SolverChoice(solver="moment", reason="the pooled moment is kept, which its upload gives")
-
-
-def _odd_one(parameters: Parameters) -> str:
-    return "noise" if parameters.solver in ("auto", "moment") else "solver"
-
-
-def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) -> SolverChoice:
-    """Return the solver that shows how many components stand above the noise: there is one."""
-    if parameters.solver not in ("auto", "moment") or given:
-        name = given[0] if parameters.solver in ("auto", "moment") else "solver"
-        raise InputError(
-            f"{{{name}}} must be left alone with {{n_components:{{rank}}}}, got {{given!r}}: which "
-            "components stand above the noise is read off the whole spectrum, which "
-            "{solver:moment} gives",
-            rank=rank,
-            given=getattr(parameters, name),
-        )
-    return SolverChoice(
-        solver="moment",
-        reason=Sentence(
-            "{n_components:{rank}} is read off the whole spectrum, which the moment's upload gives",
-            rank=rank,
-        ),
-    )
-
-
-def settings_of(
-    parameters: Parameters,
-    study: Study,
-    choice: SolverChoice,
-    *,
-    rank: Rank,
-    n_steps: int | None,
-) -> SolverSettings:
-    """Return the settings of the chosen solver."""
-    if study.noise == "clipped":
-        assert isinstance(rank, int), "a clipped fit has a number of components"
-        return ClippedSettings(study=study, rank=rank)
-    if study.aggregation == "secure" and not study.is_private:
-        assert rank != "noise", "without noise there is nothing to stand above"
-        return ExactSumsSettings(
-            study=study,
-            rank=rank,
-            solver="krylov" if choice.solver == "krylov" else "moment",
-            tol=float(parameters.tol),
-            standardize=_standardizes(parameters, study),
-            keep_moment=keeps_moment(parameters),
-        )
-    if study.aggregation == "secure":
-        return SecureSettings(
-            study=study,
-            rank=rank,
-            standardize=_standardizes(parameters, study),
-            keep_moment=keeps_moment(parameters),
-        )
-    if choice.solver == "moment":
-        return UploadSettings(
-            n_features=study.n_features,
-            rank=rank,
-            iteration_rank=study.iteration_rank,
-            weights=study.weights,
-            preparation=study if study.preparation else None,
-            mean_weight=study.mean_weight,
-            standardize=_standardizes(parameters, study),
-            groups=study.groups,
-            keep_moment=keeps_moment(parameters),
-            adjacency=study.network == "edge",
-        )
-    assert rank != "noise", "only an upload shows what stands above the noise"
-    if choice.solver == "krylov":
-        opens_locally = parameters.one_shot_start
-        if opens_locally is None:
-            opens_locally = not study.is_private
-        return KrylovSettings(
-            warm=bool(opens_locally),
-            lookahead=bool(opens_locally),
-            n_features=study.n_features,
-            rank=rank,
-            iteration_rank=study.iteration_rank,
-            tol=float(parameters.tol),
-            floor=noise_floor(study),
-            max_rounds=parameters.max_rounds,
-            n_steps=study.n_steps,
-            n_participants=parameters.n_participants,
-            participation=parameters.participation,
-            center=study.center,
-            weights=study.weights,
-        )
-    return PowerSettings(
-        n_features=study.n_features,
-        rank=rank,
-        iteration_rank=study.iteration_rank,
-        schedule=_schedule_of(parameters),
-        n_steps=n_steps,
-        tol=0.0 if study.noise in ("step", "paper") else float(parameters.tol),
-        floor=noise_floor(study),
-        max_rounds=parameters.max_rounds,
-        alignment=parameters.alignment,
-        reference=parameters.reference,
-        n_participants=parameters.n_participants,
-        participation=parameters.participation,
-        center=study.center,
-        corrected=bool(parameters.drift_correction),
-        weights=study.weights,
-    )
-
-
-def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.Generator:
-    """Return the public randomness of a fit: start basis and sampling of silos, never noise.
-
-    Where every product is noised, or scores are counted, and no ``random_state`` is given it follows from
-    the ``study``, if that is given: the same fit then asks the same questions, to which ledgers hold the
-    answers already.
-    """
-    if (
-        study is not None
-        and (study.noise in ("step", "paper", "clipped") or study.scores)
-        and parameters.random_state is None
-    ):
-        return np.random.default_rng(int(study.digest, 16))
-    return np.random.default_rng(check_random_state(parameters.random_state).randint(2**31 - 1))
 
 
 def noise_of(parameters: Parameters, n_features: int, n_rows: int | None = None) -> NoiseMode:
@@ -972,25 +401,6 @@ def _delta(parameters: Parameters, n_rows: int | None) -> float:
             "the inverse of the number of rows"
         )
     return default_delta(n_rows)
-
-
-def _schedule_of(parameters: Parameters) -> Schedule:
-    """Return the schedule of rounds."""
-    schedule = parameters.schedule
-    if isinstance(schedule, Schedule):
-        return schedule
-    if isinstance(schedule, str):
-        if schedule not in _DECAYS:
-            raise InputError(_SCHEDULE.format(got=repr(schedule)))
-        return Schedule(local_steps=parameters.local_steps, decay=_DECAYS[schedule])
-    try:
-        if isinstance(schedule, Iterator):
-            raise TypeError("an iterator is used up by the first look at it")
-        return explicit(schedule)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(_SCHEDULE.format(got=repr(schedule))) from error
 
 
 def _secure_terms(

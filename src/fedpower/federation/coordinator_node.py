@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.errors import ProtocolError
-from fedpower.estimator.terms import public_rng
+from fedpower.estimator.solving import public_rng
 from fedpower.federation.private_files import open_private, private_folder
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import journal

@@ -14,7 +14,8 @@ from fedpower.data import RowTreatment
 from fedpower.data.codebook import CodeBook
 from fedpower.data.rules import TableRules, table_rules
 from fedpower.errors import InputError, is_showable
-from fedpower.estimator.terms import ATTEMPTS, build_study, prepares, public_treatment
+from fedpower.estimator.terms import ATTEMPTS, build_study
+from fedpower.estimator.treatment import prepares, public_treatment
 from fedpower.parameters import DEFAULTS, SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings

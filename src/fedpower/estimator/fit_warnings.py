@@ -1,0 +1,127 @@
+"""What whoever fits is warned of: noise, bounds, copies, small silos, what was read from rows."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+
+from fedpower.data import LocalMoment
+from fedpower.data.survey import Survey
+from fedpower.errors import Sentence
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.solvers.upload import same_rows
+from fedpower.protocol.study import (
+    Study,
+)
+from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.report.causes import cause_of_noise
+from fedpower.report.result import Result
+
+
+class PrivacyLeakWarning(RuntimeWarning):
+    """Something was read from the rows that should have been given as a public fact."""
+
+
+def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
+    """Warn of a δ at which a mechanism may keep its promise and still give a whole row away."""
+    least = min(sizes)
+    if study.is_private and study.delta * least > 1:
+        warnings.warn(
+            f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
+            "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+class NoiseWarning(UserWarning):
+    """No component of a private fit stands above its noise: what it found may be noise alone."""
+
+
+def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
+    """Warn of a fit that found nothing for certain, and say what would help."""
+    cause = cause_of_noise(result)
+    if cause is not None:
+        warnings.warn(
+            Sentence(
+                "no component stands above the privacy noise, so that all of them may be noise; {cause}",
+                cause=cause,
+            ),
+            NoiseWarning,
+            stacklevel=stacklevel,
+        )
+
+
+class BoundWarning(UserWarning):
+    """A public bound shortens rows enough to have made components of a private fit what they are."""
+
+
+def warn_of_bound(result: Result) -> None:
+    """Warn of components that stand above the noise but may be made by a public bound.
+
+    One that was found is where bias and noise balance; the report has what is to be said of it.
+    """
+    if result.code_book is None and "bent" in result.standings:
+        place = result.standings.index("bent") + 1
+        count = result.standings.count("bent")
+        many = "no other" if count == 1 else f"{count - 1} more"
+        warnings.warn(
+            Sentence(
+                "the bound may have bent components that stand above the noise, pc{place} and {many}: "
+                "{clipping} give a larger {row_norm}, or leave it out to have it found",
+                place=place,
+                many=many,
+                clipping=str(result.clipping),
+            ),
+            BoundWarning,
+            stacklevel=4,
+        )
+
+
+class ClippingWarning(UserWarning):
+    """Every row is longer than its bound: told to whoever holds the rows, and kept nowhere."""
+
+
+def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
+    """Warn whoever holds the rows of a bound that every one exceeds; there is a result all the same.
+
+    Parameters
+    ----------
+    counts
+        By silo: how many rows were clipped, and how many there are.
+    """
+    if all(count == rows for count, rows in counts.values()):
+        warnings.warn(
+            Sentence(
+                "every row is longer than {row_norm}, so that their directions alone count; give public "
+                "centres and scales, or a larger bound"
+            ),
+            ClippingWarning,
+            stacklevel=4,
+        )
+
+
+def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
+    """Warn of silos whose noise costs more than their rows bring; sizes are public."""
+    budget = budget_of(study)
+    if budget is None or study.aggregation == "secure":
+        return
+    costly, share = costly_silos(budget, sizes, study.weights)
+    if costly:
+        warnings.warn(costly_sentence(costly, share, sizes), UserWarning, stacklevel=4)
+
+
+def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+    """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere.
+
+    Where nothing is private the moments themselves show it, in a federation too (`solvers.upload`).
+    """
+    if not study.is_private:
+        return
+    first: dict[tuple[int, float, bytes], str] = {}
+    for name, each in moments.items():
+        if isinstance(each, Survey):  # nothing was summed of rows that are yet to be prepared
+            return
+        trace = each.trace()
+        if trace > 0:
+            known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
+            if known != name:
+                warnings.warn(same_rows(known, name), UserWarning, stacklevel=4)
