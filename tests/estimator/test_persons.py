@@ -72,9 +72,14 @@ WAYS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_private_way_finds_the_components(silos, way):
-    """At a large ε: the sine is above .4 for noise alone, and of a chance below 10⁻⁶ here."""
+    """At a large ε: the sine is above .4 for noise alone, and of a chance below 10⁻⁶ here.
+
+    Prepared columns need more persons for that: 400 fits had .18 at most with 7,000 of them.
+    """
     if "secure" in way:
         pytest.importorskip("cryptography")
+    if "prepared" in way:
+        silos = {"north": visits(1, 4000), "south": visits(2, 3000)}
     _, _, _, vectors = weighted(silos)
     terms = {"epsilon": 8.0, **TOLD, **WAYS[way]}
     model = FedPCA(1, unit="patient_id", random_state=0, **terms).fit_silos(silos)

@@ -321,6 +321,20 @@ def test_a_column_on_one_side_of_zero_is_rarely_mirrored(sign):
     assert mirrored <= 1
 
 
+@pytest.mark.parametrize(
+    ("times", "of_noise", "reached"),
+    [(2.0**20, 5.0, False), (2.0**20, 8.0, True), (4.0, 5.0, True)],
+)
+def test_a_range_goes_far_only_where_rows_are_there_for_certain(times, of_noise, reached):
+    """Noise makes a count of 5 standard deviations somewhere in one fit of a hundred, and none of 8."""
+    counts = octave_counts(np.random.default_rng(0).uniform(1.0, 3.9, 3000), 0.0)
+    far = octave_counts(np.array([-3.0 * times]), 0.0)
+    _, high = octave_range(counts, 40.0, n_tests=2000)
+    low, same = octave_range(counts + of_noise * 40.0 * far, 40.0, n_tests=2000)
+    assert same == high
+    assert (low <= -3.0 * times) is reached
+
+
 def test_a_far_bin_that_noise_filled_does_not_make_the_bound_larger():
     """Rows of norms about √d: 2.5 standard deviations of noise at 16 times as much are no rows."""
     d, std = 25, 20.0

@@ -32,6 +32,10 @@ Array = NDArray[np.float64]
 _FALSE_SEED = 0.02
 """The chance that noise alone makes an octave of any column one that holds rows for certain."""
 
+_FALSE_FAR, _GAP = 1e-6, 2
+"""The same for an octave more than so many beyond the next one that holds rows, or for norms far from the
+others: a range that goes there for nothing leaves nothing of its column, so one fit in a million may."""
+
 _NEXT = 2.0
 """An octave beside one that is in the range joins it from so many standard deviations of its noise on."""
 
@@ -142,15 +146,18 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
     """Return the range of a column from how many cells lie in each octave, noised.
 
     Octaves that hold rows for certain are those above what the noise of all ``n_tests`` counts reaches
-    with probability `_FALSE_SEED`; the range goes from the first to the last of them, and on to either
-    side while the next octave stands out by itself. Where none is certain, sizes are looked at without
-    their sign, the fullest and those beside it. A range on one side of 0 is mirrored where the octaves of
-    the same sizes on the other side hold rows together: half of the cells cut off would cost more than
-    a range that is twice too wide, which the bins cut.
+    with probability `_FALSE_SEED`, or `_FALSE_FAR` where they lie far beyond the others; the range goes
+    from the first to the last of them, and on to either side while the next octave stands out by itself.
+    Where none is certain, sizes are looked at without their sign, the fullest and those beside it. One
+    on one side of 0 is mirrored where the octaves of the same sizes on the other side hold rows together:
+    half of the cells cut off would cost more than a range that is twice too wide, which the bins cut.
     """
     zero = counts.size // 2
     seeds = np.flatnonzero(counts > std * float(scipy.stats.norm.isf(_FALSE_SEED / n_tests)))
     if seeds.size:
+        seeds = _not_astray(
+            seeds, counts, zero, std * float(scipy.stats.norm.isf(_FALSE_FAR / n_tests))
+        )
         first, last = _widened(counts, int(seeds[0]), int(seeds[-1]), _NEXT * std)
     else:
         sizes = counts[zero:] + counts[zero::-1]
@@ -166,6 +173,19 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
         if other > CERTAIN * noise or other > max(noise, LIKE * own):
             first, last = min(first, mirrored.start), max(last, mirrored.stop - 1)
     return octave_edges(first)[0], octave_edges(last)[1]
+
+
+def _not_astray(
+    seeds: NDArray[np.intp], counts: Array, zero: int, certain: float
+) -> NDArray[np.intp]:
+    """Return the octaves that are certain, and others of no larger size but for a gap of `_GAP`."""
+    sizes = np.abs(seeds - zero)
+    sure = counts[seeds] > certain
+    largest = int(sizes[sure].max() if sure.any() else sizes[np.argmax(counts[seeds])])
+    for size in np.unique(sizes):
+        if largest < size <= largest + _GAP:
+            largest = int(size)
+    return seeds[sizes <= largest]
 
 
 def _widened(counts: Array, first: int, last: int, least: float) -> tuple[int, int]:
@@ -257,7 +277,7 @@ def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
     edges, std = NORM_EDGES * math.sqrt(n_features), answered.stds[0]
     fullest = int(np.argmax(answered.sums))
     first, last = _widened(answered.sums, fullest, fullest, _NEXT * std)
-    clear = answered.sums > std * float(scipy.stats.norm.isf(_FALSE_SEED / answered.sums.size))
+    clear = answered.sums > std * float(scipy.stats.norm.isf(_FALSE_FAR / answered.sums.size))
     clear[first : last + 1] = answered.sums[first : last + 1] > _NEXT * std
     counts = np.where(clear, answered.sums, 0.0)
     half_step = 2.0 ** (0.5 / NORM_STEPS)
