@@ -100,6 +100,15 @@ def test_bradley_and_terrys_scores_are_those_of_hunters_iteration_and_its_errors
     assert low < chance < high
 
 
+def test_scores_that_are_not_finite_are_refused():
+    """Whoever lost to nobody has no finite score, however few the others are."""
+    beaten = pd.DataFrame({"winner": ["ash", "ash", "elm"], "loser": ["elm", "oak", "oak"]})
+    others = TABLE[~TABLE[["winner", "loser"]].isin(["ash"]).any(axis=1)]
+    table = pd.concat([others, beaten], ignore_index=True)[["winner", "loser"]]
+    with pytest.raises(InputError, match="must be finite"):
+        Ranking("bradley_terry").fit(release(table))
+
+
 def test_persons_count_once_however_much_they_compare():
     """Least squares with the weight 1/m for each of a person's m comparisons in a silo."""
     moment = release(TABLE, "judge", unit="judge")
@@ -229,7 +238,7 @@ def test_what_cannot_be_ranked_is_refused_in_one_sentence():
     with pytest.raises(InputError, match="an item that wins or loses nearly all"):
         Ranking("bradley_terry").fit(release(beaten))
     points = release(TABLE, "points", codebook=POINTS)
-    with pytest.raises(InputError, match="got margins in 'points'; take least_squares"):
+    with pytest.raises(InputError, match="got margins in 'points'; take least squares"):
         Ranking("bradley_terry").fit(points)
     with pytest.raises(InputError, match="got margins in 'points'; take the difference"):
         Ranking().fit(points).win_probability("ash", "oak")

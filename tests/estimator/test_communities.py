@@ -39,6 +39,35 @@ def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
     return values[order], vectors[:, order]
 
 
+@pytest.mark.parametrize(
+    ("k", "y", "sentence"),
+    [(99999, None, "must be a whole number from 1"), (2, [0, 1], "must have one label a node")],
+)
+def test_what_cannot_be_found_is_refused_before_anything_is_released(
+    tmp_path: Path, k: int, y: object, sentence: str
+):
+    layers = [planted(seed=seed)[0] for seed in range(2)]
+    paths = {str(place): tmp_path / f"{place}.ledger" for place in range(len(layers))}
+    for name, path in paths.items():
+        Ledger.create(path, epsilon=2.0, delta=1e-5, silo=name).close()
+    silos = {str(place): layer for place, layer in enumerate(layers)}
+    with pytest.raises(InputError, match=sentence):
+        FedCommunities(k, epsilon=1.0).fit_silos(silos, y, ledgers=paths)
+    for path in paths.values():
+        with Ledger.open(path) as ledger:
+            assert ledger.spent().n_releases == 0
+
+
+def test_weights_are_told_in_their_own_units():
+    layers = [planted(seed=seed)[0] for seed in range(2)]
+    alone = FedCommunities(2, epsilon=math.inf).fit_silos(layers)
+    weighted = [3.0 * layer for layer in layers]
+    counted = FedCommunities(2, epsilon=math.inf, edge_weight=3.0).fit_silos(weighted)
+    for name in ("rates_", "eigenvalues_"):
+        wanted = 3.0 * getattr(alone.analysis_, name)
+        assert getattr(counted.analysis_, name) == pytest.approx(wanted, abs=1e-9)
+
+
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 @pytest.mark.parametrize("unit", ["edge", "row"])
 def test_without_noise_it_is_what_pooled_networks_give(unit: str, aggregation: str):

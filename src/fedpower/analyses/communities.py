@@ -1,7 +1,7 @@
 """``Communities``: which nodes of silos' networks belong together, from what was released of them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -84,27 +84,20 @@ class Communities(BaseEstimator):
                 "communities must be found from networks, got a moment of tables; release it with "
                 "`fedpower communities`, or FedMoment(network='edge')"
             )
-        if (
-            not isinstance(k, int | np.integer)
-            or isinstance(k, bool)
-            or not 1 <= k < moment.n_features
-        ):
-            raise InputError(
-                f"communities must be a whole number from 1 to the {moment.n_features} nodes less one, "
-                f"got {k!r}; choose one"
-            )
-        compared = compared_nodes(self.labels, moment.names)
-        matrix = np.array(moment.pooled.moment)
+        compared = self.compared(moment.names)
         by_edge = unit == "edge"
+        matrix = np.array(moment.pooled.moment)
         if by_edge:
             np.fill_diagonal(matrix, 0.0)
+            matrix *= moment.study.edge_weight  # what was released is in units of it
         self.eigenvalues_, self.embedding_ = leading(matrix, int(k), by_size=by_edge)
         found = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
         self.labels_ = _by_number(found.labels_, int(k))
         self._judge(moment, matrix, by_edge=by_edge)
         self.rates_ = self.rate_errors_ = None
         if by_edge:
-            self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, int(k), moment.noise_std)
+            std = moment.noise_std * moment.study.edge_weight
+            self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, int(k), std)
         self.agreement_ = self.adjusted_rand_ = None
         if compared is not None:
             nodes, truth = compared
@@ -114,6 +107,22 @@ class Communities(BaseEstimator):
         self.moment_ = moment
         return self
 
+    def compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
+        """Return which nodes are compared, and their labels; refuse a k or labels that cannot be.
+
+        Parameters
+        ----------
+        names
+            Of all nodes: known before anything is released.
+        """
+        k = self.n_communities
+        if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k < len(names):
+            raise InputError(
+                f"communities must be a whole number from 1 to the {len(names)} nodes less one, "
+                f"got {k!r}; choose one"
+            )
+        return compared_nodes(self.labels, names)
+
     def _judge(self, moment: Moment, matrix: Array, *, by_edge: bool) -> None:
         """Tell how many directions stand above the privacy noise, and above chance.
 
@@ -122,11 +131,11 @@ class Communities(BaseEstimator):
         ‖E‖₂ [Weyl, of singular values]: so with probability at least 1 − LEVEL each that exceeds q
         belongs to a direction of A itself. (The diagonal of noise set to 0 is a further part of E gone.)
 
-        Chance: edges that fall independently and all alike have a variance of at most their mean, being
-        between 0 and 1; the mean of m silos at most its m-th part. That of entries off the diagonal, with
-        the noise's σ²/2, has its edge at 2√d times the root, or rather at the same quantile.
+        Chance: edges that fall independently and all alike have a variance of at most W times their mean,
+        being between 0 and W; the mean of m silos at most its m-th part. That of entries beside the
+        diagonal, with the noise's σ²/2, has its edge at 2√d times the root, or rather at that quantile.
         """
-        d, std = moment.n_features, moment.noise_std
+        d, std, most = moment.n_features, moment.noise_std, moment.study.edge_weight
         self.chance_edge_: float | None = None
         self.n_above_chance_: int | None = None
         if not by_edge:
@@ -143,10 +152,11 @@ class Communities(BaseEstimator):
                 )
                 self.n_above_noise_ = min(signal.n_above, len(self.eigenvalues_))
             return
+        std *= most
         quantile = goe_quantile(d, LEVEL / 2)
         self.noise_edge_ = std * quantile
         rate = float(matrix.sum()) / (d * (d - 1))
-        falls = max(rate, 0.0) / len(moment.silo_sizes)
+        falls = most * max(rate, 0.0) / len(moment.silo_sizes)
         self.chance_edge_ = math.sqrt(std**2 + 2.0 * falls) * quantile
         sizes = np.abs(self.eigenvalues_)
         self.n_above_noise_ = None if std == 0 else int((sizes > self.noise_edge_).sum())
@@ -281,7 +291,7 @@ def agreement(truth: Any, found: Any) -> float:
     return float(table[rows, columns].sum() / len(one))
 
 
-def compared_nodes(labels: Any, names: tuple[str, ...]) -> tuple[Labels, Any] | None:
+def compared_nodes(labels: Any, names: Sequence[str]) -> tuple[Labels, Any] | None:
     """Return the places of nodes that a labelling has and their labels; None without one."""
     if labels is None:
         return None

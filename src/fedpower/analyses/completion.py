@@ -370,8 +370,10 @@ class Completion(TransformerMixin, BaseEstimator):
                 f"A rating is told to within {number(float(np.median(alone)), 3)} of one who rated much, "
                 f"and to within {number(float(np.median(deviation)), 3)} of one who rated nothing: "
                 "standard deviations, medians over items.",
-                "Whoever rated more is shortened as a whole by the bound on rows: her pairs count for "
-                "less, in sums and counts alike.",
+                "A row that the bound shortens is shortened as a whole: its pairs count for less, in "
+                "sums and counts alike. Extreme ratings make longer rows: where rows are shortened and "
+                "items are few, means lie nearer to the middle, and deviations and intervals are too "
+                "small.",
                 f"New rows are completed where they are, with intervals of {percent(self.level)}.",
             ),
             tables=(

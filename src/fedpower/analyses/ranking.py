@@ -28,6 +28,10 @@ _CLEAR = 2.0
 
 _SEED, _DRAWS = 19, 4000
 _MOST_STEPS, _SHORTEST, _CLOSE = 100, 1e-6, 1e-12
+_FINITE = 1e-7
+"""Of the least eigenvalue of an exact Laplacian, as much as a model can keep of it: with less left, an
+item wins or loses all that ties it to the others."""
+
 _CONNECTED = 1e-9
 """Of the largest eigenvalue of an exact Laplacian: smaller ones are zero, and the graph falls apart."""
 
@@ -148,8 +152,8 @@ class Ranking(BaseEstimator):
             )
         if self.method == "bradley_terry" and rule.margin:
             raise InputError(
-                "method bradley_terry must have comparisons that are won or lost, got margins in "
-                f"'{rule.margin}'; take least_squares"
+                "Bradley and Terry's model must have comparisons that are won or lost, got margins in "
+                f"'{rule.margin}'; take least squares"
             )
         graph, link = _graph(moment, rule), _LINKS[self.method]
         d, n = len(graph.wins), moment.n_samples
@@ -162,13 +166,15 @@ class Ranking(BaseEstimator):
         edge = graph.noise * np.sqrt(2.0 * (d - 1))
         solved = _least_squares(graph) if self.method == "least_squares" else _newton(graph, link)
         clear = solved is not None and (
-            graph.noise == 0 or min(least, _least(solved[1]) / link.steepest) > _CLEAR * edge
+            _least(solved[1]) > _FINITE * link.steepest * least
+            if graph.noise == 0
+            else min(least, _least(solved[1]) / link.steepest) > _CLEAR * edge
         )
         if not clear and self.method == "bradley_terry":
             raise InputError(
-                "scores of bradley_terry must be finite and comparisons clear of the noise, got an item "
-                "that wins or loses nearly all, or comparisons too few for it; take least_squares, or a "
-                "larger epsilon"
+                "scores of Bradley and Terry's model must be finite and comparisons clear of the noise, "
+                "got an item that wins or loses nearly all, or comparisons too few for it; take least "
+                "squares, or a larger epsilon"
             )
         scores, bread = solved if clear and solved is not None else _floored(graph)
         self.clear_, self.moment_, self._rule = clear, moment, rule
@@ -353,6 +359,8 @@ class Ranking(BaseEstimator):
         if not self.clear_ or len(names) < 2:
             return "The mean score is 0."
         chance, low, high = self.win_probability(names[0], names[-1])
+        if chance in (0.0, 1.0):  # beyond what a difference of outcomes can be: nothing to tell
+            return "The mean score is 0."
         return (
             f"{names[0]} would win against {names[-1]} in {percent(chance)} of comparisons "
             f"({percent(low)} to {percent(high)}); the mean score is 0."

@@ -55,13 +55,13 @@ def _analysis(make: Callable[..., Any]) -> Callable[..., Any]:
                 )
         model = make(**options).fit(moment)
         told = model.account()
+        for name, place_of in told_of.items():  # first: where it fails, no folder is left behind
+            if place_of is not None:
+                _OF_ROWS[name][1](model, rows, place_of, force=force)
         if output is not None:
             from fedpower.report.moment_folder import save_analysis  # noqa: PLC0415
 
             save_analysis(told, moment, output, force=force)
-        for name, place_of in told_of.items():
-            if place_of is not None:
-                _OF_ROWS[name][1](model, rows, place_of, force=force)
         show_account(told, moment, output, as_json=as_json)
 
     return update_wrapper(command, make)

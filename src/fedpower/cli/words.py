@@ -24,6 +24,8 @@ _OF_COMMANDS = {
         "without_column": " by listing the others with --columns",
         "elsewhere": "give another PATH",
     },
+    "derive": {"elsewhere": "name another"},
+    "transform": {"elsewhere": "name another"},
     "inspect": {"elsewhere": "name another with --draft"},
     "report": {"elsewhere": "ask its owner for leave to write there"},
 }

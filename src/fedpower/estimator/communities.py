@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from fedpower.analyses.communities import Communities
 from fedpower.data.networks import NetworkUnit, open_network
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
-from fedpower.errors import Sentence
+from fedpower.errors import InputError, Sentence
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.moments import FedMoment
 from fedpower.estimator.silos import named_silos
@@ -126,12 +126,21 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         FedCommunities
             Itself.
         """
+        if self.unit not in ("edge", "row"):
+            raise InputError(
+                f"unit must be 'edge' or 'row', got {self.unit!r}; say what is to be protected"
+            )
         opened = {
             name: open_network(
                 silo, unit=self.unit, nodes=self.nodes, name=said, edge_weight=self.edge_weight
             )
             for name, (silo, said) in named_silos(silos).items()
         }
+        analysis = Communities(self.n_communities, labels=y, random_state=self.random_state)
+        for network in opened.values():  # what cannot be is refused before anything is released
+            analysis.compared(
+                network.columns or [f"x{place}" for place in range(network.n_features)]
+            )
         release = FedMoment(
             network=self.unit,
             edge_weight=self.edge_weight,
@@ -161,9 +170,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(self.moment_.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self.analysis_ = Communities(
-            self.n_communities, labels=y, random_state=self.random_state
-        ).fit(self.moment_)
+        self.analysis_ = analysis.fit(self.moment_)
         for name in _FOUND:
             setattr(self, f"{name}_", getattr(self.analysis_, f"{name}_"))
         above = self.analysis_.n_above_noise_
