@@ -25,7 +25,6 @@ _OF_COMMANDS = {
         "elsewhere": "give another PATH",
     },
     "derive": {"elsewhere": "name another"},
-    "transform": {"elsewhere": "name another"},
     "inspect": {"elsewhere": "name another with --draft"},
     "report": {"elsewhere": "ask its owner for leave to write there"},
 }
