@@ -150,13 +150,14 @@ def scree(
         if edge > 0
         else "no noise level is drawn"
     )
-    return _picture(
+    picture = _picture(
         "Variance of each component",
         f"From {number(shown[0])} for the first to {number(shown[-1])} for the last of "
         f"{len(shown)} shown; {summary}. The table below has the numbers.",
         parts,
         height=_HEIGHT,
     )
+    return element("div", picture, class_="plot")
 
 
 def over_rounds(title: str, rounds: Sequence[int], series: Sequence[Series]) -> Markup:

@@ -58,7 +58,7 @@ def components_section(result: Result) -> Markup:
     return section(
         "components",
         "Components",
-        figure(element("div", picture, class_="plot"), _legend(result, beyond)),
+        figure(picture, _legend(result, beyond)),
         _left_out(result.n_components, drawn),
         _variances(result),
         folded(
