@@ -136,7 +136,9 @@ def test_a_rehearsal_that_fails_keeps_its_folder_and_shows_the_logs(tmp_path):
             assert f"the log of {name} " in failed.stderr
             assert (kept / f"{name}.log").is_file()
         assert kept.stat().st_mode & 0o077 == 0
-        assert failed.stderr.splitlines()[-1].startswith("Error: ")
+        last = failed.stderr.splitlines()[-1]
+        assert last.startswith("Error: round 0 needs 3 answers and got 0")
+        assert "so it was in 6 jobs in a row" in last
     finally:
         shutil.rmtree(kept)
 

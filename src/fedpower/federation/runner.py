@@ -192,6 +192,9 @@ LOOK_S = 0.5
 _MOST_JOBS = 20
 """So many jobs in a row without an end of the run, and something else is wrong."""
 
+_IDLE_JOBS = 6
+"""So many in a row in which no round was closed although all went well with the coordinator."""
+
 START_S = 120.0
 """How long a submitted job may take to begin."""
 
@@ -240,7 +243,9 @@ class Runner:
             Take up the last run of this study instead of beginning one.
         """
         run = self._resumed() if resume else self._begun()
+        idle = 0
         for _ in range(_MOST_JOBS):
+            shown = self._shown
             with tempfile.TemporaryDirectory() as scratch:
                 ended = self._one_job(run, Path(scratch))
                 state = ended.state or {}
@@ -249,6 +254,12 @@ class Runner:
                     for each in ended.result.iterdir():
                         shutil.copyfile(each, destination / each.name)
                     return state
+            idle = idle + 1 if ended.state is not None and self._shown == shown else 0
+            if idle == _IDLE_JOBS and state.get("reason"):
+                raise ProtocolError(
+                    f"{state['reason']}: so it was in {idle} jobs in a row; once that is settled run "
+                    "again with --resume"
+                )
             self._consider(state)
         raise ProtocolError(
             f"a run must end within {_MOST_JOBS} jobs, got none that did; look into the coordinator's log"
