@@ -86,7 +86,9 @@ def warn_of_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1
     budget = budget_of(study)
     if budget is None:
         return
-    sketch = frozenset[int | str]().union(*(_sketch(source) for source in sources))
+    silos = list(sources)
+    most = _MOST_CELLS // max(len(silos), 1)  # so that many silos take no longer than one
+    sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
     spent = _fits.add(sketch, budget.total_mu if fits else budget.preparation_mu, fits=fits)
     if spent is not None:
         warnings.warn(
@@ -104,7 +106,7 @@ def warn_of_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1
         )
 
 
-def _sketch(source: RowSource) -> frozenset[int | str]:
+def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     """Return the smallest hashes of the first rows, where they are in memory; of a file, which one it is.
 
     Nothing of what lies elsewhere, at a database or at other workers: that is not counted.
@@ -117,7 +119,7 @@ def _sketch(source: RowSource) -> frozenset[int | str]:
             return frozenset()
         return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
     odd = np.random.default_rng(0).integers(0, 2**63, source.n_features, dtype=np.uint64) * 2 + 1
-    left = max(1, min(65_536, _MOST_CELLS // source.n_features))
+    left = max(1, min(65_536, most_cells // source.n_features))
     smallest = np.zeros(0, dtype=np.uint64)
     for block in source.blocks(min(left, 4096)):
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
