@@ -1,6 +1,5 @@
 """`fedpower communities`: networks in, which nodes belong together out."""
 
-import math
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,14 +13,12 @@ from fedpower.cli.fit import IDENTITY, LEDGERS
 from fedpower.cli.options import Command, declared, option, parameter, text_options, text_reading
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
-from fedpower.cli.silos import find_ledgers, named_files, read_nodes
+from fedpower.cli.silos import find_ledgers, named_files, read_nodes, require_charge
 from fedpower.data.networks import open_network
 from fedpower.data.opening import is_text
-from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.report.account import Account
 from fedpower.report.atomic import new_folder
-from fedpower.report.moment import Moment, of_run
+from fedpower.report.moment import of_run
 from fedpower.report.record import with_origin
 
 _declared = declared(
@@ -80,11 +77,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
     )
 
     started = datetime.now(UTC)
-    if math.isinf(options["epsilon"]) and (options["ledgers"] or options["named_ledgers"]):
-        raise InputError(
-            "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
-            "numbers; give a finite one, or leave the ledgers out"
-        )
+    require_charge(options)
     labels = None if options["labels"] is None else read_labels(options["labels"])
     nodes = None if options["nodes"] is None else read_nodes(options["nodes"])
     output, force = options["output"], options["force"]
@@ -134,12 +127,6 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
         moment = of_run(model.moment_, record)
         told = model.analysis_.account()
         write_moment_and_analysis(place, told, moment)
-    _show(told, moment, options)
+    show_account(told, moment, output, as_json=options["as_json"], said=moment.privacy.brief)
     if moment.privacy.is_private and ledgers is None:
         note("no ledger was given, so what this release spent is on no record; see --ledgers")
-
-
-def _show(told: Account, moment: Moment, options: dict[str, Any]) -> None:
-    show_account(
-        told, moment, options["output"], as_json=options["as_json"], said=moment.privacy.brief
-    )

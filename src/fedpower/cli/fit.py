@@ -34,6 +34,7 @@ from fedpower.cli.silos import (
     listed_columns,
     open_silos,
     read_vector,
+    require_charge,
     tell_doubts,
 )
 from fedpower.cli.words import in_options
@@ -289,11 +290,7 @@ def check_promise(options: dict[str, Any]) -> None:
             "own must know a public bound on the norm of a row, got none; give --row-norm B, --normalize "
             "or --codebook, or leave all of them out to have them found privately"
         )
-    if not private and (options["ledgers"] or options["named_ledgers"]):
-        raise InputError(
-            "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
-            "numbers; give a finite one, or leave the ledgers out"
-        )
+    require_charge(options)
 
 
 def _rules(options: dict[str, Any]) -> TableRules | None:

@@ -1,6 +1,7 @@
 """From the words of a command line to silos, their ledgers and public vectors."""
 
 import csv
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -149,6 +150,15 @@ def tell_doubts(
 def listed_columns(files: Sequence[str], listed: VariantList) -> tuple[str, ...]:
     """Return the columns of a public list of variants, by the first file where it names no alleles."""
     return listed.columns(open_source(next(iter(named_files(files).values()))))
+
+
+def require_charge(options: Mapping[str, Any]) -> None:
+    """Refuse ledgers for exact numbers, which nothing is charged for."""
+    if math.isinf(options["epsilon"]) and (options["ledgers"] or options["named_ledgers"]):
+        raise InputError(
+            "a ledger must be charged a finite epsilon, got --epsilon inf, which releases exact "
+            "numbers; give a finite one, or leave the ledgers out"
+        )
 
 
 def find_ledgers(

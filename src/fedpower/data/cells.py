@@ -180,9 +180,13 @@ def _yes_or_no(rule: Rule, cells: Any) -> _Parts:
 
 def item_codes(cells: Any, items: Sequence[str]) -> NDArray[np.int64]:
     """Return the place of each cell among items; −1 for those that do not count."""
+    return _places(_text_of(plain(cells), ())[0], items)
+
+
+def _places(text: Any, words: Sequence[str]) -> NDArray[np.int64]:
+    """Return the place of each text among words, −1 for none of them."""
     pa, compute = arrow(), arrow("compute")
-    text, _ = _text_of(plain(cells), ())
-    found = compute.index_in(text, value_set=pa.array(list(items), pa.string()))
+    found = compute.index_in(text, value_set=pa.array(list(words), pa.string()))
     return np.asarray(compute.fill_null(found, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
@@ -231,13 +235,9 @@ def _codes(
     rule: Rule, cells: Any, words: Sequence[str], *, lower: bool = False
 ) -> tuple[Vector, _Mask]:
     """Return the place of each cell among words, −1 for none of them, and where cells are missing."""
-    pa, compute = arrow(), arrow("compute")
     text, missing = _text_of(cells, rule.missing_words)
-    text = compute.utf8_lower(text) if lower else text
-    found = compute.fill_null(
-        compute.index_in(text, value_set=pa.array(list(words), pa.string())), -1
-    )
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64), missing
+    text = arrow("compute").utf8_lower(text) if lower else text
+    return _places(text, words).astype(np.float64), missing
 
 
 def _dates(rule: Rule, cells: Any) -> _Parts:
