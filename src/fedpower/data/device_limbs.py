@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedpower.data.device import has_triton, interpreted, multiprocessors, on, torch
+from fedpower.data.device_left import Outcome, rows_in_memory
 from fedpower.data.exact_moment import ExactMoments, ExactSum
-from fedpower.data.lattice_rows import BITS, OFFSET, SHIFT, LatticeRows
+from fedpower.data.lattice_rows import BITS, CUT, OFFSET, SHIFT, LatticeRows
 from fedpower.data.rows import RowTreatment
 from fedpower.linalg.words import WORD, Words
 
@@ -33,20 +34,6 @@ _PART, _SHARES = 1024, 16
 
 _PART_BYTES = 2**30
 """Bytes of the chunks' own products: blocks of wide rows are kept to so many chunks."""
-
-
-def takes(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
-    """Return whether the kernels are for these rows: on an NVIDIA GPU, not too wide, cells not clipped.
-
-    Parameters
-    ----------
-    block : rows.
-    treatment, rule : what is done to them, and their lattice, whose numbers must fit in two limbs.
-    """
-    known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
-    here = (block.is_cuda and torch().version.cuda is not None) or interpreted()
-    fits = block.shape[1] <= _MOST_COLUMNS and rule.lattice.bits <= BITS
-    return known and here and fits and treatment.low is None and has_triton()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,19 +114,29 @@ class LimbSums:
         self._sums: Any = None
         self._others: Any = 0
 
-    @property
-    def most_rows(self) -> int:
-        """Rows of a block whose chunks' products do not take too much memory."""
-        shape = self._shape
-        chunk_bytes = 4 * shape.side**2 * len(shape.tiles)
-        return max(1, _PART_BYTES // chunk_bytes) * _CHUNK
+    @staticmethod
+    def takes(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
+        """Return whether the kernels are for these rows: on an NVIDIA GPU, and not too wide.
 
-    def add(self, block: Any) -> Any:
-        """Add a block's rows; return each row's state.
-
-        0 is for a settled row, 1 for one that was clipped too, 2 for one that is left to the processor
-        and is a row of zeros here.
+        Parameters
+        ----------
+        block : rows.
+        treatment, rule : what is done to them, and their lattice, whose numbers must fit in two limbs.
         """
+        known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
+        here = (block.is_cuda and torch().version.cuda is not None) or interpreted()
+        fits = block.shape[1] <= _MOST_COLUMNS and rule.lattice.bits <= BITS
+        return known and here and fits and treatment.low is None and has_triton()
+
+    @staticmethod
+    def most_rows(tensor: Any) -> int:
+        """Return how many rows of a tensor on a GPU make a block."""
+        shape = _Shape(width=int(tensor.shape[1]))
+        chunk_bytes = 4 * shape.side**2 * len(shape.tiles)
+        return min(rows_in_memory(tensor), max(1, _PART_BYTES // chunk_bytes) * _CHUNK)
+
+    def add(self, block: Any, _: ExactSum) -> Outcome:
+        """Add a block's rows; return what became of them. Those that are left are rows of zeros here."""
         n_rows = int(block.shape[0])
         if self._held is None or self._held.shape[0] < n_rows:
             form = {"dtype": torch().float16, "device": block.device}
@@ -149,7 +146,7 @@ class LimbSums:
             self._multiply(n_rows)
         self._total = self._total + total
         self.n_rows += n_rows
-        return states
+        return Outcome.of(states)
 
     def _put(self, block: Any) -> tuple[Any, Any]:
         """Put the rows' limbs into this object's memory; return the rows' states and Σ z."""
@@ -182,7 +179,7 @@ class LimbSums:
             PIECES=shape.columns // shape.piece, PIECE=shape.piece, ROWS=shape.rows,
             CENTER=center is not None, GAIN=scale is not None,
             NORMALIZE=self._treatment.normalize, SHORT_IS_ZERO=self._rule.short_is_zero,
-            OFFSET=int(OFFSET), SHIFT=SHIFT, LIMB=_LIMB, num_warps=shape.warps, num_stages=1,
+            OFFSET=int(OFFSET), SHIFT=SHIFT, CUT=CUT, LIMB=_LIMB, num_warps=shape.warps, num_stages=1,
             enable_fp_fusion=False,
         )  # fmt: skip
         return states, totals.sum(dim=0)

@@ -66,6 +66,9 @@ SHIFT = 25  # bits of a float64's 52 that a rounded norm does without
 # Where the cells of rounded norms begin: no natural number of a small denominator is near to it, so
 # rows of norm 1, and rows of few ones, are never in doubt.
 OFFSET = np.int64(0x0C3A5E7)
+CUT = 29
+"""Bits that a factor does without, so that a float32 value times it is exact in float64."""
+
 _WITHIN = np.int64((1 << SHIFT) - 1)  # the bits that tell where in its cell a number is
 _SMALLEST, _LARGEST = 1e-280, 1e280  # between them sums of squares keep their digits
 _USUAL_BOUND = 1e-100  # rows with smaller squares than the smallest are nothing beside it
@@ -161,7 +164,7 @@ class LatticeRows:
         self._side = float(self.lattice.side)
         self._target = self._side - _MARGIN
         self._bound = 1.0 if treatment.row_norm is None else treatment.row_norm
-        self._factor = self._side / self._bound
+        self._factor = float(cut(np.array([self._side / self._bound]))[0])
         self._limit = (self._bound * (self._target / self._side)) ** 2
         self._longer = (self._bound * (1 + 2.0**-24)) ** 2
         # A row as short as this once it is rounded had a norm below the target before.
@@ -393,7 +396,7 @@ class LatticeRows:
             squares = squares[:1]  # unit rows, for instance: one factor for all of them
         n_clipped = 0
         if self._rule.normalize:
-            factors = self._target / np.sqrt(squares)
+            factors = cut(self._target / np.sqrt(squares))
         else:
             factors = np.full(1, np.ldexp(self._factor, -far))
             limit, longer = np.ldexp(self._limit, 2 * far), np.ldexp(self._longer, 2 * far)
@@ -401,7 +404,7 @@ class LatticeRows:
             long = squares > limit if longest > limit else np.zeros(1, dtype=np.bool_)
             if longest > limit:
                 n_clipped = alike * int(np.count_nonzero(squares > longer))
-                factors = np.where(long, self._target / np.sqrt(squares), factors)
+                factors = np.where(long, cut(self._target / np.sqrt(squares)), factors)
             self._expect_long = alike * int(np.count_nonzero(long)) * FEW > count
         _times(rows, factors, out)
         np.rint(out, out=out)
@@ -413,7 +416,7 @@ class LatticeRows:
     ) -> int:
         """Do the same with a side for each row, whose squared norms are rounded already."""
         targets = np.maximum(sides - _MARGIN, 0.0)
-        brought = targets / np.sqrt(squares)
+        brought = cut(targets / np.sqrt(squares))
         n_clipped = 0
         if self._rule.normalize:
             factors = brought
@@ -422,7 +425,7 @@ class LatticeRows:
                 limits = (self._bound * (targets / sides)) ** 2
             long = ~(squares <= np.ldexp(limits, 2 * far))
             n_clipped = int(np.count_nonzero(squares > np.ldexp(self._longer, 2 * far)))
-            factors = np.where(long, brought, np.ldexp(sides / self._bound, -far))
+            factors = np.where(long, brought, np.ldexp(cut(sides / self._bound), -far))
         _times(rows, factors, out)
         np.rint(out, out=out)
         self._shrink(rows, factors, out, sides)
@@ -488,6 +491,11 @@ class LatticeRows:
                 "that row out"
             )
         return _like(rows, np.nan_to_num(values))
+
+
+def cut(factors: Vector) -> Vector:
+    """Return factors without the last 29 of their bits: float32 holds what is left, if its range does."""
+    return (factors.view(np.int64) & ~np.int64((1 << CUT) - 1)).view(np.float64)
 
 
 def _at(sides: Vector | None, chosen: NDArray[Any]) -> Vector | None:

@@ -48,6 +48,7 @@ def put_on_lattice(  # noqa: PLR0915, PLR0917 - one pass, one body
     SHORT_IS_ZERO: tl.constexpr,  # whether rows with tiny squares are nothing beside the bound
     OFFSET: tl.constexpr,
     SHIFT: tl.constexpr,
+    CUT: tl.constexpr,  # bits that a factor does without
     LIMB: tl.constexpr,  # bits of the lower limb
 ):
     """Write the limbs of every row and whether they are settled, and add up those that are."""
@@ -93,7 +94,8 @@ def put_on_lattice(  # noqa: PLR0915, PLR0917 - one pass, one body
             settled = usual & ((low == high) | ((squares < limit / 2) & (long == 0)))
             if SHORT_IS_ZERO:
                 settled = settled | (squares < smallest)
-        factors = tl.where(long & usual, target / tl.sqrt(rounded), factor)
+        brought = (target / tl.sqrt(rounded)).to(tl.int64, bitcast=True) >> CUT << CUT
+        factors = tl.where(long & usual, brought.to(tl.float64, bitcast=True), factor)
         shifted = values * _each_row(factors) + 6755399441055744.0  # 1.5·2⁵²: to a whole number
         values = shifted - 6755399441055744.0
         settled = settled & (tl.sum(tl.sum(values * values, axis=1), axis=1) <= most)

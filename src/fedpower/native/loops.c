@@ -146,6 +146,17 @@ static double cell_end(double squares, const struct rule *rule)
     return squares;
 }
 
+/* Return what a row that is too long is multiplied by: a factor without its last 29 bits. */
+static double shortened(double target, double squares)
+{
+    double factor = target / sqrt(squares);
+    int64_t bits;
+    memcpy(&bits, &factor, sizeof bits);
+    bits &= ~(((int64_t)1 << 29) - 1);
+    memcpy(&factor, &bits, sizeof bits);
+    return factor;
+}
+
 /* Return the factor of a row with this sum of squares, and in `found` what it is: as it is (0), too long
    (1), clipped (2), of nothing but zeros or handed back (-1). */
 static double factor_of(const double *row, ptrdiff_t width, double squares, const struct rule *rule, int *found)
@@ -165,11 +176,11 @@ static double factor_of(const double *row, ptrdiff_t width, double squares, cons
         return 0.0;
     *found = 0;
     if (rule->normalize)
-        return rule->target / sqrt(squares);
+        return shortened(rule->target, squares);
     if (!(squares > rule->limit))
         return rule->factor;
     *found = squares > rule->longer ? 2 : 1;
-    return rule->target / sqrt(squares);
+    return shortened(rule->target, squares);
 }
 
 /* Put the integers of moved rows, at most GROUP of them, `step` apart, into out; say what each is. */
