@@ -455,9 +455,8 @@ def _scores(result: Result) -> list[str]:
         return []
     bins = found.edges.shape[1] - 1
     noise = "exact" if found.noise_std == 0 else f"with noise of {found.noise_std:.3g} rows"
-    return [
-        f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
-    ]
+    told = f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
+    return [told if found.fractions is None else f"{told} {found.fractions}"]
 
 
 def _columns(result: Result) -> str:
