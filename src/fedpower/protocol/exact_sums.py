@@ -293,19 +293,19 @@ def notes_of(study: Study, sizes: Mapping[str, int], rounds: Sequence[Round]) ->
     )
     notes = [
         f"the coordinator read sums over {m} silos and nothing of a single one: {', '.join(seen)}"
-        f"{told}; and a power of two above the largest silo's sums",
-        "these sums are exact, and NOT differentially private: whoever knows all rows but one can "
+        f"{told}. It also read a power of two above the largest silo's sums",
+        "these sums are exact, and NOT differentially private. Whoever knows all rows but one can "
         "compute that one from them, up to its sign"
         + (
-            ", and from an exact mean of many columns it can be tested whether somebody whose row is "
-            "known is among the rows"
+            ". From an exact mean of many columns it can be tested whether somebody whose row is known "
+            "is among the rows"
             if study.center
             else ""
         ),
-        f"every silo read {told_silos}, and the result; {together}",
-        "each silo takes part with the same silos only for as long as it runs: two runs over different "
+        f"every silo read {told_silos}, and the result. {together[0].upper()}{together[1:]}",
+        "each silo takes part with the same silos only for as long as it runs. Two runs over different "
         "silos would tell by their difference what one of them added",
-        "numbers were summed as whole multiples of a public step: each is off by at most "
+        "numbers were summed as whole multiples of a public step. Each is off by at most "
         f"{2 * rounding_of_sum(0, m):.1g} of the largest silo's sum of squares",
     ]
     if study.scores:
@@ -313,7 +313,7 @@ def notes_of(study: Study, sizes: Mapping[str, int], rounds: Sequence[Round]) ->
     if m == 2:
         notes.insert(
             3,
-            "with 2 silos little is hidden between them: each can take its own part off what it reads, "
+            "with 2 silos little is hidden between them. Each can take its own part off what it reads, "
             "and what is left is the other's share",
         )
     return tuple(notes)
