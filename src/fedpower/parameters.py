@@ -282,8 +282,8 @@ class Parameters:
     )
     center: Any = _parameter(
         True,
-        help="Centre on the pooled mean (default).",
-        option=None,
+        help="Centre on the pooled mean (default), also after --center-file.",
+        option="--center/--no-center",
         group="rows",
         section="rows",
     )

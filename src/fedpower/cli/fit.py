@@ -115,8 +115,6 @@ _WHERE = (
     option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
     option("--groups", group="rows", metavar="COLUMN",
            help="One file; this column names each row's silo."),
-    option("--center/--no-center", group="rows", default=True,
-           help="Centre on the pooled mean (default), also after --center-file."),
     IDENTITY,
 )  # fmt: skip
 """How both read their files, and whose keys they take."""
@@ -353,7 +351,6 @@ def _given_parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     parameters |= {
         name: options[name] for name in ("codebook", "ranges") if options[name] is not None
     }
-    parameters["center"] = options["center"]
     files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
         columns = agreed_columns(
