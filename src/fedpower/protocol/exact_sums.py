@@ -8,7 +8,6 @@ magnitude and nothing else; docs/secure-aggregation.md says what exact sums can 
 import math
 import secrets
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +20,9 @@ from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.statement import EXACT_SCORES
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import (
-    AskMasked,
     AskSum,
     CallRoll,
     KeyGone,
-    MaskedMoment,
     MaskedSum,
     Present,
 )
@@ -34,9 +31,8 @@ from fedpower.protocol.roll import Exchanging, Identity, Roll, exchanged
 from fedpower.protocol.score_sums import cells
 from fedpower.protocol.secure_releases import (
     MaskChain,
-    SecureReleases,
+    RollReleases,
     Words,
-    check_identity,
     question_of,
 )
 from fedpower.protocol.study import Study, SumTerms, scores_sum
@@ -319,7 +315,7 @@ def notes_of(study: Study, sizes: Mapping[str, int], rounds: Sequence[Round]) ->
     return tuple(notes)
 
 
-class ExactSecureReleases(SecureReleases):
+class ExactSecureReleases(RollReleases):
     """A silo's side of secure sums of which nothing is noised, and nothing charged.
 
     A question is answered once, as where sums are noised. Without noise two sums over different silos
@@ -330,7 +326,7 @@ class ExactSecureReleases(SecureReleases):
     Parameters
     ----------
     name, moment, study, identity, exchange
-        See :class:`SecureReleases`.
+        See :class:`RollReleases`.
     """
 
     def __init__(
@@ -342,14 +338,7 @@ class ExactSecureReleases(SecureReleases):
         identity: Identity,
         exchange: Exchanging = exchanged,
     ) -> None:
-        check_identity(name, study, identity)
-        self._name = name
-        self._rows = moment
-        self._study = study
-        self._identity = identity
-        self._exchange = exchange
-        self._attempt = None
-        self._lock = threading.Lock()
+        super().__init__(name, moment, study, identity=identity, exchange=exchange)
         self._taken = ("", 0)  # the run, and in how many attempts this silo has uploaded
         self._last: tuple[bytes, Words] | None = None
         self._company: tuple[str, ...] | None = None
@@ -372,13 +361,6 @@ class ExactSecureReleases(SecureReleases):
                 "study agreed on, got one more; begin a new run"
             )
         return super().present(ask, run=run)
-
-    def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
-        """Refuse: an exact study lists its sums."""
-        raise ProtocolError(
-            "a study with several secure sums must be asked for them by their names, got a question for "
-            "the moment alone; ask for the first of them"
-        )
 
     def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
         """Return this silo's part of one of the sums over a roll, masked.
