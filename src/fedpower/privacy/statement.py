@@ -123,11 +123,6 @@ class PrivacyStatement:
     neighbours: str = _NEIGHBOURS
 
     @property
-    def is_by_person(self) -> bool:
-        """Whether a person is the unit, with all her rows of one silo."""
-        return self.unit == PERSON
-
-    @property
     def is_private(self) -> bool:
         """Whether anything is promised at all."""
         return self.mode != "none" and self.leak is None
