@@ -162,6 +162,10 @@ class CellError(InputError):
     """
 
 
+class NoRowsError(InputError):
+    """Data without a single row."""
+
+
 class BudgetError(FedpowerError):
     """A release that would overspend a silo's own privacy cap; nothing was charged and nothing left."""
 

@@ -171,10 +171,10 @@ _NETWORK = Rule(
     kinds=(str,),
     choices=("edge", "row"),
 )
-_EDGE_WEIGHT = Rule(
-    must="be a positive number",
+EDGE_WEIGHT = Rule(
+    must="be a number from 1e-100 to 1e100",  # whose squares, times noise, are numbers too
     advice="give the public maximum of an edge's weight",
-    holds=lambda value: value is None or (_is_number(value) and 0 < value < math.inf),
+    holds=lambda value: value is None or (_is_number(value) and 1e-100 <= value <= 1e100),
     kinds=(int, float),
 )
 _DEVICE = Rule(
@@ -282,8 +282,8 @@ class Parameters:
     )
     center: Any = _parameter(
         True,
-        help="Centre on the pooled mean (default).",
-        option=None,
+        help="Centre on the pooled mean (default), also after --center-file.",
+        option="--center/--no-center",
         group="rows",
         section="rows",
     )
@@ -356,7 +356,7 @@ class Parameters:
     edge_weight: float | None = _parameter(
         None,
         help="Public maximum at which weights of edges are capped; 0 and 1 alone without.",
-        rule=_EDGE_WEIGHT,
+        rule=EDGE_WEIGHT,
         option=None,
         group="main",
         section="rows",

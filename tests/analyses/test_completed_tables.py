@@ -175,7 +175,7 @@ def test_a_promise_about_ratings_is_one_about_persons():
     model = FedMoment(epsilon=1.0, delta=1e-6, center=False, normalize=True, codebook=book(LONG))
     said = str(model.fit_silos({"all": table}).privacy_)
     assert "one person of one silo" in said
-    assert "the column 'user' says whose each row is" in said
+    assert "The column 'user' says whose each row is" in said
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -61,3 +61,27 @@ def test_a_ledger_of_what_is_not_private_is_refused(place: Path):
     assert found.exit_code == 2
     assert "finite epsilon" in found.stderr
     assert not Path("communities").exists()
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        ("0.5", "edges weigh more than --edge-weight and are capped at it"),
+        ("1e9", "no edge weighs more than 1e-09 of --edge-weight, for which noise is made"),
+    ],
+)
+def test_a_maximum_that_hardly_fits_is_told_the_operator(place: Path, most: str, said: str):
+    words = ("north.csv", *ASKED, "--epsilon", "inf", "--edge-weight", most, "--quiet")
+    found = succeed("communities", *words)
+    assert said in found.stderr
+    assert "for your eyes, kept nowhere" in found.stderr
+    assert "Warning" not in found.stderr
+
+
+def test_edges_that_are_capped_are_counted_for_the_operator(place: Path):
+    Path("heavy.csv").write_text(
+        "source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,3\n"
+    )
+    words = ("heavy.csv", *ASKED, "--epsilon", "inf", "--edge-weight", 5, "--quiet")
+    told = "edges heavier than --edge-weight were capped: 1 in heavy (25.0%)"
+    assert told in succeed("communities", *words).stderr

@@ -109,12 +109,12 @@ def test_prepare_reads_folders_and_other_text() -> None:
 def test_the_promise_is_four_lines_unless_more_is_asked_for() -> None:
     brief = succeed("fit", "north.csv", "east.csv", *PRIVATE).stdout
     whole = succeed("fit", "north.csv", "east.csv", *PRIVATE, "--verbose", "-o", "more").stdout
-    assert "Assumes that" not in brief
+    assert "Assumptions:" not in brief
     assert "see privacy.txt" in brief
-    assert "Assumes that" in whole
+    assert "Assumptions:" in whole
     assert (
         Path("result/privacy.txt")
         .read_text()
-        .startswith("Private: one row of one silo; neighbours")
+        .startswith("Private: one row of one silo.\nNeighbours")
     )
-    assert "Assumes that" in Path("result/privacy.txt").read_text()
+    assert "Assumptions:" in Path("result/privacy.txt").read_text()

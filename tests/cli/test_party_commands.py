@@ -16,6 +16,7 @@ from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.data_version import DataVersion, columns_digest
 from fedpower.privacy.ledger import Ledger
+from layers import planted, write_layer, write_nodes
 
 
 @pytest.fixture
@@ -83,6 +84,28 @@ def test_a_dry_run_advises_an_operator_whose_rows_are_mostly_clipped(place: Path
     assert facts["advice"].startswith(
         f"{facts['rows']} of {facts['rows']} rows (100.0%) are longer"
     )
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_a_dry_run_of_a_network_speaks_of_nodes_and_edges(here: Path, aggregation: str) -> None:
+    write_nodes(Path("nodes.txt"), 20)
+    write_layer(Path("north.csv"), planted(20)[0])
+    keys = []
+    for name in ("north", "south", "east") if aggregation == "secure" else ():
+        public = succeed("identity", "new", "-o", f"{name}.pem").stdout.strip()
+        keys.append(f"--identity={name}={public}")
+    succeed("study", "init", "study.toml", "--name", "layers", "--silos", "north,south,east",
+            "--network", "edge", "--nodes", "nodes.txt", "--edge-weight", 40, "-k", 2,
+            "--epsilon", 1, *keys)  # fmt: skip
+    kit_for("north")
+    silo_file(more='[identity]\npath = "north.pem"\n' if keys else "")
+    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    assert (facts["networks"], facts["nodes"], facts["edges_capped_at_the_maximum"]) == (1, 20, 0)
+    assert facts["advice"].startswith("no edge weighs more than 0.025 of edge_weight")
+    assert facts["leaves"].startswith("the adjacency and its trace")
+    noise = facts["noise_std_of_an_edge_in_units_of_edge_weight"]
+    assert noise == ("of the sum, by the networks on the roll" if keys else "4.22")
+    assert re.search(r"(?<![a-z])(row|column)s?(?![a-z])", json.dumps(facts)) is None
 
 
 @pytest.mark.slow

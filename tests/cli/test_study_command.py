@@ -62,6 +62,15 @@ def test_init_takes_every_parameter_that_a_consortium_agrees_on(here: Path) -> N
     assert given.weights == "noise"
 
 
+@pytest.mark.parametrize(("words", "centred"), [((), True), (("--no-center",), False)])
+def test_init_centres_unless_told_not_to_as_a_fit_does(
+    here: Path, words: tuple[str, ...], centred: bool
+) -> None:
+    given = read_study(write_study(*words)).parameters
+    assert given.centers is centred
+    assert read_study(Path("study.toml")).terms()[0].center is centred
+
+
 def test_init_replaces_a_file_only_by_force(here: Path) -> None:
     path = write_study()
     before = path.read_bytes()

@@ -86,6 +86,15 @@ def test_a_file_is_replaced_only_by_force(scores: np.ndarray):
     succeed("transform", "out", "east.csv", "-o", "scores.csv", "--force")
 
 
+@pytest.mark.parametrize("plot", ["east.svg", "nowhere/east.svg"])
+def test_a_picture_that_cannot_be_written_names_its_own_option(scores: np.ndarray, plot: str):
+    Path("east.svg").write_text("an earlier one")
+    found = run("transform", "out", "east.csv", "-o", "scores.csv", "--plot", plot)
+    assert found.exit_code == 2
+    assert "name another with --plot" in found.stderr
+    assert not Path("scores.csv").exists()
+
+
 IDS = [f"p,{number}" for number in range(40)]
 
 

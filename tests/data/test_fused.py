@@ -9,25 +9,11 @@ import pytest
 from fedpower.data import RowTreatment, fused, local_moment, open_device, open_source
 from fedpower.data.fused import WIDEST, fused_rows
 from fedpower.data.row_factors import factored_rows
+from kernels import DEVICE, ON_GPU, import_kernel, interpreter, torch  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.devices
 
-torch = pytest.importorskip("torch")
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-
-with pytest.MonkeyPatch.context() as patch:  # whether kernels are interpreted is settled on import
-    if not ON_GPU:
-        patch.setenv("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton")
-    pytest.importorskip("fedpower.data.fused_kernel")
-
-
-@pytest.fixture(autouse=True)
-def _interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not ON_GPU:
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
+import_kernel("fedpower.data.fused_kernel")
 
 
 def sample(n_rows: int, n_features: int) -> Any:

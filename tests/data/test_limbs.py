@@ -9,25 +9,11 @@ from fedpower.data import RowTreatment, device_limbs, open_device, open_source
 from fedpower.data.device_exact import device_sums
 from fedpower.data.exact_moment import exact_moment
 from fedpower.data.lattice_rows import LatticeRows, RowLattice
+from kernels import DEVICE, ON_GPU, import_kernel, interpreter, torch  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.devices
 
-torch = pytest.importorskip("torch")
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-
-with pytest.MonkeyPatch.context() as patch:  # whether kernels are interpreted is settled on import
-    if not ON_GPU:
-        patch.setenv("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton")
-    pytest.importorskip("fedpower.data.limb_kernel")
-
-
-@pytest.fixture(autouse=True)
-def _interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not ON_GPU:
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
+import_kernel("fedpower.data.limb_kernel")
 
 
 def rules(width: int) -> list[RowTreatment]:

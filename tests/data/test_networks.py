@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from fedpower.data.edge_moment import EdgeMoment
-from fedpower.data.networks import NetworkSource, open_network
+from fedpower.data.networks import NetworkSource, Weighed, open_network
 from fedpower.errors import InputError
 from layers import names_of, planted, write_layer
 
@@ -44,6 +44,16 @@ def test_weights_add_up_and_are_capped_at_the_public_maximum():
     found = open_network(table, unit="edge", nodes=NODES, edge_weight=5)
     assert found.layers[0].toarray()[0, 1] == 1.0
     assert found.layers[0].toarray()[2, 3] == 0.2
+
+
+def test_what_a_maximum_did_to_edges_is_known_to_their_owner():
+    table = listed(source=["a", "b", "c"], target=["b", "a", "d"], weight=[3.0, 4.0, 1.0])
+    found = open_network(table, unit="edge", nodes=NODES, edge_weight=5).weighed
+    assert found == Weighed(n_edges=2, n_capped=1, heaviest=1.4)
+    once = listed(source=["a", "b"], target=["b", "a"])  # one edge, written in both directions
+    assert open_network(once, unit="edge", nodes=NODES).weighed == Weighed(
+        n_edges=1, n_capped=0, heaviest=1.0
+    )
 
 
 def test_each_layer_is_capped_by_itself_and_all_are_added_up():
@@ -86,8 +96,17 @@ REFUSED = {
     "a matrix that is not symmetric": (np.array([[0.0, 1.0], [0.0, 0.0]]), {"nodes": None}, "symmetric"),
     "a matrix that is not square": (np.ones((2, 3)), {"nodes": None}, "square"),
     "names for other nodes": (np.zeros((2, 2)), {}, "each of the 2 nodes"),
-    "a maximum that is none": (sparse.csr_array((4, 4)), {"edge_weight": 0.0}, "positive"),
-    "nodes twice": (np.zeros((2, 2)), {"nodes": ("a", "a")}, "a"),
+    "a maximum that is none": (sparse.csr_array((4, 4)), {"edge_weight": 0.0}, "1e-100 to 1e100"),
+    "a maximum beyond all numbers": (
+        sparse.csr_array((4, 4)), {"edge_weight": 1e300}, "1e-100 to 1e100"),
+    "nodes twice": (np.zeros((2, 2)), {"nodes": ("a", "a")}, "distinct names, got 'a' more than once"),
+    "an edge list without a line": (listed(source=[], target=[]), {}, "at least one edge"),
+    "an edge in the place of names": (listed(a=["c"], b=["d"]), {}, "first line .* must name its"),
+    "weights in words": (
+        listed(source=["a"], target=["b"], weight=["secret"]), {}, "weights of the edges .* be numbers"),
+    "a pair without a number": (np.full((4, 4), np.nan), {}, "write 0 where there is no edge"),
+    "weights that add up to more than any number": (
+        listed(source=["a", "a"], target=["b", "b"], weight=[1e308, 1e308]), {"unit": "row"}, "add up"),
 }  # fmt: skip
 
 

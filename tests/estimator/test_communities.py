@@ -3,6 +3,7 @@
 import math
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedpower import FedCommunities, FedMoment, FedPCA, read_moment
 from fedpower.analyses import Communities, agreement
+from fedpower.data.networks import open_network
 from fedpower.errors import BudgetError, InputError
-from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning
 from fedpower.privacy.ledger import Ledger
 from layers import names_of, planted
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::fedpower.estimator.fit_warnings.NoiseWarning",
+    "ignore::fedpower.estimator.fit_warnings.ClippingWarning",
     "ignore::fedpower.estimator.repeats.RepeatedFitWarning",
 )
 D, K = 60, 3
@@ -112,7 +115,10 @@ def test_the_statement_of_rows_says_what_an_edge_has_of_it():
     model = FedCommunities(K, unit="row").fit_silos(LAYERS)
     said = str(model.privacy_)
     assert "one row of one silo" in said
-    assert "every edge stands in the rows of both its nodes" in said
+    assert "Every edge stands in the rows of both its nodes" in said
+    assert model.rates_ is None
+    told = "How much a pair of nodes weighs on average is not told: rows were protected"
+    assert any(each.startswith(told) for each in model.analysis_.account().sentences)
     assert model.moment_.silo_sizes["silo-1"] == D
 
 
@@ -170,12 +176,38 @@ def test_weights_beyond_the_public_maximum_are_capped_and_noise_grows_with_it():
 
 
 @pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (0.5, "^[0-9]+ of [0-9]+ edges weigh more than edge_weight and are capped at it"),
+        (1e9, "^no edge weighs more than 1e-09 of edge_weight, for which noise is made"),
+        (1.5, None),
+    ],
+)
+def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
+    most: float, said: str | None, tmp_path: Path
+):
+    fit = FedCommunities(K, epsilon=math.inf, edge_weight=most).fit_silos
+    if said is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ClippingWarning)
+            fit(LAYERS)
+        return
+    with pytest.warns(ClippingWarning, match=said) as told:
+        fit(LAYERS).save(tmp_path / "out")
+    (sentence,) = (str(each.message) for each in told if each.category is ClippingWarning)
+    assert not any(
+        sentence in path.read_text(errors="replace") for path in (tmp_path / "out").iterdir()
+    )
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"noise": "step"}, "noise='moment'"),
         ({"row_norm": 3.0}, "row_norm must be left alone"),
         ({"solver": "krylov"}, "solver"),
-        ({"edge_weight": -1.0}, "edge_weight must be a positive number"),
+        ({"edge_weight": -1.0}, "edge_weight must be a number from 1e-100 to 1e100"),
+        ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),
         ({"network": "node"}, "network must be 'edge' or 'row'"),
         ({"unit": "person"}, "persons"),
     ],
@@ -200,3 +232,40 @@ def test_a_moment_of_tables_has_no_communities():
 def test_a_number_of_communities_is_one(k: object):
     with pytest.raises(InputError, match="whole number from 1"):
         FedCommunities(k, epsilon=math.inf).fit_silos(LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("silos", "said"),
+    [
+        (
+            [np.zeros((4, 4)), np.zeros((5, 5))],
+            "got 4 and 5 nodes; a node without edges counts too",
+        ),
+        (
+            [
+                open_network(np.zeros((2, 2)), unit="edge", nodes=names)
+                for names in (("a", "b"), ("a", "c"))
+            ],
+            "got 'b', 'c' in one of them alone",
+        ),
+        (
+            [
+                open_network(np.zeros((2, 2)), unit="edge", nodes=names)
+                for names in (("a", "b"), None)
+            ],
+            "either every network or none must name its nodes",
+        ),
+    ],
+)
+@pytest.mark.parametrize("model", [FedCommunities(1), FedMoment(network="edge")])
+def test_networks_on_other_nodes_are_refused_as_networks(model: Any, silos: list[Any], said: str):
+    with pytest.raises(InputError, match=said) as caught:
+        model.fit_silos(silos)
+    assert "column" not in str(caught.value)
+
+
+def test_a_delta_that_gives_a_pair_of_nodes_away_is_warned_of():
+    with pytest.warns(
+        UserWarning, match="below 1/pairs of nodes of every silo, got 0.5 where one has 1770"
+    ):
+        FedCommunities(K, delta=0.5).fit_silos(LAYERS)

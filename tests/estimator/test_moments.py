@@ -181,7 +181,7 @@ def test_foreign_folders_are_refused_in_one_sentence(folder: Path, tmp_path: Pat
     with pytest.raises(InputError, match="got nothing there; check the path"):
         read_moment(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"got a folder without moment\.npz"):
+    with pytest.raises(InputError, match=r"got one without moment\.npz"):
         read_moment(tmp_path / "empty")
     fitted = FedPCA(2, epsilon=INF).fit_silos(silos()).save(tmp_path / "fitted")
     with pytest.raises(InputError, match="got a result that was fitted without keeping it"):

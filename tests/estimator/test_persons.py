@@ -92,13 +92,13 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
     said = str(model.privacy_)
     assert (
-        "Private: one person of one silo; neighbours are data sets that differ in all rows" in said
+        "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     )
     assert "the number of persons of each silo" in said
-    assert "the column 'patient_id' says whose each row is" in said
-    assert "every row counts for one person" not in said
+    assert "The column 'patient_id' says whose each row is" in said
+    assert "very row counts for one person" not in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 5e-7)
-    assert f"what two of them tell together is at most epsilon={both:.4g}" in said
+    assert f"What two of them tell together is at most epsilon={both:.4g}" in said
     rows = FedPCA(1, epsilon=1.0, **TOLD).fit_silos(
         {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
     )

@@ -77,7 +77,7 @@ def test_the_whole_fit_costs_the_epsilon_that_was_asked_for_and_the_statement_te
 ):
     told = str(fitted.privacy_)
     assert "epsilon=2, delta=1e-06" in told
-    assert "found privately, out of the same epsilon: for" in told
+    assert "found privately, out of the same epsilon. That took" in told
     assert [row["kind"] for row in fitted.history_] == ["tally"] * 4 + ["prepared-moment"]
 
 

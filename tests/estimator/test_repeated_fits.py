@@ -15,10 +15,11 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from fedpower import FedPCA
+from fedpower import FedCommunities, FedPCA
 from fedpower.estimator import repeats
 from fedpower.estimator.repeats import RepeatedFitWarning
 from fedpower.privacy import Ledger
+from layers import planted
 
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 6.0}
 
@@ -110,3 +111,22 @@ def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum() -> No
         FedPCA(2, codebook=book, **given).fit_silos(sources)
     with pytest.warns(RepeatedFitWarning, match=r"epsilon=1\.5\d at"):
         FedPCA(2, codebook=book, **given).fit_silos(sources)
+
+
+def test_networks_in_memory_are_known_again() -> None:
+    layers = [planted(30, seed=seed)[0] for seed in range(3)]
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        FedCommunities(2).fit_silos(layers[:2])
+        FedCommunities(2).fit_silos([planted(30, seed=9)[0]])
+        assert told(recorded) == []
+        FedCommunities(2).fit_silos(layers[1:])
+    (sentence,) = told(recorded)
+    assert sentence.startswith("these networks are fitted privately for the second time")
+
+
+def test_nothing_but_zeros_is_nobody_s() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedFitWarning)
+        for nodes in (6, 6):
+            FedCommunities(2).fit_silos([np.zeros((nodes, nodes))])

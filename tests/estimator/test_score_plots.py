@@ -1,6 +1,7 @@
 """Score plots of a fit: the counts, what they cost and what the report shows of them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -198,3 +199,15 @@ def test_a_plan_counts_the_round_of_scores(way):
     assert one.rounds == other.rounds + 1
     assert one.bytes_up > other.bytes_up
     assert one.bytes_down > other.bytes_down
+
+
+def test_fractions_are_explained_by_what_makes_them(tmp_path):
+    model = FedPCA(2, **PRIVATE, row_norm=8.0, aggregation="secure").fit_silos(silos())
+    found = model.score_counts_
+    assert "its share of the noise in steps finer than a row" in found.fractions
+    page = (model.save(tmp_path / "out") / "report.html").read_text()
+    assert found.fractions in page
+    whole = replace(found, counts={name: np.rint(each) for name, each in found.counts.items()})
+    assert whole.fractions is None
+    persons = replace(found, counts={"north": found.counts["all silos"]})
+    assert "all rows of a person count for one" in persons.fractions

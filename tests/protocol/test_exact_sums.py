@@ -39,7 +39,7 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.secure_releases import total
+from fedpower.protocol.secure_releases import SecureReleases, total
 from fedpower.protocol.solvers import ExactSumsSettings, exact_secure
 from problems import ArrayMoment
 
@@ -359,3 +359,14 @@ def test_shares_of_a_budget_are_none_of_an_exact_study_s():
     shared = tuple(each._replace(share=0.1) for each in study_of(n_products=1).sums)
     with pytest.raises(InputError, match="share of the budget"):
         study_of(sums=shared)
+
+
+def test_what_releases_exact_sums_has_no_ledger_and_is_taken_for_nothing_that_has():
+    releases = silo_of("north", study_of()).releases
+    assert not isinstance(releases, SecureReleases)
+    assert releases.attempts_charged == 0
+
+
+def test_a_silo_with_another_s_key_is_refused():
+    with pytest.raises(InputError, match="must hold the identity that the study lists for it"):
+        ExactSecureReleases("north", SILOS["north"], study_of(), identity=KEYS["south"])

@@ -386,7 +386,7 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
         assert reported.protections[1].epsilon >= spent.epsilon * (1 - 1e-9)
     assert there["north"].charges == 2
     assert reported.protections[1].mu == pytest.approx(there["north"].ledger.spent().mu)
-    assert "for 2 attempts, runs before this one counted; all 3 that the study allows" in str(
+    assert "for 2 attempts, runs before this one counted. All 3 that the study allows" in str(
         reported
     )
 

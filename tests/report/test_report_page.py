@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import shlex
 import shutil
 from dataclasses import replace
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from parsed_page import parsed, words
 
 from fedpower.errors import InputError
+from fedpower.privacy.statement import as_sentence
 from fedpower.report import Result, read_result
 from fedpower.report.files import ARRAYS, REPORT, RUN
 from fedpower.report.folder import write_report
@@ -133,13 +135,24 @@ def test_a_private_result_states_all_that_its_statement_holds(kind: str, result:
         assert f"Against {row['observer']}" in section
         assert f"who sees {row['sees']}" in section
         assert f"{row['epsilon']:.4g}" in section
-    for sentence in (*reported["public"], *reported["notes"], *reported["assumptions"]):
+    said = map(as_sentence, (*reported["notes"], *reported["assumptions"]))
+    for sentence in (*reported["public"], *said):
         assert " ".join(sentence.split()) in section
     assert reported["unit"][1:] in section
     assert reported["neighbours"][1:] in section
     assert f"ε = {reported['asked_epsilon']:g} at δ = 10⁻⁶" in section
     assert reported["mode"] in section
     assert "NOT PRIVATE" not in section
+
+
+@pytest.mark.parametrize("kind", ["private", "secure", "step", "drowned", "federated", "exact"])
+def test_a_statement_is_a_list_of_plain_sentences(kind: str, result: Any):
+    told = result(kind).privacy
+    said = str(told)
+    for clause in (*told.public, *told.notes, *told.assumptions):
+        assert not told.is_private or clause[1:] in said
+    longest = max(re.split(r"(?<=[.:]) |\n", said), key=lambda each: len(each.split()))
+    assert len(longest.split()) <= 34, longest
 
 
 @pytest.mark.parametrize("kind", ["exact", "krylov", "sampled", "one", "wide"])

@@ -58,7 +58,8 @@ class Communities(BaseEstimator):
     n_above_noise_, n_above_chance_ : int or None
         How many of the k directions do.
     rates_, rate_errors_ : ndarray of shape (k, k) or None
-        The mean weight of a pair within and between communities, per silo, and the privacy noise of it.
+        The mean weight of a pair within and between communities, per silo, and the privacy noise of it;
+        None where rows were protected, which are scaled to norm 1.
     agreement_ : float or None
         The share of compared nodes that are rightly placed, communities being matched as well as can be.
     adjusted_rand_ : float or None
@@ -243,6 +244,11 @@ class Communities(BaseEstimator):
                 + "edges that fall by chance, alike for all pairs: that takes an eigenvalue of "
                 f"{number(self.chance_edge_ or 0.0, 3)}, and the last one has "
                 f"{number(float(abs(self.eigenvalues_[-1])), 3)}."
+            )
+        if self.rates_ is None:
+            said.append(
+                "How much a pair of nodes weighs on average is not told: rows were protected, which were "
+                "scaled to norm 1 before they were released; protect edges to have it."
             )
         if self.agreement_ is not None:
             said.append(

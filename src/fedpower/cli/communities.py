@@ -1,6 +1,7 @@
 """`fedpower communities`: networks in, which nodes belong together out."""
 
 import warnings
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from fedpower.cli.options import Command, declared, option, parameter, text_opti
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
 from fedpower.cli.silos import find_ledgers, named_files, read_nodes, require_charge
-from fedpower.data.networks import open_network
+from fedpower.cli.words import in_options
+from fedpower.data.networks import Weighed, open_network, weighed_edges
 from fedpower.data.opening import is_text
-from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, weights_told
 from fedpower.report.atomic import new_folder
 from fedpower.report.moment import of_run
 from fedpower.report.record import with_origin
@@ -108,8 +110,10 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
                 if options[name] is not None
             },
         )  # fmt: skip
+        _tell_weights(weighed_edges(silos))
         with progress_of_fit(silos, None) as show, warnings.catch_warnings():
-            warnings.simplefilter("ignore", NoiseWarning)
+            for told_here in (NoiseWarning, ClippingWarning):
+                warnings.simplefilter("ignore", told_here)
             model.fit_silos(
                 silos,
                 labels,
@@ -130,3 +134,20 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
     show_account(told, moment, output, as_json=options["as_json"], said=moment.privacy.brief)
     if moment.privacy.is_private and ledgers is None:
         note("no ledger was given, so what this release spent is on no record; see --ledgers")
+
+
+def _tell_weights(weighed: Mapping[str, Weighed]) -> None:
+    """Tell the operator what the public maximum did to the edges; it goes into no result."""
+    told = weights_told(weighed.values())
+    if told is not None:
+        note(f"{in_options(told, 'communities')} (for your eyes, kept nowhere)")
+        return
+    capped = {name: each for name, each in weighed.items() if each.n_capped}
+    if capped:
+        listed = ", ".join(
+            f"{each.n_capped} in {name} ({each.n_capped / each.n_edges:.1%})"
+            for name, each in capped.items()
+        )
+        note(
+            f"edges heavier than --edge-weight were capped: {listed} (for your eyes, kept nowhere)"
+        )

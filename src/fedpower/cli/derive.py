@@ -265,7 +265,7 @@ def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
     source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
     seen = beyond = 0
     with (
-        new_file(flags, force=force) as place,
+        new_file(flags, force=force, option="--flags") as place,
         place.open("w", encoding="utf-8", newline="") as out,
     ):
         writer = csv.writer(out, lineterminator="\n")
@@ -299,7 +299,7 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
         blocks = source.labelled(form.person, block_size)
     seen = empty = 0
     with (
-        new_file(filled, force=force) as place,
+        new_file(filled, force=force, option="--filled") as place,
         place.open("w", encoding="utf-8", newline="") as out,
     ):
         writer = csv.writer(out, lineterminator="\n")

@@ -115,8 +115,6 @@ _WHERE = (
     option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
     option("--groups", group="rows", metavar="COLUMN",
            help="One file; this column names each row's silo."),
-    option("--center/--no-center", group="rows", default=True,
-           help="Centre on the pooled mean (default), also after --center-file."),
     IDENTITY,
 )  # fmt: skip
 """How both read their files, and whose keys they take."""
@@ -353,7 +351,6 @@ def _given_parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     parameters |= {
         name: options[name] for name in ("codebook", "ranges") if options[name] is not None
     }
-    parameters["center"] = options["center"]
     files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
         columns = agreed_columns(
@@ -455,9 +452,8 @@ def _scores(result: Result) -> list[str]:
         return []
     bins = found.edges.shape[1] - 1
     noise = "exact" if found.noise_std == 0 else f"with noise of {found.noise_std:.3g} rows"
-    return [
-        f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
-    ]
+    told = f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
+    return [told if found.fractions is None else f"{told} {found.fractions}"]
 
 
 def _columns(result: Result) -> str:

@@ -39,6 +39,7 @@ _WORDS: dict[str, dict[str, Any]] = {
     "drift_correction": {"is_flag": True, "default": None},
     "keep_moment": {"is_flag": True, "default": None},
     "one_shot_start": {"default": None},
+    "center": {"default": None},
     "standardize": {"default": None},
     "device": {"metavar": "NAME"},
 }

@@ -1,13 +1,17 @@
 """`fedpower coordinator` and `fedpower silo`: a party's one process, in the foreground."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fedpower.cli.console import print_facts
+from fedpower.cli.words import in_options
 from fedpower.data.inspecting import doubtful
+from fedpower.data.networks import weighed_edges
 from fedpower.data.survey import Survey
+from fedpower.estimator.fit_warnings import weights_told
 from fedpower.federation import needs_flare
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
@@ -65,7 +69,7 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
             _show(study, node, as_json=as_json)
         return
     with open_silo(study, own) as node:
-        _say(f"{_counted(node)} of {node.study.n_features} columns are readable")
+        _say(_readable(node))
         if advice := _advice(node):
             _say(advice)
         for column, why in doubtful(own.source(study)):
@@ -79,21 +83,24 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
     raise SystemExit(supervise(command, variables, say=_say, cwd=kit))
 
 
-def _counted(node: SiloNode) -> str:
-    """Return how many rows, or persons and their rows, a silo has, for its operator."""
-    unit, moment = node.study.unit, node.moment
-    if node.study.network == "edge":
-        return f"a network of {node.study.n_features} nodes"
+def _readable(node: SiloNode) -> str:
+    """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
+    unit, moment, width = node.study.unit, node.moment, node.study.n_features
+    if node.study.network:
+        return f"a network on {width} nodes is readable"
     if not unit:
-        return f"{moment.n_rows} rows"
+        return f"{moment.n_rows} rows of {width} columns are readable"
     counts = "persons" if node.study.rows_per_unit == 1 else "rows that count"
-    return f"{moment.n_rows} {counts} with {moment.n_read} rows"
+    return f"{moment.n_rows} {counts} with {moment.n_read} rows of {width} columns are readable"
 
 
 def _advice(node: SiloNode) -> str | None:
     """Return what an operator should think of before taking part; it goes no further."""
-    if isinstance(node.moment, Survey) or node.study.network == "edge":
+    if isinstance(node.moment, Survey):
         return None
+    if node.study.network == "edge":
+        odd = weights_told(weighed_edges({node.silo.name: node.moment.source}).values())
+        return None if odd is None else f"{in_options(odd, 'silo')} (for your eyes only)"
     clipped, rows = node.moment.n_clipped, node.moment.n_read
     if node.moment.treatment.row_norm is None or clipped == 0:
         return None
@@ -127,10 +134,8 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
             if terms.unit
             else {"networks" if terms.network == "edge" else "rows": node.moment.n_rows}
         ),
-        "columns": terms.n_features,
-        "rows_clipped_by_the_bound": None
-        if isinstance(node.moment, Survey)
-        else node.moment.n_clipped,
+        "nodes" if terms.network else "columns": terms.n_features,
+        **_cut_off(node),
     }
     if advice := _advice(node):
         facts["advice"] = advice
@@ -143,10 +148,17 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         }
     secure = terms.aggregation == "secure"
     things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
-    things = "networks, which is 1" if terms.network == "edge" else things
+    by_edge = terms.network == "edge"
+    things = "networks, which is 1" if by_edge else things
+    noise = (
+        "noise_std_of_an_edge_in_units_of_edge_weight"
+        if by_edge
+        else "noise_std_for_rows_of_norm_1"
+    )
+    std = budget.std(node.moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0)
     delta = budget.delta - budget.n_releases * budget.slack_delta
     facts |= {
-        "leaves": _leaves(budget, secure=secure),
+        "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
         "leaves_without_noise": (
             f"the number of {things}; at each roll call a key, a signature and how many attempts were "
             "charged"
@@ -154,10 +166,10 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
             else f"the number of {things}"
         ),
         "largest_release": human_bytes(8 * budget.size),
-        "noise_std_for_rows_of_norm_1": (
-            "of the sum, by the rows on the roll"
+        noise: (
+            f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll"
             if secure
-            else f"{budget.std(node.moment.n_rows):.3g}"
+            else f"{std:.3g}"
         ),
     }
     one = epsilon_of(study_mu(budget, node.moment.n_rows), delta)
@@ -200,13 +212,22 @@ def _leaves_exactly(terms: Study) -> str:
     )
 
 
-def _leaves(budget: Budget, *, secure: bool) -> str:
+def _cut_off(node: SiloNode) -> dict[str, int | None]:
+    """Return what a public bound did to rows, or a public maximum to edges."""
+    if node.study.network == "edge":
+        (weighed,) = weighed_edges({node.silo.name: node.moment.source}).values()
+        return {"edges_capped_at_the_maximum": weighed.n_capped}
+    moment = node.moment
+    return {"rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped}
+
+
+def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     """Return what leaves the silo in a private study, noised."""
     if budget.mode == "moment":
         parts = (
-            "the moment, the mean row and the trace"
+            f"the {what}, the mean row and the trace"
             if budget.center
-            else "the moment and its trace"
+            else f"the {what} and its trace"
         )
         if budget.preparation:
             parts = f"tallies of where cells lie and how long rows are, then {parts}"

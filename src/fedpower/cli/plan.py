@@ -33,6 +33,7 @@ from fedpower.report.result import Result
 _PLANNED = (
     "epsilon",
     "delta",
+    "center",
     "iteration_rank",
     "n_steps",
     "local_steps",
@@ -77,7 +78,7 @@ _PLANNED = (
 @parameter("extra_columns")
 @parameter("unit")
 @parameter("rows_per_unit")
-@option("--center/--no-center", group="rows", default=True, help="Centre on the pooled mean.")
+@parameter("center", help="Centre on the pooled mean (default).")
 @parameter("aggregation")
 @parameter("colluders")
 @parameter("noise", help="What the fit would noise; all are shown.")
@@ -117,7 +118,7 @@ def plan_command(**options: Any) -> None:
     earlier = _earlier(options["spectrum"])
     sizes, n_features = _public_facts(options, earlier)
     given = {name: options[name] for name in _PLANNED if options[name] is not None}
-    model = FedPCA(options["n_components"], center=options["center"], **given)
+    model = FedPCA(options["n_components"], **given)
     made = plan(
         model,
         sizes=sizes,

@@ -75,11 +75,6 @@ class ClippedQuestion:
         """Z as silos have it."""
         return self.basis / float(BASIS_SIDE)
 
-    @property
-    def real_center(self) -> Vector | None:
-        """The centre as silos have it."""
-        return None if self.center is None else self.center / float(SIDE)
-
     def to_bytes(self) -> bytes:
         """Return what silos are sent."""
         parts = [_HEAD.pack(self.clip, self.basis.shape[1], int(self.center is not None))]

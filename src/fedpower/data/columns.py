@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.source import Block, Extra, RowSource, Vector, is_sparse
-from fedpower.errors import CellError, InputError, is_showable
+from fedpower.errors import CellError, InputError, NoRowsError, is_showable
 
 _MAX_NAMES = 5
 
@@ -33,7 +33,7 @@ def require_shape(name: str, n_rows: int | None, n_features: int) -> None:
     if n_features == 0:
         raise InputError(f"{name} must have at least one column, got none; give it feature columns")
     if n_rows == 0:
-        raise InputError(f"{name} must have at least one row, got none; leave this silo out")
+        raise NoRowsError(f"{name} must have at least one row, got none; leave this silo out")
 
 
 def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:

@@ -6,9 +6,9 @@ nodes add up, in whichever direction they are written, and count for a public ma
 from a node to itself tells nothing about communities and is left out.
 """
 
-import math
 import os
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.data.columns import pick_columns, require_block_size, require_distinct, shown
+from fedpower.data.columns import pick_columns, require_block_size, shown
 from fedpower.data.opening import Reading, existing, open_source
 from fedpower.data.source import Extra, RowSource, SparseBlock, is_sparse
 from fedpower.data.tables import TableReader, TableSource, arrow
-from fedpower.errors import InputError, is_showable
+from fedpower.errors import CellError, InputError, NoRowsError, is_showable
+from fedpower.parameters import EDGE_WEIGHT
 
 NetworkUnit = Literal["edge", "row"]
 """What is protected of a network: an edge of a layer, or a row of its adjacency matrix."""
@@ -37,6 +38,25 @@ _ENDS = (("source", "target"), ("from", "to"))
 """What the columns of an edge list may call the two nodes; else they are its first two columns."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """What a public maximum did to the edges of a network: for the silo's operator only.
+
+    Attributes
+    ----------
+    n_edges
+        Of all layers, loops left out.
+    n_capped
+        How many of them weigh more than the maximum.
+    heaviest
+        The weight of the heaviest in units of the maximum, 0 without any edge.
+    """
+
+    n_edges: int = 0
+    n_capped: int = 0
+    heaviest: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NetworkSource:
     """The layers of a network on public nodes, as rows: those of the first layer, then of the next.
@@ -48,6 +68,7 @@ class NetworkSource:
     unit : what is protected.
     columns : the nodes' names; None where they are known by their place.
     edge_weight : the public maximum in units of which edges are given, where these are protected.
+    weighed : what that maximum did to the edges, when the network was opened.
     """
 
     name: str
@@ -55,6 +76,7 @@ class NetworkSource:
     unit: NetworkUnit
     columns: tuple[str, ...] | None = None
     edge_weight: float = 1.0
+    weighed: Weighed = Weighed()
 
     @property
     def n_features(self) -> int:
@@ -128,7 +150,13 @@ def open_network(
         return _bounded(
             name or str(path), _graphml(path, name or str(path), named), unit, edge_weight
         )
-    source = open_source(data, name=name, **reading)
+    try:
+        source = open_source(data, name=name, **reading)
+    except NoRowsError:
+        raise InputError(
+            f"{name or data} must list at least one edge, got none; where the silo has none, write a "
+            "line from a node to itself"
+        ) from None
     if isinstance(source, TableSource):
         return _bounded(source.name, _edge_list(source.reader, named), unit, edge_weight)
     return _bounded(source.name, _matrix(source, named), unit, edge_weight)
@@ -138,6 +166,35 @@ def network_of(source: RowSource) -> NetworkSource | None:
     """Return the network whose *edges* a source reads, or that it holds to be the same; else None."""
     found = source if isinstance(source, NetworkSource) else getattr(source, "rows", None)
     return found if isinstance(found, NetworkSource) and found.unit == "edge" else None
+
+
+def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
+    """Refuse networks that are not all on the same nodes, by name where these have any."""
+    first, *others = networks
+    for other in others:
+        if (first.columns is None) != (other.columns is None):
+            named, unnamed = (other, first) if first.columns is None else (first, other)
+            raise InputError(
+                "either every network or none must name its nodes, got names in {named} and none in "
+                "{unnamed}; give {nodes}",
+                named=named.name,
+                unnamed=unnamed.name,
+            )
+        odd = set(first.columns or ()) ^ set(other.columns or ())
+        got = f"{first.n_features} and {other.n_features} nodes"
+        if odd:
+            got = f"{shown(sorted(odd))} in one of them alone"
+        if odd or first.n_features != other.n_features:
+            raise InputError(
+                f"{first.name} and {other.name} must be networks on the same nodes, got {got}; a node "
+                "without edges counts too"
+            )
+
+
+def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
+    """Return what the public maximum did to the edges of each silo, for its operator only."""
+    networks = {name: network_of(source) for name, source in sources.items()}
+    return {name: each.weighed for name, each in networks.items() if each is not None}
 
 
 @dataclass(slots=True)
@@ -159,15 +216,9 @@ def _bounded(
         raise InputError(
             f"{name} must have {MOST_LAYERS} layers at most, got {len(edges.layers)}; split it into silos"
         )
-    if edge_weight is not None and not (math.isfinite(edge_weight) and edge_weight > 0):
-        raise InputError.about(
-            "edge_weight",
-            must="be a positive number",
-            got=repr(edge_weight),
-            advice="give the public maximum of an edge's weight",
-        )
+    EDGE_WEIGHT.check("edge_weight", edge_weight)
     most = 1.0 if edge_weight is None else float(edge_weight)
-    layers = []
+    layers, weights = [], []
     for parts in edges.layers.values():
         one, other, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
         if not np.isfinite(weight).all() or (weight < 0).any():
@@ -191,8 +242,17 @@ def _bounded(
         layer = _csr(sparse.coo_array((both, (rows, columns)), shape=shape))
         if not edges.listed:
             layer.data /= 2.0
+        if unit == "row" and not np.isfinite(layer.data).all():
+            raise InputError(
+                f"the weights of an edge of {name} must add up to a number, got more than any; give them "
+                "in other units"
+            )
         if unit == "edge":
-            np.minimum(layer.data / most, 1.0, out=layer.data)
+            layer.data /= most
+            capped = np.minimum(layer.data, 1.0)
+            # Without a maximum lines about two nodes count once, which cuts nothing off.
+            weights.append(capped if edge_weight is None else layer.data)
+            layer.data = capped
         layers.append(layer)
     return NetworkSource(
         name=name,
@@ -200,6 +260,16 @@ def _bounded(
         unit=unit,
         columns=edges.columns,
         edge_weight=most,
+        weighed=_weighed(weights),
+    )
+
+
+def _weighed(layers: list[NDArray[np.float64]]) -> Weighed:
+    """Return what is told of weights in units of the maximum, each edge's at both of its places."""
+    return Weighed(
+        n_edges=sum(map(len, layers)) // 2,
+        n_capped=sum(int(np.count_nonzero(each > 1.0)) for each in layers) // 2,
+        heaviest=max((float(each.max()) for each in layers if len(each)), default=0.0),
     )
 
 
@@ -216,13 +286,17 @@ def _checked_again(
 
 def _names_of(nodes: Sequence[str]) -> tuple[str, ...]:
     names = tuple(str(node) for node in nodes)
-    require_distinct("nodes", names)
     odd = [node for node in names if not node or not is_showable(node)]
     if odd or not names:
         raise InputError(
             "nodes must have names that can be shown, got one without; rename it"
             if names
             else "nodes must be named, got an empty list; name each of them"
+        )
+    twice = [node for node, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"nodes must have distinct names, got {shown(twice)} more than once; rename them"
         )
     return names
 
@@ -237,9 +311,16 @@ def _csr(matrix: Any) -> SparseBlock:
 
 def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
     """Return the edges of an adjacency matrix, which must be symmetric."""
-    blocks = [
-        block if is_sparse(block) else sparse.csr_array(block) for block in source.blocks(_BATCH)
-    ]
+    try:
+        blocks = [
+            block if is_sparse(block) else sparse.csr_array(block)
+            for block in source.blocks(_BATCH)
+        ]
+    except CellError:
+        raise InputError(
+            f"the adjacency matrix {source.name} must hold a finite number for every pair of nodes, got "
+            "something else; write 0 where there is no edge"
+        ) from None
     found = cast("SparseBlock", sparse.vstack(blocks, format="csr"))
     side = int(found.shape[0])
     if found.shape[1] != side or abs(found - found.T).max() > 0:
@@ -279,23 +360,50 @@ def _edge_list(reader: TableReader, nodes: tuple[str, ...] | None) -> _Edges:
             source=reader.name,
         )
     places = {node: place for place, node in enumerate(nodes)}
+    if not places.keys().isdisjoint(have):
+        raise InputError(
+            f"the first line of {reader.name} must name its columns, such as source and target, got an "
+            "edge; write one above it"
+        )
     numbers = ("weight",) if "weight" in rest else ()
     labels = (*ends, *(("layer",) if "layer" in rest else ()))
     layers: dict[str, list[Any]] = {}
     row = 0
-    for batch in reader.batches(numbers, _BATCH, labels=labels):
+    for batch in _weighted(reader.name, reader.batches(numbers, _BATCH, labels=labels)):
         texts = [_texts(batch.column(place)) for place in range(len(numbers), batch.num_columns)]
         one, other = (_placed(reader.name, places, each, row) for each in texts[:2])
         weight = np.ones(batch.num_rows)
         if numbers:
-            column = batch.column(0)
-            weight = np.asarray(column.cast(arrow().float64()).to_numpy(zero_copy_only=False))
+            weight = _numbers(reader.name, batch.column(0))
         by_layer = np.array(texts[2] if len(texts) > 2 else [""] * batch.num_rows, dtype=object)
         for layer in dict.fromkeys(by_layer.tolist()):
             here = by_layer == layer
             layers.setdefault(str(layer), []).append((one[here], other[here], weight[here]))
         row += batch.num_rows
     return _Edges(n_nodes=len(nodes), columns=nodes, layers=layers or _no_edges(), listed=True)
+
+
+def _weighted(name: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield what a table's batches yield; refuse weights that are no numbers."""
+    try:
+        yield from batches
+    except CellError:
+        raise _odd_weights(name) from None
+
+
+def _numbers(name: str, column: Any) -> NDArray[np.float64]:
+    """Return a column of weights; Arrow's own sentence would quote a cell."""
+    try:
+        return np.asarray(column.cast(arrow().float64()).to_numpy(zero_copy_only=False))
+    except arrow().ArrowException:
+        raise _odd_weights(name) from None
+
+
+def _odd_weights(name: str) -> InputError:
+    return InputError(
+        f"weights of the edges of {name} must be numbers, got something else; mend them, or leave the "
+        "column weight out"
+    )
 
 
 def _no_edges() -> dict[str, list[Any]]:

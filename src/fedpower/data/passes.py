@@ -22,7 +22,7 @@ from fedpower.data.columns import other_rows, require_count
 from fedpower.data.device import TensorSource
 from fedpower.data.fingerprint import RowHash
 from fedpower.data.kernel import block_rows
-from fedpower.data.source import Block, Extra, RowSource, is_sparse
+from fedpower.data.source import Block, Extra, OverRows, RowSource, is_sparse
 from fedpower.data.sql import QuerySource
 from fedpower.data.sql.table import RowTally
 from fedpower.data.units import unit_of
@@ -135,7 +135,7 @@ class Enrolment:
         self._first = first
 
 
-class EnrolledRows:
+class EnrolledRows(OverRows):
     """A source whose every pass is over the rows of the first one, or refused at its end.
 
     Parameters
@@ -146,41 +146,11 @@ class EnrolledRows:
     """
 
     def __init__(self, source: RowSource, *, contents: bool, fingerprinted: bool = False) -> None:
-        self.rows = source
+        super().__init__(source)
         self.enrolment = Enrolment(source, contents=contents)
         self._options = {"contents": contents, "fingerprinted": fingerprinted}
         self._fingerprinted = fingerprinted
         self._fingerprint: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What error sentences call it."""
-        return self.rows.name
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns."""
-        return self.rows.columns
-
-    @property
-    def n_features(self) -> int:
-        """Number of columns."""
-        return self.rows.n_features
-
-    @property
-    def n_rows(self) -> int | None:
-        """Number of rows, where known without a pass."""
-        return self.rows.n_rows
-
-    @property
-    def sparse(self) -> bool:
-        """Whether blocks are sparse."""
-        return self.rows.sparse
-
-    @property
-    def density(self) -> float | None:
-        """Share of stored entries, where known."""
-        return self.rows.density
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows; after the last block the pass is held against the first one."""

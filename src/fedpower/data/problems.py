@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedpower.data.cells import Problem, read_cells
-from fedpower.data.ruled import RuledTable, rules_of_source
+from fedpower.data.ruled import rules_of_source
+from fedpower.data.ruled_table import RuledTable
 from fedpower.data.rules import Rule, TableRules
 from fedpower.data.source import RowSource
 from fedpower.data.tables import TableReader, TableSource

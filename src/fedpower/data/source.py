@@ -72,3 +72,40 @@ class RowSource(Protocol):
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "RowSource":
         """Return the source with exactly these columns; others are refused or dropped."""
         ...
+
+
+class OverRows:
+    """What a source that reads another one tells of itself: what that one does."""
+
+    def __init__(self, rows: RowSource) -> None:
+        self.rows = rows
+
+    @property
+    def name(self) -> str:
+        """What error sentences call it."""
+        return self.rows.name
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns."""
+        return self.rows.columns
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return self.rows.n_features
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows, where known without a pass."""
+        return self.rows.n_rows
+
+    @property
+    def sparse(self) -> bool:
+        """Whether blocks are sparse."""
+        return self.rows.sparse
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries, where known."""
+        return self.rows.density

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from fedpower.data.arrays import ArraySource
 from fedpower.data.columns import other_rows, pick_columns, require_block_size, shown
-from fedpower.data.source import Block, Extra, Matrix, RowSource, Vector
+from fedpower.data.source import Block, Extra, Matrix, OverRows, RowSource, Vector
 from fedpower.data.tables import TableSource, arrow
 from fedpower.errors import InputError
 
@@ -210,7 +210,7 @@ class _Table:
         return ((keys * _ODD) >> self._shift).astype(np.int64)
 
 
-class UnitRows:
+class UnitRows(OverRows):
     """A source whose every block has one column more than its features: the rows of each row's person.
 
     It is made by `by_unit`, read by kernels that weigh rows (`parted`), and tells how many rows count:
@@ -225,27 +225,12 @@ class UnitRows:
     """
 
     def __init__(self, rows: RowSource, ids: _Ids, *, label: str, most: int) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.label = label
         self.most = most
         self._ids = ids
         self._counted: _Table | None = None
         self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """What error sentences call it."""
-        return self.rows.name
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the features."""
-        return self.rows.columns
-
-    @property
-    def n_features(self) -> int:
-        """Number of features; blocks have one column more."""
-        return self.rows.n_features
 
     @property
     def n_rows(self) -> int | None:
@@ -256,11 +241,6 @@ class UnitRows:
     def sparse(self) -> bool:
         """Always false."""
         return False
-
-    @property
-    def density(self) -> float | None:
-        """Share of stored entries."""
-        return self.rows.density
 
     @property
     def in_any_order(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from fedpower.analyses.communities import Communities
-from fedpower.data.networks import NetworkUnit, open_network
+from fedpower.data.networks import NetworkUnit, open_network, require_same_nodes
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.fit_warnings import NoiseWarning
@@ -137,6 +137,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             for name, (silo, said) in named_silos(silos).items()
         }
         analysis = Communities(self.n_communities, labels=y, random_state=self.random_state)
+        require_same_nodes(opened.values())
         for network in opened.values():  # what cannot be is refused before anything is released
             analysis.compared(
                 network.columns or [f"x{place}" for place in range(network.n_features)]
@@ -161,7 +162,6 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             identities=identities,
             on_round=on_round,
             on_rows=on_rows,
-            on_clipped=lambda counts: None,
         )
         self.moment_ = release.moment_
         self.privacy_ = release.privacy_

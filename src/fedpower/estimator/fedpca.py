@@ -15,12 +15,13 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpower.data import (
     RowSource,
+    RowTreatment,
     open_source,
 )
 from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
 from fedpower.data.local import LocalMoment
-from fedpower.data.networks import NetworkUnit
+from fedpower.data.networks import NetworkUnit, weighed_edges
 from fedpower.data.problems import every_problem
 from fedpower.data.ruled import match_tables, ruled, rules_of_source
 from fedpower.data.rules import TableRules
@@ -43,6 +44,7 @@ from fedpower.estimator.fit_warnings import (
     warn_of_costly_silos,
     warn_of_delta,
     warn_of_noise,
+    warn_of_weights,
 )
 from fedpower.estimator.moments import result_from
 from fedpower.estimator.numbers import require_numbers
@@ -512,9 +514,10 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Called with the silo's name, the rows of a block just read and how many the silo has (None
             where only a pass can tell), at every block of every pass, in the thread that reads.
         on_clipped : callable, default=None
-            Called before anything is charged with how many rows the bound shortened and how many there
-            are, by silo; where the fit finds the bound, at its end. These counts come from the rows and
-            are for the silos' operators only, so the fitted model does not keep them.
+            Called before anything is charged with how many rows the bound shortened (of networks: how
+            many edges were capped) and how many there are, by silo; where the fit finds the bound, at its
+            end. These counts come from the rows and are for the silos' operators only, so the fitted
+            model does not keep them.
 
         Returns
         -------
@@ -805,17 +808,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                     on_rows=on_rows,
                     fingerprinted=bool(ledgers),
                 )
-                # A code book's bound is where clipping and noise balance: no cause for a warning.
-                if treatment.row_norm is not None and (
-                    self.codebook is None or on_clipped is not None
-                ):
-                    tell = warn_of_clipping if on_clipped is None else on_clipped
-                    tell(
-                        {
-                            name: (moment.n_clipped, moment.n_read)
-                            for name, moment in moments.items()
-                        }
-                    )
+                self._tell_cut(treatment, sources, moments, on_clipped)
         study, settings, choice = build_study(
             parameters,
             n_rows=sum(moment.n_rows for moment in moments.values()),
@@ -882,6 +875,24 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             warn_of_noise(self.result_)
             warn_of_bound(self.result_)
         return self
+
+    def _tell_cut(
+        self,
+        treatment: RowTreatment,
+        sources: Mapping[str, RowSource],
+        moments: Mapping[str, LocalMoment],
+        on_clipped: Callable[[dict[str, tuple[int, int]]], None] | None,
+    ) -> None:
+        """Tell whoever holds them what a public bound did to rows, or a public maximum to edges."""
+        if weighed := weighed_edges(sources):
+            if on_clipped is None:
+                warn_of_weights(weighed.values())
+            else:
+                on_clipped({name: (each.n_capped, each.n_edges) for name, each in weighed.items()})
+        # A code book's bound is where clipping and noise balance: no cause for a warning.
+        elif treatment.row_norm is not None and (self.codebook is None or on_clipped is not None):
+            tell = warn_of_clipping if on_clipped is None else on_clipped
+            tell({name: (moment.n_clipped, moment.n_read) for name, moment in moments.items()})
 
     def _take(self, result: Result, book: CodeBook | None) -> None:
         """Show what was found as attributes."""

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 
 from fedpower.data import LocalMoment
+from fedpower.data.networks import Weighed
 from fedpower.data.survey import Survey
 from fedpower.errors import Sentence
 from fedpower.protocol.private_study import budget_of
@@ -21,12 +22,16 @@ class PrivacyLeakWarning(RuntimeWarning):
 
 
 def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
-    """Warn of a δ at which a mechanism may keep its promise and still give a whole row away."""
-    least = min(sizes)
+    """Warn of a δ at which a mechanism may keep its promise and still give a whole row, or edge, away."""
+    least, one, all_of_them = min(sizes), "row", "rows"
+    if study.network == "edge":
+        nodes = study.n_features
+        least, one, all_of_them = nodes * (nodes - 1) // 2, "pair of nodes", "pairs of nodes"
     if study.is_private and study.delta * least > 1:
         warnings.warn(
-            f"delta should be below 1/rows of every silo, got {study.delta:g} where one has {least} "
-            "rows: so large a delta lets a row be given away as it is; leave delta out, or give 1e-6",
+            f"delta should be below 1/{all_of_them} of every silo, got {study.delta:g} where one has "
+            f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
+            "out, or give 1e-6",
             UserWarning,
             stacklevel=4,
         )
@@ -77,7 +82,11 @@ def warn_of_bound(result: Result) -> None:
 
 
 class ClippingWarning(UserWarning):
-    """Every row is longer than its bound: told to whoever holds the rows, and kept nowhere."""
+    """A bound hardly fits the rows, or the edges: told to whoever holds them, and kept nowhere."""
+
+
+_LIGHT = 0.1
+"""Of the public maximum: where no edge weighs as much, noise is ten times what it need be."""
 
 
 def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
@@ -95,8 +104,38 @@ def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
                 "centres and scales, or a larger bound"
             ),
             ClippingWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
+
+
+def weights_told(networks: Iterable[Weighed]) -> Sentence | None:
+    """Return what whoever holds networks should know of a public maximum that hardly fits; else None."""
+    weighed = list(networks)
+    edges, capped = (
+        sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped")
+    )
+    if 2 * capped > edges:
+        return Sentence(
+            "{capped} of {edges} edges weigh more than {edge_weight} and are capped at it, so that what "
+            "they weigh hardly counts; give a larger public maximum",
+            capped=capped,
+            edges=edges,
+        )
+    heaviest = max((each.heaviest for each in weighed), default=0.0)
+    if 0 < heaviest < _LIGHT:
+        return Sentence(
+            "no edge weighs more than {share:.2g} of {edge_weight}, for which noise is made, so that it "
+            "drowns them; give a smaller public maximum",
+            share=heaviest,
+        )
+    return None
+
+
+def warn_of_weights(networks: Iterable[Weighed]) -> None:
+    """Warn whoever holds networks of a public maximum that hardly fits; there is a result anyway."""
+    told = weights_told(networks)
+    if told is not None:
+        warnings.warn(told, ClippingWarning, stacklevel=5)
 
 
 def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:

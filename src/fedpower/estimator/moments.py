@@ -191,14 +191,8 @@ class FedMoment(BaseEstimator):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-            The rows.
-        y : ignored
-            Here for scikit-learn's sake.
-        groups : array-like of shape (n_samples,), default=None
-            Silo labels; one silo without.
-        units : array-like of shape (n_samples,), default=None
-            Whose each row is, where a person is what is protected.
+        X, y, groups, units
+            As in `FedPCA.fit`.
 
         Returns
         -------

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpower.data import RowSource
 from fedpower.data.arrays import ArraySource, SparseSource
+from fedpower.data.networks import NetworkSource
 from fedpower.data.source import is_sparse
 from fedpower.data.tables import TableSource
 from fedpower.errors import Sentence
@@ -93,13 +94,14 @@ def warn_of_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1
     if spent is not None:
         warnings.warn(
             Sentence(
-                "these rows are fitted privately for the second time in this process, and no ledger "
+                "these {things} are fitted privately for the second time in this process, and no ledger "
                 "keeps count: together that is epsilon={spent:.3g} at delta={at:g}, and every further "
                 "fit, as in a search or a cross-validation, adds to it; try parameters out with "
-                "{epsilon:inf} on rows that are public or made up, or give fit_silos ledgers, which cap "
-                "what is spent and repeat what was released for nothing",
+                "{epsilon:inf} on {things} that are public or made up, or give fit_silos ledgers, which "
+                "cap what is spent and repeat what was released for nothing",
                 spent=epsilon_of(math.sqrt(spent.squared_mu), budget.delta),
                 at=budget.delta,
+                things="networks" if study.network else "rows",
             ),
             RepeatedFitWarning,
             stacklevel=4,
@@ -111,7 +113,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
 
     Nothing of what lies elsewhere, at a database or at other workers: that is not counted.
     """
-    in_memory = isinstance(source, ArraySource | SparseSource)
+    in_memory = isinstance(source, ArraySource | SparseSource | NetworkSource)
     if not in_memory and not (isinstance(source, TableSource) and source.in_memory):
         try:
             facts = Path(source.name).stat()
@@ -126,6 +128,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
         sums = (cells * odd).sum(axis=1, dtype=np.uint64)
         mixed = (sums ^ (sums >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = mixed[mixed != 0]  # rows of zeros, which anybody's data may have
         smallest = np.unique(np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))]))[:_SKETCH]
         left -= len(rows)
         if left <= 0:

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from fedpower.data import RowSource, open_source
-from fedpower.data.networks import NetworkSource, NetworkUnit, open_network
+from fedpower.data.networks import NetworkSource, NetworkUnit, open_network, require_same_nodes
 from fedpower.data.opening import name_of_silo, rows_at
 from fedpower.data.units import by_unit
 from fedpower.errors import InputError, is_showable
@@ -26,10 +26,12 @@ def named_sources(
     """
     items = named_silos(silos)
     if network is not None:
-        return {
+        networks = {
             name: open_network(silo, unit=network, name=said, edge_weight=edge_weight)
             for name, (silo, said) in items.items()
         }
+        require_same_nodes(networks.values())
+        return dict[str, RowSource](networks)
     odd = [silo.name for silo, _ in items.values() if isinstance(silo, NetworkSource)]
     if odd:
         raise InputError(

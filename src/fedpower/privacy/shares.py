@@ -20,10 +20,7 @@ from fedpower.privacy.noise import WIDEST_SCALE
 SMALLEST_SHARE = 2**10
 """Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law: see `sum_distance`."""
 
-_RING_BITS = 64
-"""Sums are taken modulo 2⁶⁴."""
-
-_LARGEST_SUM = 2**62  # the ring holds twice as much
+_LARGEST_SUM = 2**62  # the ring, modulo 2⁶⁴, holds twice as much
 _LARGEST_DRAW = 16  # `gaussian_integers` ends at 14 times its scale
 
 

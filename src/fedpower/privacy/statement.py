@@ -1,7 +1,7 @@
 """The privacy statement that goes with every result, in words a data officer reads."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -123,11 +123,6 @@ class PrivacyStatement:
     neighbours: str = _NEIGHBOURS
 
     @property
-    def is_by_person(self) -> bool:
-        """Whether a person is the unit, with all her rows of one silo."""
-        return self.unit == PERSON
-
-    @property
     def is_private(self) -> bool:
         """Whether anything is promised at all."""
         return self.mode != "none" and self.leak is None
@@ -176,9 +171,10 @@ class PrivacyStatement:
         if not self.is_private:
             # Where there are notes on exact numbers, sums alone were seen of them.
             begin = SUMS_NOT_PRIVATE if of_sums(self.notes) else ALL_NOT_PRIVATE
-            return "\n".join([f"{begin}.", *(f"Note that {note}." for note in self.notes)])
+            return "\n".join([f"{begin}.", *_listed("Notes", map(as_sentence, self.notes))])
         lines = [
-            f"Private: {self.unit}; neighbours are {self.neighbours}.",
+            f"Private: {self.unit}.",
+            f"Neighbours are {self.neighbours}.",
             f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
             f"delta={self.delta:g}.",
         ]
@@ -187,10 +183,21 @@ class PrivacyStatement:
             f"delta={row.delta:g}."
             for row in self.protections
         ]
-        lines.append("Public: " + "; ".join(self.public) + ".")
-        lines += [f"Note that {note}." for note in self.notes]
-        lines.append("Assumes that " + "; that ".join(self.assumptions) + ".")
+        lines += _listed("Public", self.public)
+        lines += _listed("Notes", map(as_sentence, self.notes))
+        lines += _listed("Assumptions", map(as_sentence, self.assumptions))
         return "\n".join(lines)
+
+
+def as_sentence(clause: str) -> str:
+    """Return a note or an assumption of a statement as a sentence."""
+    return f"{clause[:1].upper()}{clause[1:]}."
+
+
+def _listed(heading: str, entries: Iterable[str]) -> list[str]:
+    """Return lines of a list; none without entries."""
+    lines = [f"- {entry}" for entry in entries]
+    return [f"{heading}:", *lines] if lines else []
 
 
 def of_sums(notes: Sequence[str]) -> bool:

@@ -8,7 +8,6 @@ from fedpower.errors import Sentence
 from fedpower.protocol.study import NoiseMode
 
 Solver = Literal["fedpower", "krylov", "moment", "clipped"]
-SOLVERS: tuple[Solver, ...] = ("fedpower", "krylov", "moment")
 
 _SECONDS_PER_ROUND = 2.0
 _BYTES_PER_SECOND = 2e6

@@ -8,7 +8,6 @@ magnitude and nothing else; docs/secure-aggregation.md says what exact sums can 
 import math
 import secrets
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +20,9 @@ from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.statement import EXACT_SCORES
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import (
-    AskMasked,
     AskSum,
     CallRoll,
     KeyGone,
-    MaskedMoment,
     MaskedSum,
     Present,
 )
@@ -34,9 +31,8 @@ from fedpower.protocol.roll import Exchanging, Identity, Roll, exchanged
 from fedpower.protocol.score_sums import cells
 from fedpower.protocol.secure_releases import (
     MaskChain,
-    SecureReleases,
+    RollReleases,
     Words,
-    check_identity,
     question_of,
 )
 from fedpower.protocol.study import Study, SumTerms, scores_sum
@@ -293,19 +289,19 @@ def notes_of(study: Study, sizes: Mapping[str, int], rounds: Sequence[Round]) ->
     )
     notes = [
         f"the coordinator read sums over {m} silos and nothing of a single one: {', '.join(seen)}"
-        f"{told}; and a power of two above the largest silo's sums",
-        "these sums are exact, and NOT differentially private: whoever knows all rows but one can "
+        f"{told}. It also read a power of two above the largest silo's sums",
+        "these sums are exact, and NOT differentially private. Whoever knows all rows but one can "
         "compute that one from them, up to its sign"
         + (
-            ", and from an exact mean of many columns it can be tested whether somebody whose row is "
-            "known is among the rows"
+            ". From an exact mean of many columns it can be tested whether somebody whose row is known "
+            "is among the rows"
             if study.center
             else ""
         ),
-        f"every silo read {told_silos}, and the result; {together}",
-        "each silo takes part with the same silos only for as long as it runs: two runs over different "
+        f"every silo read {told_silos}, and the result. {together[0].upper()}{together[1:]}",
+        "each silo takes part with the same silos only for as long as it runs. Two runs over different "
         "silos would tell by their difference what one of them added",
-        "numbers were summed as whole multiples of a public step: each is off by at most "
+        "numbers were summed as whole multiples of a public step. Each is off by at most "
         f"{2 * rounding_of_sum(0, m):.1g} of the largest silo's sum of squares",
     ]
     if study.scores:
@@ -313,13 +309,13 @@ def notes_of(study: Study, sizes: Mapping[str, int], rounds: Sequence[Round]) ->
     if m == 2:
         notes.insert(
             3,
-            "with 2 silos little is hidden between them: each can take its own part off what it reads, "
+            "with 2 silos little is hidden between them. Each can take its own part off what it reads, "
             "and what is left is the other's share",
         )
     return tuple(notes)
 
 
-class ExactSecureReleases(SecureReleases):
+class ExactSecureReleases(RollReleases):
     """A silo's side of secure sums of which nothing is noised, and nothing charged.
 
     A question is answered once, as where sums are noised. Without noise two sums over different silos
@@ -330,7 +326,7 @@ class ExactSecureReleases(SecureReleases):
     Parameters
     ----------
     name, moment, study, identity, exchange
-        See :class:`SecureReleases`.
+        See :class:`RollReleases`.
     """
 
     def __init__(
@@ -342,14 +338,7 @@ class ExactSecureReleases(SecureReleases):
         identity: Identity,
         exchange: Exchanging = exchanged,
     ) -> None:
-        check_identity(name, study, identity)
-        self._name = name
-        self._rows = moment
-        self._study = study
-        self._identity = identity
-        self._exchange = exchange
-        self._attempt = None
-        self._lock = threading.Lock()
+        super().__init__(name, moment, study, identity=identity, exchange=exchange)
         self._taken = ("", 0)  # the run, and in how many attempts this silo has uploaded
         self._last: tuple[bytes, Words] | None = None
         self._company: tuple[str, ...] | None = None
@@ -372,13 +361,6 @@ class ExactSecureReleases(SecureReleases):
                 "study agreed on, got one more; begin a new run"
             )
         return super().present(ask, run=run)
-
-    def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
-        """Refuse: an exact study lists its sums."""
-        raise ProtocolError(
-            "a study with several secure sums must be asked for them by their names, got a question for "
-            "the moment alone; ask for the first of them"
-        )
 
     def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
         """Return this silo's part of one of the sums over a roll, masked.

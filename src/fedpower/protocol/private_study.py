@@ -90,14 +90,14 @@ def noise_shift(
 
 
 USED_BEFORE = (
-    "these noised moments went into an earlier run too, and two results from them could be compared: so "
-    "the public gets no smaller epsilon than the coordinator, though nothing was charged again"
+    "these noised moments went into an earlier run too. Two results from them could be compared, so the "
+    "public gets no smaller epsilon than the coordinator. Nothing was charged again"
 )
 """A note of the privacy statement."""
 
 SMOOTHED = (
-    "the public does not know the silos' noised moments, of which SHAKE-256 made a little more noise, "
-    "added to their sum before anything was computed from it"
+    "the public does not know the silos' noised moments. Of these SHAKE-256 made a little more noise, "
+    "which was added to their sum before anything was computed from it"
 )
 """An assumption of the public's smaller epsilon."""
 
@@ -211,7 +211,7 @@ def _of_network(study: Study, statement: PrivacyStatement) -> PrivacyStatement:
     first = statement.protections[0]
     both = epsilon_of(2.0 * first.mu, first.delta / 2)
     note = (
-        "a row is a node's edges in one layer as its own row of the matrix tells them; every edge stands "
+        "a row is a node's edges in one layer as its own row of the matrix tells them. Every edge stands "
         f"in the rows of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}"
     )
     return replace(statement, notes=(*statement.notes, note))
@@ -246,8 +246,8 @@ def _in_several_silos(study: Study, first: Protection) -> str:
     mu = first.mu * (2.0 if secure else math.sqrt(2.0))
     both = epsilon_of(mu, first.delta / 2)
     return (
-        "somebody with rows in several silos is protected by each of them; what two of them tell "
-        f"together is at most epsilon={both:.4g} at delta={first.delta:g}, of k silos "
+        "somebody with rows in several silos is protected by each of them. What two of them tell "
+        f"together is at most epsilon={both:.4g} at delta={first.delta:g}. Of k silos it is "
         + ("k times mu" if secure else "the square root of k times mu")
     )
 
@@ -325,10 +325,10 @@ def _preparation_note(budget: Budget) -> str:
     """Return what private preparation took of the budget, for a statement."""
     alone = epsilon_of(budget.preparation_mu, budget.delta - budget.n_releases * budget.slack_delta)
     return (
-        "offset, scale and bound of the columns were found privately, out of the same epsilon: for "
+        "offset, scale and bound of the columns were found privately, out of the same epsilon. That took "
         f"{sum(budget.preparation):.1%} of the budget (of mu squared), which alone is "
-        f"epsilon={alone:.3g}; the code book that holds them is public, and later fits may use it "
-        "without paying for it again"
+        f"epsilon={alone:.3g}. The code book that holds them is public: later fits may use it without "
+        "paying for it again"
     )
 
 
@@ -337,8 +337,8 @@ def _scores_note(budget: Budget) -> str:
     alone = epsilon_of(budget.scores_mu, budget.delta - budget.n_releases * budget.slack_delta)
     return (
         "rows were counted by their scores on the first two components, with noise, out of the same "
-        f"epsilon: for {budget.scores:.2%} of the budget (of mu squared), which alone is "
-        f"epsilon={alone:.3g}; where the grid lies follows from what was released before"
+        f"epsilon. That took {budget.scores:.2%} of the budget (of mu squared), which alone is "
+        f"epsilon={alone:.3g}. Where the grid lies follows from what was released before"
     )
 
 
@@ -384,8 +384,8 @@ def _is_one_sum(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round
 
 
 REHEARSED = (
-    "all silos ran in one process, whose operator could read their rows: the masks, signatures and "
-    "ledgers were real, but a sum hides nothing from that operator, so this is a rehearsal"
+    "all silos ran in one process, whose operator could read their rows. The masks, signatures and "
+    "ledgers were real, but a sum hides nothing from that operator: this is a rehearsal"
 )
 """Said where a secure sum was made on one machine."""
 
@@ -473,10 +473,10 @@ def _state_secure_privacy(
         ),
         public=(*_public_facts(study), "who was on the roll"),
         notes=(
-            "the silos' moments were summed securely, every silo adding a share of the noise; more than "
+            "the silos' moments were summed securely, every silo adding a share of the noise. More than "
             f"{silos} telling theirs would leave less than was asked for",
             f"the silo that was charged most often on these rows was for {_times(attempts)}, runs before "
-            f"this one counted; all {study.attempts} that the study allows would cost "
+            f"this one counted. All {study.attempts} that the study allows would cost "
             f"epsilon={_epsilon_of_attempts(budget, study.attempts):.4g}",
             *((_preparation_note(budget),) if budget.preparation else ()),
             *((_scores_note(budget),) if budget.scores else ()),

@@ -7,6 +7,7 @@ exactly the sum of what was hidden.
 import hashlib
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -230,17 +231,192 @@ class _KeyGoneError(Exception):
     """There are no bytes for a roll in the ledger, and no key to make them with."""
 
 
-def check_identity(name: str, study: Study, identity: Identity) -> None:
-    """Refuse another identity than the one that the study lists for a silo."""
-    if dict(study.identities).get(name) != identity.public:
-        raise InputError(
-            f"silo {name!r} must hold the identity that the study lists for it, got another; give "
-            "the right file, or agree on a study with the new key"
+class RollReleases(ABC):
+    """A silo's side of sums over rolls: its keys, the rolls that they are on, and what was asked of it.
+
+    Parameters
+    ----------
+    name
+        The silo's, as the study lists it.
+    rows
+        Its rows, of norm at most 1; those that are yet to be prepared, where others compute the sums.
+    study
+        The agreed terms.
+    identity
+        The key that the study lists for this silo.
+    exchange
+        How a pair comes to its secret; `PairSecrets` where all silos are in one process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rows: Moment | Survey,
+        study: Study,
+        *,
+        identity: Identity,
+        exchange: Exchanging = exchanged,
+    ) -> None:
+        if dict(study.identities).get(name) != identity.public:
+            raise InputError(
+                f"silo {name!r} must hold the identity that the study lists for it, got another; give "
+                "the right file, or agree on a study with the new key"
+            )
+        self._name = name
+        self._rows = rows
+        self._study = study
+        self._identity = identity
+        self._exchange = exchange
+        self._attempt: _Attempt | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows."""
+        return self._rows.n_rows
+
+    @property
+    def _moment(self) -> Moment:
+        assert not isinstance(self._rows, Survey), "rows are prepared by whoever computes the sums"
+        return self._rows
+
+    @property
+    @abstractmethod
+    def attempts_charged(self) -> int:
+        """In how many attempts this silo's numbers were summed so far."""
+
+    @abstractmethod
+    def check_affordable(self) -> None:
+        """Refuse now, in one sentence, an attempt that cannot be."""
+
+    def present(self, ask: CallRoll, *, run: str) -> Present:
+        """Return this silo's place for an attempt, under a key made now; asked again, the same.
+
+        One that could not be paid for is refused here, before it costs the others anything.
+        """
+        if type(ask.attempt) is not int or ask.attempt < 0 or not isinstance(run, str):
+            raise ProtocolError(
+                "a roll must be called for attempt 0, 1, … of a run that has a name, got something else; "
+                "count the attempts"
+            )
+        with self._lock:
+            kept = self._attempt
+            if kept is None or (kept.run, kept.number) != (run, ask.attempt):
+                self.check_affordable()
+                kept = self._attempt = self._prepared(run, ask.attempt)
+            if kept.secret is None:
+                raise ProtocolError(
+                    "a key must not be used twice, but that of this attempt was used for an upload; "
+                    "call the roll of a new attempt"
+                )
+            return kept.present
+
+    def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
+        """Refuse: a study that lists its sums is asked for them."""
+        raise ProtocolError(
+            "a study with several secure sums must be asked for them by their names, got a question for "
+            "the moment alone; ask for the first of them"
         )
 
+    @abstractmethod
+    def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
+        """Return this silo's part of one of several sums over a roll, masked.
 
-class SecureReleases:
-    """A silo's side of secure sums.
+        Sums are answered in the study's order, each once.
+        """
+
+    def _terms(self, ask: AskSum) -> SumTerms:
+        """Return the agreed terms of the sum that is asked for; refuse one that was not agreed on."""
+        sums = self._study.sums
+        if (
+            type(ask.index) is not int
+            or not 0 <= ask.index < len(sums)
+            or sums[ask.index].label != ask.label
+            or not isinstance(ask.public, bytes)
+        ):
+            raise ProtocolError(
+                "a secure sum must be one of those that the study lists, by its number and name, got "
+                "another; ask for them in the study's order"
+            )
+        return sums[ask.index]
+
+    def _checked(self, content: bytes, run: str) -> tuple[Roll, Place]:
+        """Return the roll that was sent and this silo's place on it; refuse one that must not be."""
+        if not isinstance(content, bytes) or not isinstance(run, str):
+            Roll.from_bytes(content)  # refuses
+        roll = checked_roll(content, self._study, run)
+        own = next((place for place in roll.places if place.silo == self._name), None)
+        if own is None or own.n_rows != self.n_rows:
+            raise ProtocolError(
+                f"a roll sent to silo {self._name!r} must have it in its place with its number of rows, "
+                "got one that has not; send the roll that was called"
+            )
+        return roll, own
+
+    def _bound_attempt(
+        self, roll: Roll, own: Place, index: int, question: bytes
+    ) -> _Attempt | None:
+        """Return the attempt of the key on the roll, from now on bound to it; None without its key.
+
+        What is asked for each sum is bound likewise, before anything is made of it.
+        """
+        secret = self._bound_secret(roll, own)
+        attempt = self._attempt
+        if attempt is None or attempt.present.key != own.key:
+            return None
+        if attempt.chain is None and secret is not None:
+            attempt.chain = MaskChain(self._name, roll, secret, self._exchange)
+            attempt.secret = None
+        if index > attempt.done:
+            raise ProtocolError(
+                f"secure sums must be asked for in the study's order, but sum {attempt.done + 1} of "
+                f"{len(self._study.sums)} comes before sum {index + 1}; ask for that one first"
+            )
+        if index < len(attempt.asked) and attempt.asked[index] != question:
+            raise ProtocolError(
+                f"a secure sum must be asked for once over a roll, but sum {index + 1} was asked "
+                "for with "
+                "other numbers before; ask as before, or call the roll of a new attempt"
+            )
+        if index == len(attempt.asked):
+            attempt.asked.append(question)
+        return attempt
+
+    def _prepared(self, run: str, attempt: int) -> _Attempt:
+        secret = new_exchange_key()
+        key = secret.public_key().public_bytes_raw()
+        content = signed_content(
+            study=self._study.digest,
+            run=run,
+            attempt=attempt,
+            silo=self._name,
+            n_rows=self.n_rows,
+            key=key,
+        )
+        present = Present(
+            n_rows=self.n_rows,
+            key=key,
+            signature=self._identity.sign(content),
+            charged=self.attempts_charged,
+        )
+        return _Attempt(run=run, number=attempt, present=present, secret=secret)
+
+    def _bound_secret(self, roll: Roll, own: Place) -> "X25519PrivateKey | None":
+        """Return the secret half of the key on the roll, from now on bound to it; None without one."""
+        attempt = self._attempt
+        if attempt is None or attempt.present.key != own.key:
+            return None
+        if attempt.roll not in (None, roll.digest):
+            raise ProtocolError(
+                "a key must be on one roll only, but this silo was sent another roll with the same key; "
+                "call the roll of a new attempt"
+            )
+        attempt.roll = roll.digest
+        return attempt.secret
+
+
+class SecureReleases(RollReleases):
+    """A silo's side of secure sums that are noised: charged before its share leaves.
 
     Parameters
     ----------
@@ -278,31 +454,14 @@ class SecureReleases:
         summands: Summands | None = None,
         exchange: Exchanging = exchanged,
     ) -> None:
-        check_identity(name, study, identity)
-        self._name = name
-        self._rows = moment
-        self._study = study
+        super().__init__(name, moment, study, identity=identity, exchange=exchange)
         self._budget = budget
-        self._identity = identity
         self._ledger = ledger
         self._source = source
         self._data = data
         self._booked = THIS_FIT if data is None else ledger.booked_as(data)
         self._booked_as = f"{study.ledger_name}/{self._booked.name}"
         self._summands = summands
-        self._exchange = exchange
-        self._attempt: _Attempt | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def n_rows(self) -> int:
-        """The public number of rows."""
-        return self._rows.n_rows
-
-    @property
-    def _moment(self) -> Moment:
-        assert not isinstance(self._rows, Survey), "rows are prepared by whoever computes the sums"
-        return self._rows
 
     @property
     def attempts_charged(self) -> int:
@@ -324,39 +483,13 @@ class SecureReleases:
             slack_delta=self._budget.slack_delta,
         )
 
-    def present(self, ask: CallRoll, *, run: str) -> Present:
-        """Return this silo's place for an attempt, under a key made now; asked again, the same.
-
-        One that could not be paid for is refused here, before it costs the others anything.
-        """
-        if type(ask.attempt) is not int or ask.attempt < 0 or not isinstance(run, str):
-            raise ProtocolError(
-                "a roll must be called for attempt 0, 1, … of a run that has a name, got something else; "
-                "count the attempts"
-            )
-        with self._lock:
-            kept = self._attempt
-            if kept is None or (kept.run, kept.number) != (run, ask.attempt):
-                self.check_affordable()
-                kept = self._attempt = self._prepared(run, ask.attempt)
-            if kept.secret is None:
-                raise ProtocolError(
-                    "a key must not be used twice, but that of this attempt was used for an upload; "
-                    "call the roll of a new attempt"
-                )
-            return kept.present
-
     def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
         """Return this silo's part of the sum over the roll, masked; charged before it leaves.
 
         A silo that was started again since the roll call says that its key is gone: a new roll helps.
         """
         if self._study.sums:
-            raise ProtocolError(
-                "a study with several secure sums must be asked for them by their names, got a "
-                "question for "
-                "the moment alone; ask for the first of them"
-            )
+            return super().masked_moment(ask, run=run)
         roll, own = self._checked(ask.roll, run)
         noise = self._noise(roll)
         with self._lock:
@@ -439,63 +572,6 @@ class SecureReleases:
         words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
         return MaskedSum(words=words, charged=self.attempts_charged)
 
-    def _terms(self, ask: AskSum) -> SumTerms:
-        """Return the agreed terms of the sum that is asked for; refuse one that was not agreed on."""
-        sums = self._study.sums
-        if (
-            type(ask.index) is not int
-            or not 0 <= ask.index < len(sums)
-            or sums[ask.index].label != ask.label
-            or not isinstance(ask.public, bytes)
-        ):
-            raise ProtocolError(
-                "a secure sum must be one of those that the study lists, by its number and name, got "
-                "another; ask for them in the study's order"
-            )
-        return sums[ask.index]
-
-    def _checked(self, content: bytes, run: str) -> tuple[Roll, Place]:
-        """Return the roll that was sent and this silo's place on it; refuse one that must not be."""
-        if not isinstance(content, bytes) or not isinstance(run, str):
-            Roll.from_bytes(content)  # refuses
-        roll = checked_roll(content, self._study, run)
-        own = next((place for place in roll.places if place.silo == self._name), None)
-        if own is None or own.n_rows != self.n_rows:
-            raise ProtocolError(
-                f"a roll sent to silo {self._name!r} must have it in its place with its number of rows, "
-                "got one that has not; send the roll that was called"
-            )
-        return roll, own
-
-    def _bound_attempt(
-        self, roll: Roll, own: Place, index: int, question: bytes
-    ) -> _Attempt | None:
-        """Return the attempt of the key on the roll, from now on bound to it; None without its key.
-
-        What is asked for each sum is bound likewise, before anything is made of it.
-        """
-        secret = self._bound_secret(roll, own)
-        attempt = self._attempt
-        if attempt is None or attempt.present.key != own.key:
-            return None
-        if attempt.chain is None and secret is not None:
-            attempt.chain = MaskChain(self._name, roll, secret, self._exchange)
-            attempt.secret = None
-        if index > attempt.done:
-            raise ProtocolError(
-                f"secure sums must be asked for in the study's order, but sum {attempt.done + 1} of "
-                f"{len(self._study.sums)} comes before sum {index + 1}; ask for that one first"
-            )
-        if index < len(attempt.asked) and attempt.asked[index] != question:
-            raise ProtocolError(
-                f"a secure sum must be asked for once over a roll, but sum {index + 1} was asked "
-                "for with "
-                "other numbers before; ask as before, or call the roll of a new attempt"
-            )
-        if index == len(attempt.asked):
-            attempt.asked.append(question)
-        return attempt
-
     def _share(self, terms: SumTerms, public: bytes, roll: Roll, index: int) -> NDArray[np.int64]:
         """Return this silo's whole numbers for a sum and its share of the noise."""
         if terms.label == MOMENT:
@@ -522,38 +598,6 @@ class SecureReleases:
         return share_of_integers(
             made, wide, size=terms.size, n_rows=self.n_rows, source=self._source
         )
-
-    def _prepared(self, run: str, attempt: int) -> _Attempt:
-        secret = new_exchange_key()
-        key = secret.public_key().public_bytes_raw()
-        content = signed_content(
-            study=self._study.digest,
-            run=run,
-            attempt=attempt,
-            silo=self._name,
-            n_rows=self.n_rows,
-            key=key,
-        )
-        present = Present(
-            n_rows=self.n_rows,
-            key=key,
-            signature=self._identity.sign(content),
-            charged=self.attempts_charged,
-        )
-        return _Attempt(run=run, number=attempt, present=present, secret=secret)
-
-    def _bound_secret(self, roll: Roll, own: Place) -> "X25519PrivateKey | None":
-        """Return the secret half of the key on the roll, from now on bound to it; None without one."""
-        attempt = self._attempt
-        if attempt is None or attempt.present.key != own.key:
-            return None
-        if attempt.roll not in (None, roll.digest):
-            raise ProtocolError(
-                "a key must be on one roll only, but this silo was sent another roll with the same key; "
-                "call the roll of a new attempt"
-            )
-        attempt.roll = roll.digest
-        return attempt.secret
 
     def _noise(self, roll: Roll) -> SharedNoise:
         try:

@@ -57,7 +57,7 @@ from fedpower.protocol.releases import (
 )
 from fedpower.protocol.roll import Exchanging, Identity, exchanged
 from fedpower.protocol.score_sums import ScoreSums
-from fedpower.protocol.secure_releases import SecureReleases, Summands
+from fedpower.protocol.secure_releases import RollReleases, SecureReleases, Summands
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -121,12 +121,12 @@ class Silo:
         self,
         name: str,
         study: Study,
-        releases: Releases | SecureReleases,
+        releases: Releases | RollReleases,
         *,
         data_version: str = "",
         survey: Survey | None = None,
     ) -> None:
-        if isinstance(releases, SecureReleases) != (study.aggregation == "secure"):
+        if isinstance(releases, RollReleases) != (study.aggregation == "secure"):
             raise InputError(
                 f"what silo {name!r} releases must be made for aggregation={study.aggregation!r}, got "
                 "something else; use SecureReleases with 'secure' and only with it"
@@ -187,7 +187,7 @@ class Silo:
                 n_features=self.study.n_features,
                 data_version=self._data_version,
             )
-        if isinstance(releases, SecureReleases):
+        if isinstance(releases, RollReleases):
             return _summed(message, releases)
         return self._computed(message, releases)
 
@@ -315,7 +315,7 @@ def _prepared(
     return releases.tally(checked_stage(study, body.stage, vectors))
 
 
-def _summed(message: Message, releases: SecureReleases) -> Answer:
+def _summed(message: Message, releases: RollReleases) -> Answer:
     """Return the answer in a study of which nothing leaves but a part of a secure sum."""
     match message.body:
         case CallRoll() as call:
@@ -407,7 +407,7 @@ def _releases(
     data: DataVersion | None,
     summands: Summands | None,
     exchange: Exchanging,
-) -> Releases | SecureReleases:
+) -> Releases | RollReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private."""
     budget = budget_of(study)
     if isinstance(moment, Survey) != bool(study.preparation):

@@ -12,6 +12,7 @@ import numpy as np
 from fedpower.data.score_counts import SCORE_CELLS
 from fedpower.data.survey import STAGES, Stage
 from fedpower.errors import InputError, Sentence, is_showable
+from fedpower.parameters import EDGE_WEIGHT
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
@@ -288,11 +289,9 @@ class Study:
             )
 
     def _check_network(self) -> None:
-        if self.network not in ("", "edge", "row") or not 0 < self.edge_weight < math.inf:
-            raise InputError(
-                "network must be 'edge' or 'row', with edges of a positive weight at most, got another; "
-                "choose one"
-            )
+        if self.network not in ("", "edge", "row"):
+            raise InputError(f"network must be 'edge' or 'row', got {self.network!r}; choose one")
+        EDGE_WEIGHT.check("edge_weight", self.edge_weight)
         if self.edge_weight != 1 and self.network != "edge":
             raise InputError(
                 Sentence(

@@ -8,7 +8,6 @@ from fedpower.errors import Sentence
 from fedpower.privacy.budget import Budget
 
 Weights = Literal["rows", "noise"]
-WEIGHTS: tuple[Weights, ...] = ("rows", "noise")
 
 _WORTH = 0.9
 """Silos are named as costly where without them the pooled noise is below this share of what it is."""

@@ -33,16 +33,27 @@ def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> 
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """Give a path to write to that takes the place of ``path`` when the block ends well."""
+def new_file(path: Path, *, force: bool = False, option: str | None = None) -> Iterator[Path]:
+    """Give a path to write to that takes the place of ``path`` when the block ends well.
+
+    Parameters
+    ----------
+    path
+        Where the file is wanted.
+    force
+        Whether a file there may be replaced.
+    option
+        The one that named it, where a command has another for its output.
+    """
     if path.is_dir():
         raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
     if path.exists() and not force:
         raise InputError(
             "{path} must not exist yet, got a file there; {elsewhere} or pass {force:True}",
             path=path,
+            **_by(option),
         )
-    with staged(path) as staging:
+    with staged(path, option=option) as staging:
         yield staging
 
 
@@ -56,7 +67,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
+def staged(place: Path, *, folder: bool = False, option: str | None = None) -> Iterator[Path]:
     """Give a new file or folder beside ``place`` that takes its place at the end, or vanishes.
 
     What stands there, if anything, is replaced; it is there until the new thing is, whatever fails.
@@ -70,13 +81,13 @@ def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
         else:
             staging.touch()
     except OSError as error:
-        raise _unwritable(place, error) from None
+        raise _unwritable(place, error, option) from None
     try:
         yield staging
         try:
             _put(staging, target)
         except OSError as error:
-            raise _unwritable(place, error) from error
+            raise _unwritable(place, error, option) from error
     finally:
         if folder:
             shutil.rmtree(staging, ignore_errors=True)
@@ -127,9 +138,15 @@ def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
         )
 
 
-def _unwritable(path: Path, error: OSError) -> InputError:
+def _unwritable(path: Path, error: OSError, option: str | None) -> InputError:
     return InputError(
         "{path} must be in a folder that can be written, got none ({why}); {elsewhere}",
         path=path,
         why=error.strerror,
+        **_by(option),
     )
+
+
+def _by(option: str | None) -> dict[str, str]:
+    """Return what is advised of a file that an option of its own names; else the command says it."""
+    return {} if option is None else {"elsewhere": f"name another with {option}"}

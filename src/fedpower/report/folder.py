@@ -1,8 +1,5 @@
 """The result folder: written from a result, read back as one, and its page made anew."""
 
-import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from os import PathLike
@@ -17,8 +14,9 @@ from fedpower.report.files import ARRAYS, REPORT, RUN, require_whole
 from fedpower.report.page import page
 from fedpower.report.record import FORMAT
 from fedpower.report.result import Result
+from fedpower.report.stored import UNREADABLE, Stored
 
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError)
+_RESULT = Stored(what="a result", command="fit", arrays=ARRAYS, record=RUN, format=FORMAT)
 
 
 def write_result(
@@ -74,34 +72,13 @@ def read_whole(folder: str | PathLike[str]) -> Result:
 def read_result(folder: str | PathLike[str]) -> Result:
     """Return the result that a folder holds; anything else is refused in one sentence."""
     place = Path(folder)
-    if not place.is_dir():
-        raise InputError(
-            f"{place} must be a folder that `fedpower fit` wrote, got "
-            f"{'a file' if place.exists() else 'nothing there'}; check the path"
-        )
-    absent = [name for name in (ARRAYS, RUN) if not (place / name).is_file()]
-    if absent:
-        raise InputError(
-            f"{place} must be a folder that `fedpower fit` wrote, got one without {absent[0]}; "
-            "check the path"
-        )
+    arrays, run = _RESULT.opened(place)
     try:
-        run = json.loads((place / RUN).read_text(encoding="utf-8"))
-        found = run["format"]
-    except _UNREADABLE:
-        raise _damaged(place, RUN) from None
-    if found != FORMAT:
-        raise InputError(
-            f"{place} must be a result of format {FORMAT!r}, got {found!r}; read it with the "
-            "fedpower that wrote it"
-        )
-    try:
-        with np.load(place / ARRAYS, allow_pickle=False) as stored:
-            result = _result({key: stored[key] for key in stored.files}, run)
-    except _UNREADABLE:
-        raise _damaged(place, ARRAYS) from None
+        result = _result(arrays, run)
+    except UNREADABLE:
+        raise _RESULT.damaged(place, ARRAYS) from None
     if not _fits_together(result):
-        raise _damaged(place, ARRAYS)
+        raise _RESULT.damaged(place, ARRAYS)
     return result
 
 
@@ -149,10 +126,3 @@ def _fits_together(result: Result) -> bool:
 
 def _is_spectrum(values: Any) -> bool:
     return values.ndim == 1 and bool(np.isfinite(values).all())
-
-
-def _damaged(place: Path, name: str) -> InputError:
-    return InputError(
-        f"{place / name} must be as `fedpower fit` wrote it, got a damaged or foreign file; "
-        "fit again or bring back the folder"
-    )

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -16,12 +14,13 @@ from numpy.typing import NDArray
 
 from fedpower.data import RowTreatment
 from fedpower.data.codebook import CodeBook
-from fedpower.errors import FedpowerError, InputError
+from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.study import PREPARED, Study
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.record import privacy_of, study_of
+from fedpower.report.stored import UNREADABLE, Stored
 
 Array = NDArray[np.float64]
 
@@ -30,9 +29,7 @@ MOMENT, RELEASE = "moment.npz", "moment.json"
 MOMENT_FILES = (MOMENT, RELEASE)
 """What a folder holds that has a released moment in it: that of `fedpower release`, or of a result."""
 
-_UNREADABLE = (
-    FedpowerError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError,
-)  # fmt: skip
+_MOMENT = Stored(what="a moment", command="release", arrays=MOMENT, record=RELEASE, format=FORMAT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -230,38 +227,14 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
         What `fedpower release` wrote, or the result of a fit with ``keep_moment``.
     """
     place = Path(folder)
-    if not place.is_dir():
+    if (place / "run.json").is_file() and not all(
+        (place / name).is_file() for name in MOMENT_FILES
+    ):
         raise InputError(
-            f"{place} must be a folder that `fedpower release` wrote, got "
-            f"{'a file' if place.exists() else 'nothing there'}; check the path"
+            f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
+            "with --keep-moment, or use `fedpower release`"
         )
-    absent = [name for name in MOMENT_FILES if not (place / name).is_file()]
-    if absent:
-        fitted = (place / "run.json").is_file()
-        raise InputError(
-            f"{place} must hold a released moment, got "
-            + (
-                "a result that was fitted without keeping it; fit with --keep-moment, or use "
-                "`fedpower release`"
-                if fitted
-                else f"a folder without {absent[0]}; check the path"
-            )
-        )
-    try:
-        content = json.loads((place / RELEASE).read_text(encoding="utf-8"))
-        found = content["format"]
-    except _UNREADABLE:
-        raise _damaged(place, RELEASE) from None
-    if found != FORMAT:
-        raise InputError(
-            f"{place} must hold a moment of format {FORMAT!r}, got {found!r}; read it with the fedpower "
-            "that wrote it"
-        )
-    try:
-        with np.load(place / MOMENT, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
-    except _UNREADABLE:
-        raise _damaged(place, MOMENT) from None
+    arrays, content = _MOMENT.opened(place)
     claimed = content.pop("sha256", None)
     if claimed != _digest(arrays, content):
         raise InputError(
@@ -271,10 +244,10 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
     try:
         moment = _moment(arrays, content)
         whole = _fits_together(moment)
-    except _UNREADABLE:
+    except UNREADABLE:
         whole = False
     if not whole:
-        raise _damaged(place, MOMENT)
+        raise _MOMENT.damaged(place, MOMENT)
     return moment
 
 
@@ -341,13 +314,6 @@ def _digest(arrays: Mapping[str, Any], content: Mapping[str, Any]) -> str:
         digest.update(each.tobytes())
     digest.update(json.dumps(content, sort_keys=True).encode())
     return digest.hexdigest()
-
-
-def _damaged(place: Path, name: str) -> InputError:
-    return InputError(
-        f"{place / name} must be as `fedpower release` wrote it, got a damaged or foreign file; bring "
-        "back the folder, or release again"
-    )
 
 
 def of_run(moment: Moment, run: dict[str, Any]) -> Moment:

@@ -31,7 +31,8 @@ class ScoreHistogram:
         Where places meet, a row for each component. The outermost places take what lies beyond.
     counts
         By silo, or under ``"all silos"`` where their sum is all that was released: B×B numbers, pc1 by
-        row and pc2 by column. They are noised, so some are negative. Persons count by their weights.
+        row and pc2 by column. They are noised, so some are negative; ``fractions`` says why some are no
+        whole numbers. Persons count by their weights.
     noise_std
         Standard deviation of the noise in each of them; 0 where they are exact.
     """
@@ -57,6 +58,18 @@ class ScoreHistogram:
             return 0.5
         places = (self.edges.shape[1] - 1) ** 2
         return -self.noise_std * NormalDist().inv_cdf(_FALSE / places)
+
+    @property
+    def fractions(self) -> str | None:
+        """Why counts are no whole numbers of rows, in a sentence; None where they are."""
+        if all(np.array_equal(each, np.rint(each)) for each in self.counts.values()):
+            return None
+        if POOLED in self.counts and self.noise_std > 0:
+            return (
+                "Counts are fractions because each silo adds its share of the noise in steps finer than "
+                "a row."
+            )
+        return "Counts are fractions because all rows of a person count for one together."
 
     def cells(self, silo: str) -> Iterator[tuple[float, float, float, float, float]]:
         """Yield each place of a silo's grid: its ends on pc1, its ends on pc2, and the count."""

@@ -3,7 +3,14 @@
 import math
 from typing import Any
 
-from fedpower.privacy.statement import ALL_NOT_PRIVATE, EDGE, PERSON, SUMS_NOT_PRIVATE, of_sums
+from fedpower.privacy.statement import (
+    ALL_NOT_PRIVATE,
+    EDGE,
+    PERSON,
+    SUMS_NOT_PRIVATE,
+    as_sentence,
+    of_sums,
+)
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import (
     Figure,
@@ -53,7 +60,7 @@ def privacy_section(run: dict[str, Any]) -> Markup:
             facts(
                 (
                     ("What everybody may know", items(promise["public"])),
-                    ("Note that", items(promise["notes"]) if promise["notes"] else None),
+                    ("Notes", _sentences(promise["notes"])),
                 ),
                 kind="terms",
             ),
@@ -68,8 +75,8 @@ def privacy_section(run: dict[str, Any]) -> Markup:
             f"{equals('ε', promise['asked_epsilon'])} at {equals('δ', promise['delta'])}.",
         ),
         ("What everybody may know", items(promise["public"])),
-        ("Note that", items(promise["notes"]) if promise["notes"] else None),
-        ("This supposes that", items(promise["assumptions"])),
+        ("Notes", _sentences(promise["notes"])),
+        ("What this supposes", _sentences(promise["assumptions"])),
     )
     return section(
         "privacy",
@@ -78,6 +85,10 @@ def privacy_section(run: dict[str, Any]) -> Markup:
         facts(statement, kind="terms"),
         _budgets(run["silos"]) or _spent_of_asked(promise),
     )
+
+
+def _sentences(clauses: list[str]) -> Markup | None:
+    return items(map(as_sentence, clauses)) if clauses else None
 
 
 def summed_securely(run: dict[str, Any]) -> bool:

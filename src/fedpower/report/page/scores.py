@@ -42,7 +42,7 @@ def scores_section(result: Result) -> Markup | None:
     return section(
         "scores",
         "Scores",
-        *paragraphs(_told(found, several=len(silos) > 1), left_out),
+        *paragraphs(_told(found, several=len(silos) > 1), found.fractions, left_out),
         element("div", panels, class_="panels"),
     )
 

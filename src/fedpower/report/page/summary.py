@@ -25,7 +25,6 @@ from fedpower.report.page.privacy import MODES, epsilon, odds, worst
 from fedpower.report.result import Result
 
 NUMBER = (int, float)
-NOTHING = type(None)
 
 
 @dataclass(frozen=True, slots=True)
