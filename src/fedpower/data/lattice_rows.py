@@ -9,14 +9,17 @@ What they are for is the proof in `fedpower.privacy.integer_release`.
 number whose float64 value depends on the order of summation, so it is not used as it comes: it is
 rounded up to one of 2²⁷ values per factor of two (`_Norms`), and where the error of summation leaves
 open which, the exact sum of squares decides. All else is one correctly rounded operation per value:
-subtract the centre, multiply by 1/scale, multiply by the factor of the row, round.
+subtract the centre, multiply by 1/scale, multiply by the factor of the row, round. The factor has 24
+bits, the others are cut off: a float32 value times it is exact in float64, so that a device that rounds
+this product once in float32, to a whole number, finds the same one.
 
 **The integers decide.** A longer row is brought to norm S − 2. Rounding then moves it by 0.3 or so, by
 √d/2 at most: a row whose integer norm exceeds S all the same is brought to S − 4, S − 8, …, until it
 does not. So no statement about floating point is needed to know that ‖z‖² ≤ S².
 
 **What rounding costs.** Each entry of z/S is off by at most 2^−(bits+1), so a row by at most
-√d·2^−(bits+1), and a row that was too long is shorter by a relative 2^(1−bits). The moment is off by
+√d·2^−(bits+1), and a row that was too long is shorter by a relative 2^(1−bits) and, for the bits of
+its factor that are cut off, 2⁻²³. The moment is off by
 at most √d·2^−bits in spectral norm and by |y_j|·2^−bits or so in entry (j, l): with 20 bits and
 d = 100, 10⁻⁵ and 10⁻⁷. That is the worst case, in which every row is rounded the same way, as where
 all rows are equal. Rounding errors of different rows are unrelated otherwise, and average out to
