@@ -66,7 +66,7 @@ def fitted(silos):
 
 
 def test_a_fit_that_is_told_nothing_but_epsilon_finds_the_correlations_components(fitted, silos):
-    """Of 400 fits the median is 0.03. In five noise took an octave too many for the years: 0.34 to 0.49."""
+    """Of 400 fits the median is 0.03. In 5 noise took an octave too many for the years: 0.34 to 0.49."""
     assert sine(fitted, np.vstack(list(silos.values()))) < 0.7
     assert fitted.privacy_.is_private
     assert fitted.privacy_.leak is None
