@@ -9,7 +9,8 @@ import pytest
 from tiers import FAST, IMPORT_TORCH, TIERS
 
 ROOT = Path(__file__).parents[1]
-DEVICES = {"torch", "triton"}
+DEVICES = {"torch", "triton", "kernels"}
+"""The last is of these tests themselves, and imports PyTorch."""
 
 
 def test_every_tier_has_a_mark_and_a_target_that_test_all_runs(pytestconfig: pytest.Config) -> None:

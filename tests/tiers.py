@@ -11,5 +11,11 @@ FAST = " and ".join(f"not {tier}" for tier in TIERS)
 NAMED = "not federation"
 """What runs of files that somebody names: all but servers."""
 
-IMPORT_TORCH = ("test_device_moment.py", "test_fused.py", "test_bytes.py", "test_limbs.py")
+IMPORT_TORCH = (
+    "test_device_moment.py",
+    "test_fused.py",
+    "test_bytes.py",
+    "test_limbs.py",
+    "kernels.py",
+)
 """Files of tests that take PyTorch with them; others import it where they need it."""

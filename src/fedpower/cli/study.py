@@ -242,7 +242,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "hash": read.digest,
         "silos": list(read.silos),
         "min_silos": read.min_silos,
-        "columns": list(read.columns),
+        "nodes" if terms.network else "columns": list(read.columns),
         **({} if read.rules is None else {"columns_of_tables": list(read.table_columns)}),
         "row_norm": given.row_norm,
         "normalize": bool(given.normalize),

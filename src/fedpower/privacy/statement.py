@@ -48,9 +48,16 @@ EDGES_BOUNDED = (
 ROWS_COUNT = (
     "every row counts for one person; somebody with several rows is protected for each of them only"
 )
+NODES_COUNT = (
+    "every row of an adjacency counts by itself; a node is protected for each of its rows only"
+)
 ROWS_BOUNDED = "rows are bounded by a public rule before anything is computed from them"
+ROWS_KEPT = (
+    "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself"
+)
+NETWORK_KEPT = ROWS_KEPT.replace("its rows", "its network")
 ASSUMPTIONS = (
-    "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself",
+    ROWS_KEPT,
     ROWS_COUNT,
     ROWS_BOUNDED,
 )
@@ -211,6 +218,11 @@ def counted_as(parameters: Mapping[str, Any]) -> str:
         return "network"
     by_person = parameters.get("unit") and (parameters.get("rows_per_unit") or 1) == 1
     return "person" if by_person else "row"
+
+
+def featured_as(parameters: Mapping[str, Any]) -> str:
+    """Return what a component has a weight for each of: column, or node of a network."""
+    return "node" if parameters.get("network") else "column"
 
 
 def _finite(value: Any) -> Any:

@@ -18,9 +18,12 @@ from fedpower.privacy.statement import (
     EDGES_BOUNDED,
     EDGES_COUNT,
     EXACT_SCORES,
+    NETWORK_KEPT,
+    NODES_COUNT,
     PERSON,
     ROWS_BOUNDED,
     ROWS_COUNT,
+    ROWS_KEPT,
     PrivacyStatement,
     Protection,
     person_counts,
@@ -200,21 +203,19 @@ def _by_unit(study: Study, statement: PrivacyStatement, n_silos: int) -> Privacy
 
 def _of_network(study: Study, statement: PrivacyStatement) -> PrivacyStatement:
     """Return the statement in terms of edges, or with what it means for them that rows are protected."""
+    terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: NODES_COUNT}
     if study.network == "edge":
-        terms = {ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
-        return replace(
-            statement,
-            unit=EDGE,
-            neighbours=EDGE_NEIGHBOURS,
-            assumptions=tuple(terms.get(each, each) for each in statement.assumptions),
-        )
+        terms |= {ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
+    supposed = tuple(terms.get(each, each) for each in statement.assumptions)
+    if study.network == "edge":
+        return replace(statement, unit=EDGE, neighbours=EDGE_NEIGHBOURS, assumptions=supposed)
     first = statement.protections[0]
     both = epsilon_of(2.0 * first.mu, first.delta / 2)
     note = (
         "a row is a node's edges in one layer as its own row of the matrix tells them. Every edge stands "
         f"in the rows of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}"
     )
-    return replace(statement, notes=(*statement.notes, note))
+    return replace(statement, notes=(*statement.notes, note), assumptions=supposed)
 
 
 def _by_person(study: Study, statement: PrivacyStatement, n_silos: int) -> PrivacyStatement:

@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+from fedpower.privacy.statement import featured_as
 from fedpower.report.account import Account, Table
 from fedpower.report.atomic import new_folder
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import CODE_BOOK, PRIVACY, REPORT, as_text, write_csv
 from fedpower.report.moment import MOMENT_FILES, Moment, write_moment
 from fedpower.report.page.analysis import analysis_page
-from fedpower.report.page.markup import number
+from fedpower.report.page.markup import count, number
 
 RELEASED = (*MOMENT_FILES, CODE_BOOK, PRIVACY, REPORT)
 """All that the folder of a moment may hold."""
@@ -42,10 +43,11 @@ def write_release(place: Path, moment: Moment) -> None:
 
 def account_of(moment: Moment) -> Account:
     """Return what is known of a moment by itself: means, deviations and how much of them is noise."""
+    thing = featured_as(moment.record["parameters"])
     units, variances = moment.units, moment.covariance.diagonal()
     noise = moment.noise_std * units**2 * moment.divisor
     heads: tuple[str, ...] = (
-        "Column",
+        thing.capitalize(),
         "Mean",
         "Noise of the mean",
         "Variance",
@@ -69,7 +71,7 @@ def account_of(moment: Moment) -> Account:
         )
     return Account(
         kind="moment",
-        title=f"The pooled moment of {moment.n_features} columns",
+        title=f"The pooled moment of {count(moment.n_features, thing)}",
         sentences=(
             "It was paid for once. Whatever is computed from it costs nothing more and keeps this "
             "promise: fedpower derive lists what can be.",

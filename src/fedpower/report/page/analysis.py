@@ -22,6 +22,7 @@ from fedpower.report.page.markup import (
 )
 from fedpower.report.page.privacy import privacy_section
 from fedpower.report.page.run import silos_section
+from fedpower.report.page.summary import sizes
 
 _MOST_ROWS = 500
 
@@ -41,7 +42,7 @@ def analysis_page(account: Account, moment: Moment) -> str:
                     element("code", (federation.get("agreement") or run["study"]["hash"])[:12]),
                 ),
                 ("Silos", f"{len(run['silos']):,}"),
-                *_sizes(moment),
+                *sizes(moment.record["parameters"], moment.n_samples, moment.n_features),
                 ("Released", moment_of_time(run["finished"])),
             )
         ),
@@ -63,13 +64,6 @@ def analysis_page(account: Account, moment: Moment) -> str:
     contents = {"found": "What was found", "privacy": "Privacy", "silos": "Silos"}
     sections = (lead, found, privacy_section(run), silos_section(run))
     return document(account.title, head, contents, sections, version=run["versions"]["fedpower"])
-
-
-def _sizes(moment: Moment) -> list[tuple[str, str]]:
-    """Return how much the moment is of: rows and columns, or the nodes of networks."""
-    if moment.record["parameters"].get("network") is not None:
-        return [("Nodes", f"{moment.n_features:,}")]
-    return [("Rows", f"{moment.n_samples:,}"), ("Columns", f"{moment.n_features:,}")]
 
 
 def _table(each: Table) -> list[Markup]:

@@ -387,9 +387,17 @@ _LONG_NAME = 14
 
 
 def biplot(
-    first: Sequence[float], second: Sequence[float], names: Sequence[str], labels: tuple[str, str]
+    first: Sequence[float],
+    second: Sequence[float],
+    names: Sequence[str],
+    labels: tuple[str, str],
+    *,
+    of: str = "column",
 ) -> Markup:
-    """Return the loadings of two components as lines from the middle of a square, the longest named."""
+    """Return the loadings of two components as lines from the middle of a square, the longest named.
+
+    ``of`` says what each line is.
+    """
     most = max(*map(abs, first), *map(abs, second)) or 1.0
     order = sorted(range(len(names)), key=lambda each: -math.hypot(first[each], second[each]))
     drawn = order[:_MOST_ARROWS]
@@ -408,7 +416,7 @@ def biplot(
     cut = f" The {len(drawn)} longest of {len(names)} are drawn." if len(drawn) < len(names) else ""
     picture = _picture(
         f"Loadings on {labels[0]} and {labels[1]}",
-        f"Every column as a line from the middle: {labels[0]} to the right, {labels[1]} upwards.{cut} "
+        f"Every {of} as a line from the middle: {labels[0]} to the right, {labels[1]} upwards.{cut} "
         "The tables of loadings have the numbers.",
         parts,
         height=_PLANE,

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.privacy.statement import featured_as
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.page.charts import bars, biplot, scree
 from fedpower.report.page.markup import (
@@ -230,14 +231,18 @@ def loadings_section(result: Result) -> Markup:
         "loadings",
         "Loadings",
         *paragraphs(
-            "A loading is the weight of a column in a component; the squares of a component’s loadings "
-            "add up to 1. The sign of a whole component means nothing: each is turned so that its "
-            "largest loading is positive.",
+            f"A loading is the weight of a {_thing(result)} in a component; the squares of a component’s "
+            "loadings add up to 1. The sign of a whole component means nothing: each is turned so that "
+            "its largest loading is positive.",
             left_out,
         ),
         _plane(result),
         (_component(result, place) for place in range(shown)),
     )
+
+
+def _thing(result: Result) -> str:
+    return featured_as(result.run["parameters"])
 
 
 def _plane(result: Result) -> Markup | None:
@@ -247,8 +252,8 @@ def _plane(result: Result) -> Markup | None:
     names = [_feature(result, each) for each in range(result.n_features)]
     first, second = result.components[:2].tolist()
     return figure(
-        biplot(first, second, names, ("pc1", "pc2")),
-        "A biplot: columns that point the same way go together in these two components.",
+        biplot(first, second, names, ("pc1", "pc2"), of=_thing(result)),
+        f"A biplot: {_thing(result)}s that point the same way go together in these two components.",
     )
 
 
@@ -259,7 +264,7 @@ def _component(result: Result, place: int) -> Markup:
     label = f"pc{place + 1}"
     picture = bars(
         f"Largest loadings of {label}",
-        f"The {count(len(top), 'column')} with the largest loadings by size, from "
+        f"The {count(len(top), _thing(result))} with the largest loadings by size, from "
         f"{_loading(loadings[top[0]])} to {_loading(loadings[top[-1]])}. The table below has the "
         "numbers.",
         loadings[top].tolist(),
@@ -308,7 +313,7 @@ def _all_loadings(result: Result, label: str, loadings: Any, listed: Any) -> Mar
         else f"The {len(listed)} largest of {len(loadings):,} loadings (components.csv has all)",
         table(
             f"Loadings of {label}",
-            ["Column", "Loading", "Share of the component"],
+            [_thing(result).capitalize(), "Loading", "Share of the component"],
             rows,
             sortable=True,
         ),

@@ -46,6 +46,13 @@ SECURE = (
 )
 """What stands in place of these where moments were summed securely."""
 
+_EDGES = "each silo’s adjacency matrix was noised once before it left; no later analysis is charged again"
+_SUMMED_EDGES = (
+    "each silo added its share of the noise to a masked sum of adjacency matrices; no later analysis of "
+    "that sum is charged again"
+)
+"""The same of networks whose edges are protected."""
+
 _SHARED = "each silo added its share of the noise to masked sums"
 
 
@@ -114,6 +121,8 @@ def epsilon(value: float | None) -> float:
 
 def _noised(run: dict[str, Any]) -> str:
     mode = run["privacy"]["mode"]
+    if run["privacy"]["unit"] == EDGE:
+        return _SUMMED_EDGES if summed_securely(run) else _EDGES
     if summed_securely(run):
         return f"{MODES[mode]}; {_SHARED}" if mode == "clipped" else SECURE
     return MODES[mode]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpower.privacy.statement import EDGE, PERSON, counted_as
+from fedpower.privacy.statement import EDGE, PERSON, counted_as, featured_as
 from fedpower.report.page.components import above_noise
 from fedpower.report.page.markup import (
     Markup,
@@ -161,13 +161,21 @@ def heading(result: Result) -> Markup:
             (
                 ("Study", [name(study), " · ", hashed] if study else hashed),
                 ("Silos", _silos(run["silos"])),
-                ("Rows", f"{run['n_samples']:,}"),
-                ("Columns", f"{result.n_features:,}"),
+                *sizes(run["parameters"], run["n_samples"], result.n_features),
                 ("Components", f"{result.n_components:,}"),
                 ("Computed", moment_of_time(run["finished"])),
             )
         ),
     )
+
+
+def sizes(
+    parameters: Mapping[str, Any], n_samples: int, n_features: int
+) -> tuple[tuple[str, str], ...]:
+    """Return how much was fitted: rows and columns, or the nodes of networks."""
+    if featured_as(parameters) == "node":
+        return (("Nodes", f"{n_features:,}"),)
+    return (("Rows", f"{n_samples:,}"), ("Columns", f"{n_features:,}"))
 
 
 def title(result: Result) -> str:
