@@ -1,0 +1,26 @@
+"""Large arrays in memory that goes back to the system with them."""
+
+import math
+import mmap
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+_LARGE = 2**22
+"""Bytes from which on an array is worth a mapping of its own."""
+
+
+def own_memory(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return an array for somebody to fill, whose memory the system has back as soon as it is let go.
+
+    The C library keeps what arrays of up to 32 MiB leave, for each thread by itself, and a basis of wide
+    rows is that large: of what a few of them took, half would be held without being used.
+    """
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size < _LARGE or sys.platform == "win32":
+        return np.empty(shape, kind)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype=kind).reshape(shape)
