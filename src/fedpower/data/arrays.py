@@ -299,8 +299,11 @@ class _NpySource(PositionalSource):
             )
         except (OSError, ValueError):
             raise corrupt(self.name) from None
+        part = mapped[start:stop]
+        copy: Matrix = own_memory(part.shape)
         with np.errstate(over="ignore"):
-            return np.array(mapped[start:stop], dtype=np.float64, order="C", subok=False)
+            copy[...] = part
+        return copy
 
 
 def npy_source(path: Path, name: str) -> _NpySource:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedpower.data.rows import TINY, RowTreatment, margin, row_norms
 from fedpower.data.source import Matrix, Stored, Vector
+from fedpower.linalg.memory import own_memory
 
 _LARGEST_BOUND = 1e100
 """Rows are kept in units of B while B and its inverse are below this: squares stay in range."""
@@ -110,7 +111,7 @@ class DenseRows:
         by_column = block.flags.f_contiguous and not block.flags.c_contiguous
         held = self._room.get(by_column)
         if held is None or held.size < block.size or held.shape[1] != block.shape[1]:
-            held = np.empty(block.shape, order="F" if by_column else "C")
+            held = own_memory(block.shape[::-1]).T if by_column else own_memory(block.shape)
             self._room[by_column] = held
         if by_column:
             # The first columns of a flat array: contiguous, however few the rows.

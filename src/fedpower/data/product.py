@@ -166,7 +166,9 @@ class RowProduct:
 def require_basis(basis: Matrix, n_features: int) -> Matrix:
     """Return the basis as float64, or refuse a shape that does not fit the rows."""
     matrix = np.asarray(basis, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(matrix).all():
+    # A NaN is the largest and the smallest of numbers, here.
+    ends = (matrix.max(initial=0.0), matrix.min(initial=0.0))
+    if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(ends).all():
         raise InputError(
             f"the basis must be a finite {n_features}×r matrix for these rows, got shape "
             f"{matrix.shape}; "

@@ -27,8 +27,11 @@ FEWEST_COLUMNS = 8192
 MOST_ROWS = 2**17
 """So many rows may be added one by one, as `privacy.budget.longest_sum` counts."""
 
-_BLOCK_BYTES = 32 * 2**20
+_BLOCK_BYTES = 16 * 2**20
 """Of a block as it is stored, of which there is no copy."""
+
+_SHARE = 8192
+"""Columns whose part of the scores is summed by itself, so that threads do not matter to the sum."""
 
 
 class _Wide(ctypes.Structure):
@@ -116,7 +119,11 @@ class _Product:
         assert self._rows.moves is not None
         wide = _described(block, *self._rows.moves)
         squares = np.empty(len(block))
-        self._run("fedpower_wide_squares", wide, len(block), 1, squares)
+        shared_out(
+            lambda start, stop: self._run("squares", wide, (start, stop), squares),
+            len(block),
+            self._workers,
+        )
         factors = self._rows.factors(np.sqrt(squares))
         if factors is None:
             treated = self._rows.slowly(block)
@@ -125,24 +132,29 @@ class _Product:
             wide.factors = factors.ctypes.data
         if self._shift is not None:
             wide.shift = self._shift.ctypes.data
-        rank = self._basis.shape[1]
-        scores = np.empty((-(-len(block) // 4) * 4, rank))
-        self._run("fedpower_wide_scores", wide, len(block), 4, self._basis, rank, scores)
-        self._run("fedpower_wide_products", wide, len(self._basis), 128, scores, rank, self.result)
+        width, rank = self._basis.shape
+        parts = np.empty((-(-width // _SHARE), -(-len(block) // 4) * 4, rank))
 
-    def _run(self, name: str, wide: _Wide, count: int, step: int, *given: Any) -> None:
-        """Have a loop go over the rows, or the columns, of a block, each thread over a share of them."""
-        run = getattr(self._loops, name)
+        def score(start: int, stop: int) -> None:
+            for first in range(start, stop, _SHARE):
+                part = parts[first // _SHARE]
+                self._run("scores", wide, (first, min(first + _SHARE, stop)), self._basis, part)
+
+        def multiply(start: int, stop: int) -> None:
+            self._run("products", wide, (start, stop), scores, self.result)
+
+        shared_out(score, width, self._workers, _SHARE)
+        scores = parts.sum(axis=0)
+        shared_out(multiply, width, self._workers, _SHARE)
+
+    def _run(self, name: str, wide: _Wide, share: tuple[int, int], *given: Matrix | Vector) -> None:
+        """Have a loop go over some rows of a block, or over some columns with what has r of them."""
+        run = getattr(self._loops, f"fedpower_wide_{name}")
         run.restype = None
-        places = [
-            ctypes.c_int64(each) if isinstance(each, int) else ctypes.c_void_p(each.ctypes.data)
-            for each in given
-        ]
-
-        def work(start: int, stop: int) -> None:
-            run(ctypes.byref(wide), ctypes.c_int64(start), ctypes.c_int64(stop), *places)
-
-        shared_out(work, count, self._workers, step)
+        places = [ctypes.c_void_p(each.ctypes.data) for each in given]
+        if len(given) > 1:
+            places.insert(1, ctypes.c_int64(self._basis.shape[1]))  # type: ignore[arg-type]
+        run(ctypes.byref(wide), *(ctypes.c_int64(each) for each in share), *places)
 
 
 def _described(block: Stored, center: Vector | None, gain: Vector | None) -> _Wide:

@@ -1,5 +1,6 @@
 """Large arrays in memory that goes back to the system with them."""
 
+import contextlib
 import math
 import mmap
 import sys
@@ -23,4 +24,9 @@ def own_memory(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray
     if size < _LARGE or sys.platform == "win32":
         return np.empty(shape, kind)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            pages.madvise(
+                mmap.MADV_HUGEPAGE
+            )  # a tenth of the time, where the system has some to give
     return np.frombuffer(pages, dtype=kind).reshape(shape)

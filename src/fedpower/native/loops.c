@@ -710,19 +710,19 @@ static void add_other_products(const double *values, int64_t width, int64_t coun
         default: add(values, n, (right) + c, rank, 1, (out) + c);                          \
         }
 
-/* Put the products of treated rows, from `first` (a multiple of 4) to `last`, with the basis into out.
+/* Put the products of treated rows with the basis, over the columns from `first` to `last`, into out.
 
    basis: width by rank.  out: of a multiple of 4 rows, as many as there are or up to 3 more. */
 EXPORT void fedpower_wide_scores(const struct wide *all, int64_t first, int64_t last, const double *basis,
                                  int64_t rank, double *out)
 {
     double values[4 * COLUMNS] = {0};
-    memset(out + first * rank, 0, (last - first + 3) / 4 * 4 * rank * sizeof *out);
-    for (int64_t start = 0; start < all->width; start += COLUMNS) {
-        const int64_t n = all->width - start < COLUMNS ? all->width - start : COLUMNS;
+    memset(out, 0, (all->count + 3) / 4 * 4 * rank * sizeof *out);
+    for (int64_t start = first; start < last; start += COLUMNS) {
+        const int64_t n = last - start < COLUMNS ? last - start : COLUMNS;
         const double *here = basis + start * rank;
-        for (int64_t i = first; i < last; i += 4) {
-            for (int k = 0; k < 4 && i + k < last; k++)
+        for (int64_t i = 0; i < all->count; i += 4) {
+            for (int k = 0; k < 4 && i + k < all->count; k++)
                 fetch(all, i + k, start, n, values + k * COLUMNS);
             BY_EIGHT(add_scores, values, n, here, rank, out + i * rank)
             if (rank % 2)

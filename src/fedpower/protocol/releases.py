@@ -590,7 +590,7 @@ class StepReleases(_ChargedReleases):
     def _noised_product(self, basis: Array, center: Array | None) -> tuple[Array, float]:
         """Return A_i Z plus noise, and tr A_i plus noise from the same release."""
         budget, n_rows, norm = self._budget, self._moment.n_rows, _norm(center)
-        product = np.require(self._moment.product(basis, center), np.float64, ["C", "W", "O"])
+        product = np.require(self._moment.product(basis, center), np.float64, ["C", "W"])
         traces = [self._moment.trace(center)] if budget.with_trace else []
         trace = np.array(traces, dtype=np.float64)
         printed = budget.mode == "paper"
