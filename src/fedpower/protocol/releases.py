@@ -21,6 +21,7 @@ from fedpower.data.survey import CELL_SIDE, Stage, Survey
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import lower_triangle, misalignment, orth, rotation
+from fedpower.linalg.memory import LARGE, give_back
 from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget, Price
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
@@ -578,7 +579,10 @@ class StepReleases(_ChargedReleases):
             _bytes_of(ask.basis),
             b"" if ask.center is None else _bytes_of(ask.center),
         )
-        return _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+        found = _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+        if ask.basis.nbytes >= LARGE:
+            give_back()
+        return found
 
     def moment(self, *, run: str) -> PackedMoment:
         """Refuse: only ``moment`` mode has a price for the moment itself."""
