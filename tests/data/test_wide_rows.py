@@ -96,7 +96,7 @@ print(model.n_steps_, peak() - base)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path: Path) -> None:
-    """T/4 + 1 of the history, four at work, and what the allocator cannot use again."""
+    """T/4 + 1/2 of the history, basis and product at work, and what the C library keeps."""
     n_rows, width, columns = 20, 14, 100_000
     rng = np.random.default_rng(0)
     small, large = tmp_path / "small.npy", tmp_path / "large.npy"
@@ -110,7 +110,7 @@ def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_
     )
     steps, rise = map(int, done.stdout.split())
     basis, block = 8 * columns * width, 8 * n_rows * columns
-    held = (rise - 2 * block) / basis  # in float64, and a copy that is bounded
-    print(f"{held:.1f} bases beside a block and its copy")
+    held = (rise - block) / basis
+    print(f"{held:.1f} bases beside a block")
     assert steps == 10
-    assert held < 9
+    assert held < 7

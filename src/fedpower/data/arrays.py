@@ -20,8 +20,9 @@ from fedpower.data.columns import (
     require_matrix,
     require_shape,
 )
-from fedpower.data.source import Block, Extra, Matrix, SparseBlock, is_sparse
+from fedpower.data.source import Block, Extra, Matrix, SparseBlock, Stored, is_sparse
 from fedpower.errors import InputError
+from fedpower.linalg.memory import own_memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,6 +100,11 @@ class PositionalSource(ColumnsByPlace, ABC):
     def read(self, max_rows: int) -> Iterator[Block]:
         """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
 
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return nothing: see :class:`fedpower.data.source.StoredRows`."""
+        del max_bytes, workers
+        return None
+
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""
         require_block_size(max_rows)
@@ -123,6 +129,17 @@ class ArraySource(PositionalSource):
     """The rows of a 2-d NumPy array of any real dtype; masked entries count as missing."""
 
     array: NDArray[Any]
+
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return views of the rows, where they are plain and lie row by row."""
+        del workers
+        array = self.array
+        if self.keep is not None or type(array) is not np.ndarray or not _is_plain(array.dtype):
+            return None
+        if not array.flags.c_contiguous:
+            return None
+        step = max(1, max_bytes // (array.itemsize * self.width))
+        return (array[start : start + step] for start in range(0, len(array), step))
 
     def read(self, max_rows: int) -> Iterator[Matrix]:
         """Yield slices: views where the array is float64 and C-contiguous, copies elsewhere."""
@@ -157,6 +174,11 @@ class SparseSource(PositionalSource):
         """Yield row slices as canonical float64 CSR."""
         for start in range(0, self.array.shape[0], max_rows):
             yield canonical(self.array[start : start + max_rows])
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Return whether numbers are float32 or float64 as this machine has them."""
+    return dtype in (np.float32, np.float64) and dtype.isnative
 
 
 def canonical(block: Any) -> SparseBlock:
@@ -241,6 +263,29 @@ class _NpySource(PositionalSource):
         for start in range(0, self.header.shape[0], max_rows):
             yield self._copy(start, start + max_rows)
 
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return the rows as the file has them, read into the same memory again and again."""
+        del workers
+        dtype = self.header.dtype
+        if self.keep is not None or self.header.fortran or not _is_plain(dtype):
+            return None
+        return self._stored(max(1, max_bytes // (dtype.itemsize * self.width)))
+
+    def _stored(self, max_rows: int) -> Iterator[Stored]:
+        n_rows, width = self.header.shape
+        room = own_memory((min(max_rows, n_rows), width), self.header.dtype)
+        with self.path.open("rb", buffering=0) as stream:
+            stream.seek(self.offset)
+            for start in range(0, n_rows, max_rows):
+                block = room[: n_rows - start]
+                left = block.reshape(-1).view(np.uint8).data
+                while left:
+                    count = stream.readinto(left)
+                    if not count:
+                        raise corrupt(self.name)
+                    left = left[count:]
+                yield block
+
     def _copy(self, start: int, stop: int) -> Block:
         """Return one slice of rows as a float64 array of its own."""
         try:
@@ -254,8 +299,11 @@ class _NpySource(PositionalSource):
             )
         except (OSError, ValueError):
             raise corrupt(self.name) from None
+        part = mapped[start:stop]
+        copy: Matrix = own_memory(part.shape)
         with np.errstate(over="ignore"):
-            return np.array(mapped[start:stop], dtype=np.float64, order="C", subok=False)
+            copy[...] = part
+        return copy
 
 
 def npy_source(path: Path, name: str) -> _NpySource:

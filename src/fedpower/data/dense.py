@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.rows import TINY, RowTreatment, margin, row_norms
-from fedpower.data.source import Matrix, Vector
+from fedpower.data.source import Matrix, Stored, Vector
+from fedpower.linalg.memory import own_memory
 
 _LARGEST_BOUND = 1e100
 """Rows are kept in units of B while B and its inverse are below this: squares stay in range."""
@@ -63,13 +64,36 @@ class DenseRows:
         norms = row_norms(rows)
         if not np.isfinite(norms).all() or self._has_tiny(rows, norms):
             return self._slowly(block)
-        chosen = norms > self._bound * (1 + self._margin / 2)
+        chosen = self._chosen(norms)
         n_clipped = 0
-        if self._rule.normalize:
-            chosen |= (norms < 1 - self._margin / 2) & (norms > 0)
-        elif chosen.any():
+        if not self._rule.normalize and chosen.any():
             n_clipped = int(np.count_nonzero(norms > self.unit))
         return self._scaled(rows, norms, np.flatnonzero(chosen)), n_clipped
+
+    @property
+    def moves(self) -> tuple[Vector | None, Vector | None] | None:
+        """What is taken off columns and what they are multiplied by then; None where more is done."""
+        divides = self._rule.scale is not None and self._gain is None
+        if self._careful or self._rule.low is not None or divides:
+            return None
+        return self._rule.center, self._gain
+
+    def factors(self, norms: Vector) -> Vector | None:
+        """Return what rows of these norms, once moved, are multiplied by to be `unit` times treated rows.
+
+        None where norms do not tell: where one is not finite, or too short for its squares.
+        """
+        if not np.isfinite(norms).all() or (self._rule.normalize and bool((norms < TINY).any())):
+            return None
+        factors = np.ones(len(norms))
+        if self._rule.bounded:
+            chosen = self._chosen(norms)
+            factors[chosen] = self._bound / norms[chosen]
+        return factors
+
+    def slowly(self, block: Stored) -> Matrix:
+        """Return what `treat` does, of rows that the norms do not tell enough of."""
+        return self._slowly(np.asarray(block, dtype=np.float64))[0]
 
     def mean(self, rows: Matrix) -> Vector:
         """Return the mean of a block's rows, which is finite where every value is."""
@@ -87,7 +111,7 @@ class DenseRows:
         by_column = block.flags.f_contiguous and not block.flags.c_contiguous
         held = self._room.get(by_column)
         if held is None or held.size < block.size or held.shape[1] != block.shape[1]:
-            held = np.empty(block.shape, order="F" if by_column else "C")
+            held = own_memory(block.shape[::-1]).T if by_column else own_memory(block.shape)
             self._room[by_column] = held
         if by_column:
             # The first columns of a flat array: contiguous, however few the rows.
@@ -107,6 +131,13 @@ class DenseRows:
             elif self._rule.scale is not None:
                 rows = np.divide(rows, self._rule.scale, out=room)
         return rows
+
+    def _chosen(self, norms: Vector) -> NDArray[np.bool_]:
+        """Return which rows are brought to the bound."""
+        chosen = norms > self._bound * (1 + self._margin / 2)
+        if self._rule.normalize:
+            chosen |= (norms < 1 - self._margin / 2) & (norms > 0)
+        return np.asarray(chosen)
 
     def _scaled(self, rows: Matrix, norms: Vector, chosen: NDArray[np.intp]) -> Matrix:
         """Return the rows with the chosen ones brought to the bound."""

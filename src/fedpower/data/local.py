@@ -71,7 +71,7 @@ class LocalMoment:
     memory_limit : bytes that d×d arrays may take.
     device : where rows are multiplied; the CPU, by NumPy, without one.
     watch : is told of every block that is read here, and may stop it; Dask's workers are not watched.
-    workers : threads that blocks of rows are shared out to while the moment is made.
+    workers : threads that blocks of rows are shared out to.
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     on_lattice : whether rows, which must be bounded, are summed in whole numbers (`exact_moment`): what a
         noised moment is made from, in one pass.
@@ -142,7 +142,7 @@ class LocalMoment:
                 else by_person.moments
             )
         else:
-            self._rows = RowProduct(self.source, treatment, watch)
+            self._rows = RowProduct(self.source, treatment, watch, workers)
             summed = exact_moment if on_lattice else accumulate_moment
             self._accumulate = lambda: summed(self.source, treatment, watch=watch, workers=workers)
 
@@ -299,7 +299,7 @@ def local_moment(
     device : where rows are multiplied; the CPU, by NumPy, without one. Dask's rows are multiplied by
         its workers.
     watch : is told of every block that is read, and may stop it.
-    workers : threads that blocks of rows are shared out to while the moment is made.
+    workers : threads that blocks of rows are shared out to.
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     on_lattice : whether rows are summed in whole numbers, for a moment that is noised.
     rereads : see `LocalMoment`.

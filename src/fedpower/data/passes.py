@@ -22,7 +22,16 @@ from fedpower.data.columns import other_rows, require_count
 from fedpower.data.device import TensorSource
 from fedpower.data.fingerprint import RowHash
 from fedpower.data.kernel import block_rows
-from fedpower.data.source import Block, Extra, OverRows, RowSource, is_sparse
+from fedpower.data.source import (
+    Block,
+    Extra,
+    OverRows,
+    RowSource,
+    Stored,
+    is_sparse,
+    shared_out,
+    stored_blocks,
+)
 from fedpower.data.sql import QuerySource
 from fedpower.data.sql.table import RowTally
 from fedpower.data.units import unit_of
@@ -53,8 +62,8 @@ def digest_key(n_features: int) -> Words:
     return words.integers(2**64, size=n_features, dtype=np.uint64)
 
 
-def seen_in(block: Block, key: Words | None) -> Seen:
-    """Return the number of a block's rows and, with a key, their digest.
+def seen_in(block: "Block | Stored", key: Words | None, workers: int = 1) -> Seen:
+    """Return the number of a block's rows and, with a key, their digest; wide rows by several threads.
 
     A row's digest is Σ_j k_j·m(x_j) modulo 2⁶⁴, over the bits of its numbers with the upper half mixed
     into the lower one (small integers have no bits there); the rows' digests are mixed once more and
@@ -65,19 +74,19 @@ def seen_in(block: Block, key: Words | None) -> Seen:
     count = int(block.shape[0])
     if key is None:
         return Seen(n_rows=count)
-    if is_sparse(block):
+    if is_sparse(block):  # type: ignore[arg-type]
         words = _mixed(np.ascontiguousarray(block.data).view(np.uint64))
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words * key[block.indices])])
         rows = sums[block.indptr[1:]] - sums[block.indptr[:-1]]
     else:
-        rows = _dense_digests(np.asarray(block), key)
+        rows = _dense_digests(np.asarray(block), key, workers)
     rows ^= rows >> np.uint64(32)
     rows *= _ODD
     rows ^= rows >> np.uint64(29)
     return Seen(n_rows=count, digest=int(rows.sum(dtype=np.uint64)))
 
 
-def _dense_digests(block: NDArray[np.float64], key: Words) -> Words:
+def _dense_digests(block: Stored, key: Words, workers: int) -> Words:
     """Return each row's digest, in one pass over the block as it lies in memory."""
     count, width = block.shape
     if block.flags.f_contiguous and not block.flags.c_contiguous:
@@ -89,19 +98,28 @@ def _dense_digests(block: NDArray[np.float64], key: Words) -> Words:
                 total += _mixed(columns[place, start : start + CHUNK]) * key[place]
         return rows
     rows = np.empty(count, np.uint64)
-    words = np.ascontiguousarray(block).view(np.uint64)
+    stored = np.ascontiguousarray(block)
+    shared_out(
+        lambda start, stop: _digest_rows(stored[start:stop], key, rows[start:stop]), count, workers
+    )
+    return rows
+
+
+def _digest_rows(block: Stored, key: Words, out: Words) -> None:
+    """Put the digests of contiguous rows, of float64 or float32, into ``out``."""
+    count, width = block.shape
     loops = native.loops()
     if loops is not None:
         run = loops.fedpower_digests
         run.restype = None
-        places = [ctypes.c_void_p(each.ctypes.data) for each in (words, key, rows)]
-        run(places[0], ctypes.c_int64(count), ctypes.c_int64(width), *places[1:])
-        return rows
+        places = [ctypes.c_void_p(each.ctypes.data) for each in (block, key, out)]
+        narrow = ctypes.c_int32(block.dtype == np.float32)
+        run(places[0], narrow, ctypes.c_int64(count), ctypes.c_int64(width), *places[1:])
+        return
     step = max(1, CHUNK // width)
     for start in range(0, count, step):
-        mixed = _mixed(words[start : start + step])
-        np.einsum("ij,j->i", mixed, key, out=rows[start : start + step])
-    return rows
+        part = np.asarray(block[start : start + step], dtype=np.float64)
+        np.einsum("ij,j->i", _mixed(part.view(np.uint64)), key, out=out[start : start + step])
 
 
 def _mixed(words: Words) -> Words:
@@ -165,6 +183,20 @@ class EnrolledRows(OverRows):
         self.enrolment.hold(seen)
         if hashed is not None:
             self._fingerprint = hashed.digest()
+
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return the rows as they are stored (`StoredRows`), held against the first pass likewise."""
+        if isinstance(self.rows, ArraySource) or (self._fingerprinted and not self._fingerprint):
+            return None  # a mapped array may change between two looks at a block
+        blocks = stored_blocks(self.rows, max_bytes)
+        return None if blocks is None else self._held_against_the_first(blocks, workers)
+
+    def _held_against_the_first(self, blocks: Iterator[Stored], workers: int) -> Iterator[Stored]:
+        seen = Seen(n_rows=0)
+        for block in blocks:
+            seen += seen_in(block, self.enrolment.key, workers)
+            yield block
+        self.enrolment.hold(seen)
 
     def _hash(self) -> RowHash | RowTally:
         """Return what makes the fingerprint of a pass, of rows in their order if they have one."""

@@ -11,6 +11,7 @@ from fedpower.data.moment import column_mean, require_center
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
 from fedpower.data.watch import UNWATCHED, Watch
+from fedpower.data.wide_product import wide_product
 from fedpower.errors import InputError
 
 WIDE_BLOCK_BYTES = 16 * 2**20
@@ -51,15 +52,21 @@ class RowProduct:
     source, treatment : the rows and what is done to them. A centre of a treatment without bound is
         handled as a rank-one correction, so that sparse blocks stay sparse.
     watch : is told of every block, and may stop a pass.
+    workers : threads that share a block of wide rows.
     """
 
     def __init__(
-        self, source: RowSource, treatment: RowTreatment, watch: Watch = UNWATCHED
+        self,
+        source: RowSource,
+        treatment: RowTreatment,
+        watch: Watch = UNWATCHED,
+        workers: int = 1,
     ) -> None:
         treatment.check_width(source.n_features)
         self._source = source
         self._treatment = treatment
         self._watch = watch
+        self._workers = workers
         self._offset: Vector | None = None
         if source.sparse and not treatment.bounded:
             self._treatment, self._offset = treatment.split()
@@ -88,6 +95,16 @@ class RowProduct:
         basis = require_basis(basis, self._source.n_features)
         shift = self._shift(center)
         if not self._source.sparse:
+            found = wide_product(
+                self._source,
+                self._treatment,
+                basis,
+                shift,
+                watch=self._watch,
+                workers=self._workers,
+            )
+            if found is not None:
+                return found
             return dense_product(
                 self._source, self._treatment, self._rows, basis, shift, watch=self._watch
             )
@@ -149,7 +166,9 @@ class RowProduct:
 def require_basis(basis: Matrix, n_features: int) -> Matrix:
     """Return the basis as float64, or refuse a shape that does not fit the rows."""
     matrix = np.asarray(basis, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(matrix).all():
+    # A NaN is the largest and the smallest of numbers, here.
+    ends = (matrix.max(initial=0.0), matrix.min(initial=0.0))
+    if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(ends).all():
         raise InputError(
             f"the basis must be a finite {n_features}×r matrix for these rows, got shape "
             f"{matrix.shape}; "

@@ -64,19 +64,23 @@ def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Ask:
     def ask(questions: tuple[Message, ...]) -> Asking:
         started, enough = time.monotonic(), None
         try:
-            for question in questions:
-                carrier.send(question)
+            _send(carrier, questions)
+            questions = ()  # what is on its way is not held here: it may be as large as a basis
             while True:
                 now = time.monotonic()
                 if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
                     enough = now
                 left = pace.left(now - started, None if enough is None else now - enough)
-                arrived = carrier.wait(left)
-                if arrived is None:
+                arrived = [each for each in (carrier.wait(left),) if each is not None]
+                if not arrived:
                     return
-                for question in (yield arrived) or ():
-                    carrier.send(question)
+                _send(carrier, (yield arrived.pop()) or ())
         finally:
             carrier.leave()
 
     return ask
+
+
+def _send(carrier: _Carrier, questions: tuple[Message, ...]) -> None:
+    for question in questions:
+        carrier.send(question)

@@ -7,6 +7,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from fedpower.linalg.memory import own_memory
+
 Array = NDArray[np.float64]
 
 _ORTHONORMAL_TOLERANCE = 1e-6
@@ -49,7 +51,7 @@ def _cholesky_qr(product: Array) -> Array | None:
     inverse, least = _inverse_triangle(product)
     if inverse is None:
         return None
-    basis = product @ inverse
+    basis: Array = np.matmul(product, inverse, out=own_memory(product.shape))
     if least > _NEARLY_ORTHOGONAL:
         return basis
     again, _ = _inverse_triangle(basis)
@@ -101,10 +103,10 @@ def spectral_norm(matrix: Array) -> float:
 
 def is_orthonormal(basis: Array, tolerance: float = _ORTHONORMAL_TOLERANCE) -> bool:
     """Return whether the columns of ``basis`` are finite and orthonormal to ``tolerance``."""
-    if not np.isfinite(basis).all():
-        return False
-    gram = basis.T @ basis
-    return bool(np.abs(gram - np.eye(gram.shape[0])).max(initial=0.0) <= tolerance)
+    # A number that is not finite leaves the square of its column not finite, and no comparison holds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = basis.T @ basis
+        return bool(np.abs(gram - np.eye(gram.shape[0])).max(initial=0.0) <= tolerance)
 
 
 Alignment = Literal["procrustes", "sign", "identity"]

@@ -138,6 +138,7 @@ class Coordinator:
             receipt = Receipt.ACCEPTED
         current.set_aside.pop(message.silo, None)
         current.bytes_up += encoded_size(message)
+        del message, body  # or it is held until the next round is open
         if self._is_complete(current):
             self._close(current)
         return receipt
@@ -199,11 +200,11 @@ class Coordinator:
 
     def _hand_over(self, closed: Round | None) -> None:
         """Hand the closed round to the solver and open the one that it asks for."""
-        self._round = None
+        self._round = self._ask = None  # nobody needs the question any more, which may be large
         try:
             ask = next(self._solver) if closed is None else self._solver.send(closed)
         except StopIteration as stop:
-            self.outcome, self.done, self._ask = stop.value, True, None
+            self.outcome, self.done = stop.value, True
             ask = None
         if closed is not None and self._on_round is not None:
             self._on_round(closed)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from fedpower.protocol.coordinator import Coordinator, Receipt
 from fedpower.protocol.exchange import Round
@@ -75,18 +75,19 @@ def _run(coordinator: Coordinator, current: Round, ask: Ask) -> None:
     with closing(ask(coordinator.next())) as asking:
         while not coordinator.done and coordinator.history[-1] is current:
             try:
-                arrived = asking.send(again)
+                arrived = [asking.send(again)]
             except StopIteration:
                 coordinator.deadline()
                 return
-            again = ()
+            again, silo = (), arrived[0].silo
             if _take(coordinator, arrived) is Receipt.MALFORMED:
-                attempts[arrived.silo] += 1
-                if attempts[arrived.silo] < MOST_ATTEMPTS:
-                    again = tuple(q for q in coordinator.next() if q.silo == arrived.silo)
+                attempts[silo] += 1
+                if attempts[silo] < MOST_ATTEMPTS:
+                    again = tuple(q for q in coordinator.next() if q.silo == silo)
 
 
-def _take(coordinator: Coordinator, arrived: Arrived) -> Receipt:
-    if isinstance(arrived, Unreadable):
-        return coordinator.set_aside(arrived.silo, arrived.problem)
-    return coordinator.receive(arrived)
+def _take(coordinator: Coordinator, arrived: list[Arrived]) -> Receipt:
+    """Hand over what arrived, which nobody else holds then: an answer may be as large as a basis."""
+    if isinstance(arrived[0], Unreadable):
+        return coordinator.set_aside(arrived[0].silo, arrived[0].problem)
+    return coordinator.receive(cast("Message", arrived.pop()))

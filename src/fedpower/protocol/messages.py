@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
+from fedpower.linalg.memory import own_memory
 from fedpower.linalg.subspace import Alignment
 
 Words = NDArray[np.uint64]
@@ -631,7 +632,9 @@ def _unpacked(blob: memoryview, shape: list[int], kind: str) -> NDArray[Any] | b
         return bytes(blob)
     array = np.frombuffer(blob, dtype=kind).reshape(shape)
     # A copy: in the message it lies where its header ends.
-    return frozen(array.astype(np.uint64 if kind == "<u8" else np.float64))
+    copy = own_memory(array.shape, np.uint64 if kind == "<u8" else np.float64)
+    copy[...] = array
+    return frozen(copy)
 
 
 def _check_types(record: object) -> None:
@@ -683,4 +686,6 @@ def narrowed(array: Array, noise_std: float) -> NDArray[np.floating[Any]]:
     peak = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
     if noise_std <= 0 or noise_std < _NOISE_TO_PEAK * peak or not peak <= LARGEST:
         return array
-    return array.astype(np.float32)
+    narrow: NDArray[np.float32] = own_memory(array.shape, np.float32)
+    narrow[...] = array
+    return narrow

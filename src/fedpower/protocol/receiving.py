@@ -350,7 +350,7 @@ def _steps(body: LocalSteps, ask: AskSteps, study: Study, peak: _Peak) -> str | 
     if budget is None or budget.with_trace:
         # A sum of squares: of the coordinates about the centre, for which the product stands.
         about = 1.0 if ask.center is None else 1.0 + float(ask.center @ ask.center)
-        beside = about + float(np.abs(body.product).max(initial=0.0))
+        beside = about + _largest(body.product)
         least = -ROUNDING * beside if budget is None else -math.inf
         found = found or _scalar("a total variance", body.total_variance, least, largest * shape[0])
     elif body.total_variance is not None:
@@ -375,12 +375,17 @@ def _numbers(what: str, value: Any, shape: tuple[int, ...], largest: float) -> s
     found = _array(what, value, shape, np.float64)
     if found is not None:
         return found
-    peak = max(float(value.max(initial=0.0)), -float(value.min(initial=0.0)))
+    peak = _largest(value)
     if not math.isfinite(peak):  # a NaN is the largest and the smallest of numbers, here
         return _must(what, "finite numbers", "others")
     if peak > largest:
         return _must(what, f"numbers of at most {largest:.3g}", "a larger one")
     return None
+
+
+def _largest(value: Any) -> float:
+    """Return the largest absolute value, without an array of them; 0 where there is none."""
+    return max(float(value.max(initial=0.0)), -float(value.min(initial=0.0)))
 
 
 def _array(what: str, value: Any, shape: tuple[int, ...], dtype: type) -> str | None:

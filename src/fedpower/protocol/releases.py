@@ -21,6 +21,7 @@ from fedpower.data.survey import CELL_SIDE, Stage, Survey
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import lower_triangle, misalignment, orth, rotation
+from fedpower.linalg.memory import LARGE, give_back
 from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget, Price
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
@@ -578,7 +579,10 @@ class StepReleases(_ChargedReleases):
             _bytes_of(ask.basis),
             b"" if ask.center is None else _bytes_of(ask.center),
         )
-        return _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+        found = _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+        if ask.basis.nbytes >= LARGE:
+            give_back()
+        return found
 
     def moment(self, *, run: str) -> PackedMoment:
         """Refuse: only ``moment`` mode has a price for the moment itself."""
@@ -590,7 +594,7 @@ class StepReleases(_ChargedReleases):
     def _noised_product(self, basis: Array, center: Array | None) -> tuple[Array, float]:
         """Return A_i Z plus noise, and tr A_i plus noise from the same release."""
         budget, n_rows, norm = self._budget, self._moment.n_rows, _norm(center)
-        product = np.require(self._moment.product(basis, center), np.float64, ["C", "W", "O"])
+        product = np.require(self._moment.product(basis, center), np.float64, ["C", "W"])
         traces = [self._moment.trace(center)] if budget.with_trace else []
         trace = np.array(traces, dtype=np.float64)
         printed = budget.mode == "paper"

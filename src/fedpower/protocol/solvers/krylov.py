@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.linalg import orth
+from fedpower.linalg.memory import own_memory
 from fedpower.linalg.subspace import (
     TALL,
     inverse_triangle_of,
@@ -41,7 +43,12 @@ from fedpower.protocol.solvers.shared import (
     shares,
     weighted_sum,
 )
-from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
+from fedpower.protocol.solvers.signal import (
+    compressed,
+    eigenvalues,
+    find_signal_of_compressed,
+    judge,
+)
 from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
@@ -154,7 +161,7 @@ class Expansion:
             "change": change,
             "converged": converged,
             "completeness": completeness,
-            "told_by": (self.basis, self.product, self.heard or ()),
+            "told_by": (partial(judge, self.basis, self.product), self.heard or ()),
         }
 
     def _extend(self, block: Array, found: Product) -> None:
@@ -259,17 +266,19 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
     without noise, would each bring noise of their own.
     """
     # What is no longer asked for is let go at once: each of these arrays is as large as a basis.
+    n_features = len(start)
     basis, answers = frozen(start), Answers(start)
+    del start
     for step in range(n_steps):
         found: Product = yield from products.multiply(basis)
         product, closed, heard = found.value, found.closed, found.heard
         del found
-        if len(basis) >= TALL:
+        if n_features >= TALL:
             _forget_products(closed)
         answers.add(basis, product)
         is_last = step == n_steps - 1 or products.exhausted
-        told_by = (basis, product, heard) if is_last else None
-        del product
+        inner = compressed(basis, product)
+        del product, basis
         basis, left = answers.next_basis(rank)
         # sin θ_k by its cosines: to 1e-8, far below what noise leaves of it.
         cosines = np.linalg.svd(answers.turned() @ left[:, :rank], compute_uv=False)
@@ -277,14 +286,14 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
         closed.notes["change"] = change
         if is_last:
             break
-    assert told_by is not None
+    del answers
     # Variance is told by the last product alone, whose noise is newer than its basis; the combination
     # holds noise that bases have taken up.
     return {
-        "told_by": told_by,
+        "told_by": (partial(find_signal_of_compressed, inner, n_features), heard),
         "basis": basis,
-        "values": eigenvalues(compressed(told_by[0], told_by[1])),
-        "vectors": basis @ left,
+        "values": eigenvalues(inner),
+        "vectors": np.matmul(basis, left, out=own_memory(basis.shape)),
         "rank": rank,
         "n_steps": products.step,
         "change": change,
@@ -314,7 +323,7 @@ class Answers:
     Every question but the first is a combination of the answers before it, W = [Z_1, Y_1, …]·C: what
     is solved for is small and follows from C and the Gram matrix of what is held. An answer is held in
     whole numbers of 16 bits, or in float32, where that moves it by less than `_ROUNDED` of its noise, so
-    that T answers and the first question take the room of T/4 + 1 bases, or of T/2 + 1.
+    that T answers and the first question take the room of T/4 + 1/2 bases, or of T/2 + 1/2.
 
     Parameters
     ----------
@@ -331,7 +340,12 @@ class Answers:
 
     def add(self, question: Array, product: Array) -> None:
         """Take the answer to the last question, which is what :meth:`next_basis` gave."""
-        self._hold(_held(product, _ROUNDED * product_noise(question, product)))
+        most = _ROUNDED * product_noise(question, product)
+        self._hold(_held(product, most))
+        if not self._answers and 2.0**-25 * float(np.linalg.norm(product)) <= most:
+            # No question is made of the first one, whose inner products with answers are all that is
+            # asked of it: in float32 these are moved by no more than that.
+            self._held[0] = _Held(_narrow(self._held[0].values))
         self._answers.extend(range(len(self._gram) - self._width, len(self._gram)))
 
     def next_basis(self, rank: int) -> tuple[Array, Array]:
@@ -395,7 +409,7 @@ class Answers:
 
     def _columns(self, weights: Array) -> Array:
         """Return what is held times ``weights``."""
-        result = np.empty((len(self._held[0].values), weights.shape[1]))
+        result: Array = own_memory((len(self._held[0].values), weights.shape[1]))
         weights = self._units() * weights
         done = 0
         for rows in self._stripes():
@@ -423,18 +437,25 @@ def _held(product: Array, most: float) -> _Held:
     peak = max(float(product.max()), -float(product.min()))
     unit = peak / _MOST_STEPS
     if 0.0 < 0.5 * unit <= most:
-        whole = np.empty(product.shape, dtype=np.int16)
+        whole = own_memory(product.shape, np.int16)
         for start in range(0, len(product), STRIPE):
             steps = product[start : start + STRIPE] / unit
             whole[start : start + STRIPE] = np.rint(steps, out=steps)
         return _Held(whole, unit)
     with np.errstate(over="ignore"):
-        narrow = product.astype(np.float32)
+        narrow = _narrow(product)
     moved = max(
         float(np.abs(narrow[start : start + STRIPE] - product[start : start + STRIPE]).max())
         for start in range(0, len(product), STRIPE)
     )
     return _Held(narrow if moved <= most else product)
+
+
+def _narrow(numbers: Array) -> NDArray[np.float32]:
+    """Return the numbers in float32."""
+    narrow: NDArray[np.float32] = own_memory(numbers.shape, np.float32)
+    narrow[...] = numbers
+    return narrow
 
 
 def averaged_product(blocks: Array, products: Array, rank: int, width: int) -> Array:
@@ -602,10 +623,12 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         max_reasks=settings.max_reasks,
         max_rounds=settings.max_rounds,
     )
-    start = orth(rng.standard_normal((settings.n_features, _block_width(settings))))
+    start = orth(_drawn(rng, (settings.n_features, _block_width(settings))))
     if settings.n_steps is not None:
         assert not isinstance(settings.rank, float), "a private study has a given rank"
-        outcome = yield from averaged(products, start, settings.rank, settings.n_steps)
+        steps = averaged(products, start, settings.rank, settings.n_steps)
+        del start  # what is asked about later takes its room
+        outcome = yield from steps
     else:
         if settings.warm and settings.max_rounds != 1:
             start = yield from _warm_start(products, start, settings, shift)
@@ -620,14 +643,20 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
             rng=rng,
         )
         outcome = yield from expansion.run(start)
-    basis, product, heard = outcome.pop("told_by")
+    shown, heard = outcome.pop("told_by")
     total = products.total_variance
     signal = None
     if settings.noise is not None and heard and (center is None or len(heard) == len(sizes)):
         norm = 0.0 if center is None else float(np.linalg.norm(center))
         law = settings.noise({name: sizes[name] for name in heard}, norm)
-        signal = judge(basis, product, law=law, center=center, total_variance=total)
+        signal = shown(law=law, center=center, total_variance=total)
     return Solution(**outcome, total_variance=total, center=center, sizes=sizes, signal=signal)
+
+
+def _drawn(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return standard normals."""
+    numbers: Array = own_memory(shape)
+    return rng.standard_normal(out=numbers)
 
 
 def _factors_fit(settings: KrylovSettings, sizes: dict[str, int]) -> bool:

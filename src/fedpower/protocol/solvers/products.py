@@ -125,6 +125,15 @@ def _usual(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> tuple
     )
 
 
+def _summed(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    """Return Σ w_i M_i, read-only perhaps: of a single silo what it sent, which may be large."""
+    if len(matrices) == 1:
+        (matrix,) = matrices.values()
+        if not np.signbit(matrix[matrix == 0.0]).any():  # a sum is never -0
+            return matrix
+    return weighted_sum(matrices, weights)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """A pooled product and how good it is.
@@ -317,7 +326,7 @@ class Products:
         values = {**known, **{name: value for name, (value, _) in filled.items()}}
         rows = {n: s for n, s in self._sampler.sizes.items() if n not in self._left_out}
         return Product(
-            value=weighted_sum({name: values[name] for name in pool}, weights),
+            value=_summed({name: values[name] for name in pool}, weights),
             completeness=sum(rows[name] for name in known) / sum(rows.values()),
             doubt=sum(weights[name] * spread for name, (_, spread) in filled.items()),
             can_improve=not filled or any(name not in self._absent for name in filled),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedpower.data.codebook import CodeBook
 from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
+from fedpower.linalg.memory import own_memory
 from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMean, Enrol, read_only
@@ -100,7 +101,7 @@ def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
 def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
     """Return Σ w_i M_i."""
     (first, matrix), *others = matrices.items()
-    total = weights[first] * matrix
+    total: Array = np.multiply(matrix, weights[first], out=own_memory(matrix.shape))
     total += 0.0  # a sum is never -0
     for name, matrix in others:
         total += weights[name] * matrix

@@ -169,8 +169,21 @@ def find_signal_of_product(
     center, total_variance
         c or None; the released trace about it, the mean of one or more with noise σ each, or NaN.
     """
-    dim, width = basis.shape
-    values = eigenvalues(compressed(basis, product))
+    return find_signal_of_compressed(
+        compressed(basis, product),
+        len(basis),
+        law=law,
+        center=center,
+        total_variance=total_variance,
+    )
+
+
+def find_signal_of_compressed(
+    inner: Array, dim: int, *, law: NoiseLaw, center: Array | None, total_variance: float
+) -> Signal:
+    """Return what :func:`find_signal_of_product` returns, from (ZᵀY + YᵀZ)/2 and d alone."""
+    width = len(inner)
+    values = eigenvalues(inner)
     length = 0.0 if center is None else float(np.linalg.norm(center))
     most = (1.0 + length) ** 2
     trace = total_variance + law.std * float(scipy.stats.norm.isf(_SIDE_LEVEL))
