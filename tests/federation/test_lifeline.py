@@ -145,6 +145,10 @@ def test_a_party_killed_while_its_job_s_process_starts_leaves_no_job(kind, tmp_p
         ground.stop()
 
 
+GONE_S = 30.0
+"""Only what is there can start more: once nothing is, nothing comes. Half of what a job without its party
+has, so that nothing else can have ended it."""
+
 MOMENTS = {
     "as it begins": lambda found: len(found) == 1,
     "as parties begin": lambda found: len(found) >= 3,
@@ -177,7 +181,9 @@ def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(moment, tmp_
     finally:
         rehearsal.kill()
         rehearsal.wait()
-    time.sleep(10.0)
+    ends = time.monotonic() + GONE_S
+    while marked(mark) and time.monotonic() < ends:
+        time.sleep(0.2)
     left = marked(mark)
     for each in left:
         each.kill()
