@@ -105,6 +105,8 @@ def test_a_coordinator_killed_between_rounds_and_a_damaged_checkpoint_are_surviv
 
 RUNNER = """
 import sys
+from pathlib import Path
+from fedpower.federation import policy
 from fedpower.federation.runner import Runner
 policy.CONTROLLER, policy.EXECUTOR = "federation_apps.HeldController", "federation_apps.HeldSilo"
 kit, place = map(Path, sys.argv[1:])

@@ -127,7 +127,7 @@ def jobs_of(party: int) -> list[int]:
 @pytest.mark.parametrize("kind", ["silo", "coordinator"])
 def test_a_party_killed_while_its_job_s_process_starts_leaves_no_job(kind, tmp_path):
     """The job has not run a line of its own when its parent is gone already."""
-    ground = Ground(tmp_path, min_silos=4, deadline=60.0)
+    ground = Ground(tmp_path, min_silos=4, deadline=30.0)
     ground.start()
     try:
         run = ground.run("killed-while-starting", patience=120.0)
