@@ -8,8 +8,13 @@ DOCS   := $(VENV)/.docs
 # Two workers with a BLAS of one thread each: on two cores more threads only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
 TWO    := -n 2 --dist worksteal
+# Where tests mainly wait for servers, three files at a time: the tests of one share its servers.
+THREE  := -n 3 --dist loadfile
 TIERS  := test-slow test-programs test-audits test-memory test-reproduce test-benchmarks test-pages test-devices \
 	test-browser test-federation
+
+# What Python compiles it keeps, also where the machine's setting is otherwise: hundreds of processes read it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint types contracts unit $(TIERS) durations coverage golden bench bench-modes bench-data \
@@ -74,11 +79,11 @@ test-benchmarks: $(DEVICES)  ## every benchmark in the small: installs PyTorch
 	$(PYTEST) $(TWO) -m benchmarks
 
 test-devices: $(DEVICES)  ## tensors, devices and the fused kernel: installs PyTorch
-	$(PYTEST) $(TWO) -m devices
+	$(PYTEST) $(TWO) -m "devices and not benchmarks"
 
 test-pages: $(DEVICES)  ## every block of the documentation, with servers where it needs them, and the notebooks
 	$(PYTEST) $(TWO) -m "pages and not federation"
-	$(PYTEST) -m "pages and federation"
+	$(PYTEST) $(THREE) -m "pages and federation"
 
 test-browser: setup  ## tests of the report in a real browser: installs Chromium where there is none
 	scripts/install-chromium
@@ -86,7 +91,7 @@ test-browser: setup  ## tests of the report in a real browser: installs Chromium
 
 test-federation: setup  ## tests against real servers: installs PostgreSQL where there is none
 	scripts/install-postgres
-	$(PYTEST) -m "federation and not pages"
+	$(PYTEST) $(THREE) -m "federation and not pages"
 
 durations: setup  ## the fast tests, and which of them take longest
 	$(PYTEST) $(TWO) --durations=40

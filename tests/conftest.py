@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from problems import Array, spiked_rows
-from tiers import FAST, IMPORT_TORCH, NAMED
+from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone, named_in
 
 settings.register_profile("fedpower", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("fedpower")
@@ -25,10 +25,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave alone the files whose import takes PyTorch with it, where another tier is run."""
+    """Leave alone the files that have no test of the tier, and where it is another PyTorch's own."""
     chosen = config.option.markexpr
+    if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
     wanted = chosen == NAMED or (chosen != FAST and "devices" in chosen)
-    return (collection_path.name in IMPORT_TORCH and not wanted) or None
+    if collection_path.name in IMPORT_TORCH and not wanted:
+        return True
+    return is_left_alone(collection_path.read_text(encoding="utf-8"), chosen) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before those of other tiers are put aside
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test that its tier would not find: the tiers of a file's tests are named in it."""
+    marks: dict[Path, set[str]] = {}
+    for item in items:
+        marks.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
+    for path, found in marks.items():
+        hidden = (found & set(TIERS)) - named_in(path.read_text(encoding="utf-8"))
+        if hidden:
+            raise pytest.UsageError(
+                f"{path} must name the tiers of its tests as pytest.mark.TIER, got tests of "
+                f"{', '.join(sorted(hidden))} without; see tests/tiers.py"
+            )
 
 
 @pytest.fixture

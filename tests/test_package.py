@@ -29,6 +29,22 @@ def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it(
     assert not own & {"pandas", "pyarrow", "cryptography"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["silo", "coordinator", "run", "transform", "derive"])
+def test_a_command_that_fits_nothing_does_not_wait_for_scikit_learn(command: str) -> None:
+    loaded = modules_after(f"from fedpower.cli import main; main.get_command(None, {command!r})")
+    assert "numpy" in loaded
+    assert not loaded & {"sklearn", "pandas"}
+
+
+@pytest.mark.slow
+def test_what_flare_loads_takes_no_scikit_learn_with_it() -> None:
+    """Every job of every silo is a process of its own, which begins with these imports."""
+    loaded = modules_after("import fedpower.federation.apps")
+    assert "nvflare" in loaded
+    assert not loaded & {"sklearn", "pandas", "torch", "matplotlib"}
+
+
 def test_the_version_is_told_once() -> None:
     assert fedpower.__version__ == importlib.metadata.version("fedpower")
 

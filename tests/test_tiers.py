@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiers import FAST, IMPORT_TORCH, TIERS
+from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone
 
 ROOT = Path(__file__).parents[1]
 DEVICES = {"torch", "triton", "kernels"}
@@ -30,6 +30,20 @@ def test_pytorch_is_imported_at_the_top_of_its_own_tests_alone() -> None:
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path.name not in IMPORT_TORCH:
             assert not _imported(ast.parse(path.read_text(encoding="utf-8"))) & DEVICES, path
+
+
+def test_a_tier_imports_the_files_that_name_it_and_leaves_the_others_alone() -> None:
+    whole, one = "pytestmark = pytest.mark.audits", "@pytest.mark.audits\ndef test_it(): ..."
+    for text in (whole, one):
+        assert not is_left_alone(text, "audits")
+        assert not is_left_alone(text, "audits and not pages")
+        assert is_left_alone(text, "slow")
+        assert is_left_alone(text, "audits and pages")
+        for chosen in (NAMED, "not slow", "slow or audits", "not (slow and pages)"):
+            assert not is_left_alone(text, chosen)
+    assert is_left_alone(whole, FAST)
+    assert not is_left_alone(one, FAST)
+    assert not is_left_alone("def test_it(): ...", FAST)
 
 
 def _imported(tree: ast.Module) -> set[str]:

@@ -5,14 +5,17 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 from federation_apps import ByRound, NoiseByRound
 
 from benchmarks.killed_outright import PROGRAM, charges, study_content
 from fedpower.engines.inprocess import run_in_process
+from fedpower.federation import policy
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
@@ -60,6 +63,18 @@ def write_rows(folder: Path) -> dict[str, Path]:
         paths[name] = folder / f"{name}.csv"
         np.savetxt(paths[name], rows, delimiter=",", header=",".join(COLUMNS), comments="")
     return paths
+
+
+@contextmanager
+def held_up() -> Iterator[None]:
+    """Let FLARE load the classes that can be held up; only the tests' own kits allow them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "CONTROLLER", "federation_apps.HeldController")
+        patch.setattr(policy, "EXECUTOR", "federation_apps.HeldSilo")
+        patch.setattr(policy, "JOB_CHECK", "federation_apps.HeldJobCheck")
+        here = str(Path(__file__).parent)
+        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+        yield
 
 
 class Ground(LocalFederation):

@@ -29,8 +29,8 @@ RUN = "a-run"
 DEADLINE, ASK_AGAIN = 14.0, 6.0
 MOST_EVENTS = 20_000
 SEEDS_A_TEST = 20
-N_RUNS, N_QUICK = 500, 40
-"""Each case comes 33 times at least, and twice or more in the runs that are part of the fast tests."""
+N_RUNS = 500
+"""Each case comes 33 times at least."""
 
 
 class DiedError(Exception):
@@ -136,13 +136,7 @@ def without_faults(case: str, seed: int, process: CoordinatorProcess) -> Coordin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.federation] if first >= N_QUICK else [])
-        for first in range(0, N_RUNS, SEEDS_A_TEST)
-    ],
-)
+@pytest.mark.parametrize("first", range(0, N_RUNS, SEEDS_A_TEST))
 def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(
     first: int, tmp_path: Path
 ) -> None:

@@ -1,10 +1,12 @@
 """Parquet, Feather and CSV files, streamed in blocks."""
 
+import atexit
 import codecs
 import csv
 import ctypes
 import functools
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -316,17 +318,19 @@ class CsvTable:
     def _open(self, types: dict[str, Any] | None) -> Iterator[Any]:
         """Open a streaming reader of the typed columns, or of all columns with inferred types."""
         pa, arrow_csv = arrow(), arrow("csv")
-        # No function of Python's is given to Arrow (an invalid_row_handler, say): its thread that reads
-        # ahead would need the interpreter to let go of it, and end the process if that is gone by then.
+        # No function of Python's is given to Arrow (an invalid_row_handler, an encoding) but one that can
+        # be brought to a standstill: its thread that reads ahead would need the interpreter to let go of
+        # it, and end the process if that is gone by then.
         ragged: tuple[int, ...] = ()
         try:
             with (
                 pa.input_stream(str(self.path), compression="detect") as text,
+                _in_utf8(text, self.encoding) as recoded,
                 # left open, its thread may outlive the interpreter
                 arrow_csv.open_csv(
-                    text,
+                    recoded,
                     read_options=arrow_csv.ReadOptions(
-                        use_threads=False, block_size=self.block_bytes, encoding=self.encoding
+                        use_threads=False, block_size=self.block_bytes
                     ),
                     parse_options=arrow_csv.ParseOptions(
                         delimiter=self.delimiter,
@@ -395,6 +399,63 @@ class CsvTable:
             pointed = compute.match_substring(cells, ".")  # a number has none here
             cells = compute.if_else(pointed, "text", compute.replace_substring(cells, ",", "."))
         return _first_text(cells, logical)
+
+
+_STANDSTILL_S = 1.0
+"""How long Arrow's thread may take for a read of text that has been given up; one that has read ahead as
+far as it may comes for no other."""
+
+
+class _Recoded:
+    """A text in UTF-8 for Arrow's thread that reads ahead, which ends as soon as nobody wants more of it.
+
+    Parameters
+    ----------
+    text : the bytes.
+    encoding : in which they are written.
+    """
+
+    closed = False  # Arrow asks
+
+    def __init__(self, text: Any, encoding: str) -> None:
+        self._text, self._decoder = text, codecs.getincrementaldecoder(encoding)()
+        self._held, self._over = b"", False
+        self._ended = threading.Event()
+
+    def read(self, size: int) -> bytes:
+        """Return at most so many bytes, none at the end."""
+        try:
+            while not self._held and not self._over:
+                part = self._text.read(size)
+                self._over = self._over or not part
+                self._held = self._decoder.decode(part, final=not part).encode()
+        except BaseException:
+            self._ended.set()
+            raise
+        found, self._held = self._held[:size], self._held[size:]
+        if not found:
+            self._ended.set()
+        return found
+
+    def close(self) -> None:
+        """End the text, and wait until Arrow's thread knows: it must not want Python after its end."""
+        self._over, self._held = True, b""
+        self._ended.wait(_STANDSTILL_S)
+
+
+@contextmanager
+def _in_utf8(text: Any, encoding: str) -> Iterator[Any]:
+    """Give a text as Arrow reads it: itself where it is in UTF-8."""
+    if encoding == "utf-8":
+        yield text
+        return
+    recoded = _Recoded(text, encoding)
+    atexit.register(recoded.close)  # an error that nobody caught may keep this open until then
+    try:
+        yield arrow().PythonFile(recoded, mode="r")
+    finally:
+        recoded.close()
+        atexit.unregister(recoded.close)
 
 
 def _ragged_row(said: str) -> tuple[int, ...]:

@@ -1,7 +1,22 @@
-"""``FedPCA`` and ``FedMoment``: estimators in scikit-learn's manners; no algorithm is in here."""
+"""``FedPCA`` and ``FedMoment``: estimators in scikit-learn's manners; no algorithm is in here.
 
-from fedpower.estimator.fedpca import FedPCA
-from fedpower.estimator.fit_warnings import PrivacyLeakWarning
-from fedpower.estimator.moments import FedMoment
+They are imported when first used: a silo's process takes the terms of a study from here, and would wait
+for scikit-learn otherwise.
+"""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedpower.estimator.fedpca import FedPCA as FedPCA
+    from fedpower.estimator.fit_warnings import PrivacyLeakWarning as PrivacyLeakWarning
+    from fedpower.estimator.moments import FedMoment as FedMoment
+
+_HOMES = {"FedMoment": "moments", "FedPCA": "fedpca", "PrivacyLeakWarning": "fit_warnings"}
 __all__ = ["FedMoment", "FedPCA", "PrivacyLeakWarning"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"fedpower.estimator.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'fedpower.estimator' has no attribute {name!r}")

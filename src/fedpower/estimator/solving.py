@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.treatment import code_book_of
@@ -284,7 +283,13 @@ def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.
         and parameters.random_state is None
     ):
         return np.random.default_rng(int(study.digest, 16))
-    return np.random.default_rng(check_random_state(parameters.random_state).randint(2**31 - 1))
+    seed = parameters.random_state
+    if not isinstance(seed, int):
+        from sklearn.utils import check_random_state  # noqa: PLC0415
+
+        return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
+    # What scikit-learn makes of it, without its import: a coordinator's job needs nothing else of it.
+    return np.random.default_rng(np.random.RandomState(seed).randint(2**31 - 1))
 
 
 def _schedule_of(parameters: Parameters) -> Schedule:

@@ -22,6 +22,10 @@ _UNREACHED_S = 60.0
 LOOK_S, AGAIN_S = 15.0, 5.0
 """How often a party is looked for that could be reached the last time, and that could not."""
 
+_LEFT_OUT = "nvflare.app_opt.pt.tensor_downloader"
+"""FLARE tries to import this at the end of every job, to clear away tensors that nobody here sends; where
+PyTorch is installed that would take its seconds and hundreds of megabytes."""
+
 logger = logging.getLogger("fedpower.federation.party")  # it runs as __main__
 
 
@@ -59,6 +63,7 @@ def main() -> None:
     hold_on()
     os.umask(0o077)  # FLARE's logs, stores and job folders are nobody else's to read
     module, sys.argv = sys.argv[1], sys.argv[1:]
+    sys.modules.setdefault(_LEFT_OUT, None)  # type: ignore[arg-type]
     address = _party_address(sys.argv)
     if address is not None:
         end_when_unreached(address)

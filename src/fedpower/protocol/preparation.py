@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from numpy.typing import NDArray
 
 from fedpower.data.codebook import CodeBook, Ranges
@@ -153,10 +153,10 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
     half of the cells cut off would cost more than a range that is twice too wide, which the bins cut.
     """
     zero = counts.size // 2
-    seeds = np.flatnonzero(counts > std * float(scipy.stats.norm.isf(_FALSE_SEED / n_tests)))
+    seeds = np.flatnonzero(counts > std * float(-scipy.special.ndtri(_FALSE_SEED / n_tests)))
     if seeds.size:
         seeds = _not_astray(
-            seeds, counts, zero, std * float(scipy.stats.norm.isf(_FALSE_FAR / n_tests))
+            seeds, counts, zero, std * float(-scipy.special.ndtri(_FALSE_FAR / n_tests))
         )
         first, last = _widened(counts, int(seeds[0]), int(seeds[-1]), _NEXT * std)
     else:
@@ -277,7 +277,7 @@ def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
     edges, std = NORM_EDGES * math.sqrt(n_features), answered.stds[0]
     fullest = int(np.argmax(answered.sums))
     first, last = _widened(answered.sums, fullest, fullest, _NEXT * std)
-    clear = answered.sums > std * float(scipy.stats.norm.isf(_FALSE_FAR / answered.sums.size))
+    clear = answered.sums > std * float(-scipy.special.ndtri(_FALSE_FAR / answered.sums.size))
     clear[first : last + 1] = answered.sums[first : last + 1] > _NEXT * std
     counts = np.where(clear, answered.sums, 0.0)
     half_step = 2.0 ** (0.5 / NORM_STEPS)

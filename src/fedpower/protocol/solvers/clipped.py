@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
-import scipy.stats
+import scipy.special
 from numpy.typing import NDArray
 
 from fedpower.data.clipped_product import (
@@ -347,7 +347,7 @@ def part_kept(energy: float, clip: float, width: int) -> float:
 @functools.lru_cache(maxsize=64)
 def _norms(width: int) -> Array:
     places = (np.arange(_NORMS) + 0.5) / _NORMS
-    return np.asarray(scipy.stats.chi.ppf(places, width) / math.sqrt(width))
+    return np.sqrt(2 * scipy.special.gammaincinv(width / 2, places)) / math.sqrt(width)
 
 
 def _from_moment(
@@ -384,7 +384,7 @@ def _judged(
     Its noise is newer than its basis, so `find_signal_of_product` holds of Σ w·y yᵀ, w ≤ 1 a row's
     weight in the basis: clipping makes variances smaller, and what counts all the same counts without.
     """
-    side = float(scipy.stats.norm.isf(LEVEL / 10))
+    side = -float(scipy.special.ndtri(LEVEL / 10))
     most = known.trace + max(known.trace_std - std, 0.0) * side
     found = find_signal_of_product(
         question.real_basis,

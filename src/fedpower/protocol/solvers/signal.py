@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import scipy.linalg
-import scipy.stats
+import scipy.special
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
@@ -110,14 +110,14 @@ def find_signal(
     values, vectors = pairs
     dim = values.size if n_features is None else n_features
     inflation = np.ones(values.size)
-    trace = total_variance + std * float(scipy.stats.norm.isf(_SIDE_LEVEL))
+    trace = total_variance + std * float(-scipy.special.ndtri(_SIDE_LEVEL))
     if center is None:
         reach = std * goe_quantile(dim, LEVEL - _SIDE_LEVEL)
         shown, correction = values, 0.0
     else:
         reach = std * goe_quantile(dim + 1, (LEVEL - 2 * _SIDE_LEVEL) / 2)
         mean_std = std / (math.sqrt(2.0) * mean_weight)
-        mean_reach = mean_std * math.sqrt(scipy.stats.chi2.isf(_SIDE_LEVEL, dim))
+        mean_reach = mean_std * math.sqrt(scipy.special.chdtri(dim, _SIDE_LEVEL))
         steep = reach / mean_weight**2
         shown = eigenvalues(moment - steep * np.outer(center, center))
         inflation[: vectors.shape[1]] += (center @ vectors / mean_weight) ** 2
@@ -186,10 +186,10 @@ def find_signal_of_compressed(
     values = eigenvalues(inner)
     length = 0.0 if center is None else float(np.linalg.norm(center))
     most = (1.0 + length) ** 2
-    trace = total_variance + law.std * float(scipy.stats.norm.isf(_SIDE_LEVEL))
+    trace = total_variance + law.std * float(-scipy.special.ndtri(_SIDE_LEVEL))
     trace = most if math.isnan(trace) else min(trace, most)
     shown = values - law.std * goe_quantile(width, LEVEL - 2 * _SIDE_LEVEL)
-    off = law.mean_std**2 * float(scipy.stats.chi2.isf(_SIDE_LEVEL, dim))
+    off = law.mean_std**2 * float(scipy.special.chdtri(dim, _SIDE_LEVEL))
     least = np.maximum(shown - off, np.append(shown[1:], -np.inf))
     n_above = _count(least, trace, dim)
     total = most if math.isnan(total_variance) else min(max(total_variance, 0.0), most)

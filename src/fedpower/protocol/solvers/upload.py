@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 from numpy.typing import NDArray
 
 from fedpower.data.codebook import CodeBook
@@ -374,6 +373,8 @@ def spread_noise(deviations: Array) -> float:
     x² = τ²/2 · min_r Σ_j g_j/(r(1 − g_jr)) over 0 < r < 1/max g: the edge of the solution m_j of
     −1/m_j = z + τ²g_j/2 · Σ_l g_lm_l [AEK17]. With equal g it is gτ√(2d), r = 1/2g.
     """
+    import scipy.optimize  # noqa: PLC0415 - a third of a second, which silos' processes need not wait
+
     gains = 1.0 / deviations**2
     gains, unit = gains / gains.max(), float(gains.max())
 
