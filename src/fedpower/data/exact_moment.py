@@ -106,6 +106,8 @@ class ExactMoments:
     @property
     def square_total(self) -> int:
         """Σ ‖z‖², of which one row has at most S²."""
+        if self.squares.high is None and self.parts == 1:
+            return int(self.squares.low.trace())  # of one word, so at most 2⁶²
         words = [np.diagonal(word) for word in self.squares.arrays()]
         return int(sum(Words(low=words[0], high=words[1] if words[1:] else None).to_ints()))
 
@@ -246,6 +248,11 @@ def _add_integers(into: NDArray[np.int64], values: NDArray[Any], _: int, rows: s
         into[part] += values[part].astype(np.int64, copy=False)
 
 
+def _put_integers(into: NDArray[np.int64], values: NDArray[Any], _: int, rows: slice) -> None:
+    """Put whole numbers of any dtype where there are zeros."""
+    into[rows] = values[rows]
+
+
 class ExactSum:
     """The sums so far, in 64-bit integers; past `RowLattice.word_rows` rows in two words.
 
@@ -285,12 +292,13 @@ class ExactSum:
         """
         crew = _Crew(1) if crew is None else crew
         with self._lock:
+            put = _add_integers if self.n_rows else _put_integers
             self._make_room(n_rows)
             self._count(n_rows, n_clipped, total)
             for row, column, values in squares:
                 stop = row + values.shape[0], column + values.shape[1]
                 into = self._low[row : stop[0], column : stop[1]]
-                crew.each(values.shape[0], functools.partial(_add_integers, into, values))
+                crew.each(values.shape[0], functools.partial(put, into, values))
 
     def add_sparse(self, n_rows: int, n_clipped: int, total: NDArray[Any], squares: Any) -> None:
         """Add the same with Σ z zᵀ as a sparse matrix of integers, which has no place twice."""
@@ -540,6 +548,13 @@ def exact_moment(
 
 def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, workers: int) -> None:
     """Let threads take blocks, one at a time, until there is none; the first error ends it."""
+    if workers == 1:
+        sums = worker()
+        while (block := next(blocks, None)) is not None:
+            sums.add(block)
+            del block  # or two blocks are held while the next one is read
+        sums.hand_over()
+        return
     reading = threading.Lock()
     failed = threading.Event()
 
@@ -559,9 +574,6 @@ def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, work
             failed.set()
             raise
 
-    if workers == 1:
-        run()
-        return
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rows") as pool:
         for done in [pool.submit(run) for _ in range(workers)]:
             done.result()

@@ -107,6 +107,7 @@ class LocalMoment:
         self.choice = choice
         self.device = device
         self.watch = watch = Watch() if watch is None else watch
+        self._is_network, self._unit = network_of(source) is not None, unit_of(source)
         self._limit = memory_limit
         self._on_lattice = on_lattice
         self._moments: Moments | ExactMoments | None = None
@@ -118,7 +119,7 @@ class LocalMoment:
             self._rows = on_workers
             self._accumulate = on_workers.sums if on_lattice else on_workers.moments
         elif device is not None:
-            if network_of(source) is not None:
+            if self._is_network:
                 raise InputError(
                     Sentence(
                         "{device} must be left alone with {network:edge}, got one; leave it out"
@@ -129,11 +130,11 @@ class LocalMoment:
             self._rows = on_device
             self._accumulate = on_device.sums if on_lattice else on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
-        elif network_of(source) is not None:
+        elif self._is_network:
             by_edge = EdgeMoment(self.source, watch)
             self._rows = by_edge
             self._accumulate = by_edge.sums if on_lattice else by_edge.moments
-        elif unit_of(source) is not None:
+        elif self._unit is not None:
             by_person = UnitProduct(self.source, treatment, watch)
             self._rows = by_person
             self._accumulate = (
@@ -159,19 +160,17 @@ class LocalMoment:
     @property
     def n_rows(self) -> int:
         """Number of rows; of persons, where these count; 1 of a network whose edges do."""
-        if network_of(self.source) is not None:
+        if self._is_network:
             return 1
-        unit = unit_of(self.source)
-        if unit is not None:
-            return unit.n_units
+        if self._unit is not None:
+            return self._unit.n_units
         known = self.source.n_rows
         return self._summary().n_rows if known is None else known
 
     @property
     def n_read(self) -> int:
         """Number of rows that a pass reads; for the silo's operator only where persons count."""
-        unit = unit_of(self.source)
-        return self.n_rows if unit is None else unit.n_read
+        return self.n_rows if self._unit is None else self._unit.n_read
 
     @property
     def n_clipped(self) -> int:

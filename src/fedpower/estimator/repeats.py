@@ -4,6 +4,7 @@ A search over parameters, a cross-validation or a loop over clones spends ε wit
 says so. What is kept here is a sketch of the rows: a few hashes in memory, which go nowhere.
 """
 
+import functools
 import math
 import threading
 import warnings
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpower.data import RowSource
 from fedpower.data.arrays import ArraySource, SparseSource
@@ -118,7 +120,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         except (OSError, ValueError):
             return frozenset()
         return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
-    odd = np.random.default_rng(0).integers(0, 2**63, source.n_features, dtype=np.uint64) * 2 + 1
+    odd = _odd_numbers(source.n_features)
     left = max(1, min(65_536, most_cells // source.n_features))
     smallest = np.zeros(0, dtype=np.uint64)
     for block in source.blocks(min(left, 4096)):
@@ -126,11 +128,20 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
         sums = (cells * odd).sum(axis=1, dtype=np.uint64)
         mixed = (sums ^ (sums >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        smallest = np.unique(np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))]))[:_SKETCH]
+        smallest = np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))])
+        if smallest.size > _SKETCH:
+            smallest = np.unique(smallest)[:_SKETCH]
         left -= len(rows)
         if left <= 0:
             break
     return frozenset(smallest.tolist())
+
+
+@functools.lru_cache(maxsize=1)
+def _odd_numbers(n_features: int) -> NDArray[np.uint64]:
+    """Return what each column's cells are multiplied by."""
+    found = np.random.default_rng(0).integers(0, 2**63, n_features, dtype=np.uint64)
+    return found * np.uint64(2) + np.uint64(1)
 
 
 def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:
