@@ -47,7 +47,7 @@ def symmetric_of(below: NDArray[_Any], size: int) -> NDArray[_Any]:
 
 @functools.lru_cache(maxsize=1)
 def _places(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where each number of the triangle is in the matrix, and each of the matrix in the triangle."""
+    """Return where the triangle's numbers are in the matrix, and the matrix's in the triangle."""
     rows, columns = lower_triangle(size)
     taken, given = rows * size + columns, np.empty((size, size), dtype=np.intp)
     given[rows, columns] = given[columns, rows] = np.arange(rows.size)

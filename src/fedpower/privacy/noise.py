@@ -234,7 +234,7 @@ def _candidates(
 def _in_parts(
     source: NoiseSource, words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the same a few candidates at a time: where one needs further words NumPy decides those few."""
+    """Return the same, a few at a time: where one needs further words NumPy decides those few."""
     if native.loops() is None:
         return _in_passes(source, words, scale)
     done = 0
