@@ -386,8 +386,9 @@ class BlockSums:
     ) -> None:
         self._unit = unit
         self._crew = _Crew(1) if crew is None else crew
+        self._treatment, self._recheck = treatment, recheck
         self._rows = [
-            LatticeRows(treatment, n_features, recheck, into.lattice)
+            LatticeRows(treatment, n_features, self._look_again, into.lattice)
             for _ in range(self._crew.size)
         ]
         self._room: Matrix | None = None
@@ -400,6 +401,19 @@ class BlockSums:
         self._squares = None if self._padded is None else self._padded[:n_features, :n_features]
         self._total = np.zeros(n_features)
         self._n_rows, self._n_clipped = 0, 0
+
+    def go_on(self, recheck: Callable[[], None], into: ExactSum) -> None:
+        """Begin with other rows of the same kind, once all that is held was handed over."""
+        assert not self._n_rows, "what is held is of other rows"
+        self._recheck, self._into = recheck, into
+
+    def is_for(self, treatment: RowTreatment, n_features: int, lattice: RowLattice) -> bool:
+        """Return whether these rows are treated so, on this lattice."""
+        own = self._treatment, self._total.size, self._into.lattice
+        return own[0] is treatment and own[1:] == (n_features, lattice)
+
+    def _look_again(self) -> None:
+        self._recheck()
 
     def add(self, block: Block) -> None:
         """Add the rows of a block."""
@@ -490,6 +504,34 @@ class BlockSums:
         self._into.add_sparse(int(n_rows), n_clipped, total, (rows.T @ rows).tocoo())
 
 
+class Desk(threading.local):
+    """What a thread sums rows with, kept for the next source: of many small ones it is half the work.
+
+    One for all threads: each has its own.
+    """
+
+    def __init__(self) -> None:
+        self._free: BlockSums | None = None
+
+    def take(
+        self,
+        treatment: RowTreatment,
+        n_features: int,
+        recheck: Callable[[], None],
+        into: ExactSum,
+    ) -> BlockSums:
+        """Return sums that are not in use; the parameters are those of `BlockSums`."""
+        found, self._free = self._free, None
+        if found is None or not found.is_for(treatment, n_features, into.lattice):
+            return BlockSums(treatment, n_features, recheck, into)
+        found.go_on(recheck, into)
+        return found
+
+    def put_back(self, sums: BlockSums) -> None:
+        """Keep sums that have handed over everything."""
+        self._free = sums
+
+
 def product_rows(n_features: int, lattice: RowLattice) -> int:
     """Return how many rows are multiplied together: some MiB of them, and no more than is exact."""
     size = PRODUCT_BYTES if shares_blocks(n_features) else WIDE_BYTES
@@ -504,6 +546,7 @@ def exact_moment(
     watch: Watch = UNWATCHED,
     workers: int = 1,
     lattice: RowLattice | None = None,
+    desk: Desk | None = None,
 ) -> ExactMoments:
     """Return the sums over a source's bounded rows from one pass, exact.
 
@@ -518,6 +561,7 @@ def exact_moment(
     workers : threads that blocks are shared out to, each with products on one thread of BLAS; where
         rows are wide (`shares_blocks`), that share what is done to a block beside the product.
     lattice : the whole numbers; by default those of `BITS` bits.
+    desk : what many sources are summed with, one after the other.
     """
     treatment.check_width(source.n_features)
     lattice = RowLattice() if lattice is None else lattice
@@ -536,6 +580,11 @@ def exact_moment(
         workers = workers if by_blocks else 1
         if source.n_rows is not None:
             workers = min(workers, -(-source.n_rows // size))
+        if desk is not None and workers == crew.size == 1 and unit is None:
+            sums = desk.take(treatment, source.n_features, recheck, total)
+            _share_out(blocks, lambda: sums, workers=1)
+            desk.put_back(sums)
+            return total.result()
         _share_out(
             blocks,
             lambda: BlockSums(treatment, source.n_features, recheck, total, crew, unit=unit),

@@ -13,7 +13,7 @@ from fedpower.data.dask_source import DaskSource
 from fedpower.data.device import Device
 from fedpower.data.device_moment import DeviceProduct
 from fedpower.data.edge_moment import EdgeMoment
-from fedpower.data.exact_moment import ExactMoments, exact_moment
+from fedpower.data.exact_moment import Desk, ExactMoments, exact_moment
 from fedpower.data.kernel import (
     MEMORY_LIMIT,
     MOST_FACTOR_BYTES,
@@ -76,6 +76,7 @@ class LocalMoment:
     on_lattice : whether rows, which must be bounded, are summed in whole numbers (`exact_moment`): what a
         noised moment is made from, in one pass.
     rereads : whether others will read the rows again, which are then told from other rows.
+    desk : what the sums of many silos are made with, where they are made one after the other.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class LocalMoment:
         fingerprinted: bool = False,
         on_lattice: bool = False,
         rereads: bool = False,
+        desk: Desk | None = None,
     ) -> None:
         treatment.check_width(source.n_features)
         if network_of(source) is not None:
@@ -144,8 +146,12 @@ class LocalMoment:
             )
         else:
             self._rows = RowProduct(self.source, treatment, watch)
-            summed = exact_moment if on_lattice else accumulate_moment
-            self._accumulate = lambda: summed(self.source, treatment, watch=watch, workers=workers)
+            how: dict[str, Any] = {"watch": watch, "workers": workers}
+            self._accumulate = (
+                (lambda: exact_moment(self.source, treatment, desk=desk, **how))
+                if on_lattice
+                else (lambda: accumulate_moment(self.source, treatment, **how))
+            )
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -285,6 +291,7 @@ def local_moment(
     fingerprinted: bool = False,
     on_lattice: bool = False,
     rereads: bool = False,
+    desk: Desk | None = None,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -301,7 +308,7 @@ def local_moment(
     workers : threads that blocks of rows are shared out to while the moment is made.
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     on_lattice : whether rows are summed in whole numbers, for a moment that is noised.
-    rereads : see `LocalMoment`.
+    rereads, desk : see `LocalMoment`.
     """
     treatment = RowTreatment() if treatment is None else treatment
     source = fill_missing(source, treatment.center)
@@ -324,4 +331,5 @@ def local_moment(
         fingerprinted=fingerprinted,
         on_lattice=on_lattice,
         rereads=rereads,
+        desk=desk,
     )

@@ -8,7 +8,7 @@ import functools
 import math
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpower.data import RowSource
 from fedpower.data.arrays import ArraySource, SparseSource
-from fedpower.data.source import is_sparse
+from fedpower.data.source import Block, is_sparse
 from fedpower.data.tables import TableSource
 from fedpower.errors import Sentence
 from fedpower.privacy.accounting import epsilon_of
@@ -123,7 +123,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     odd = _odd_numbers(source.n_features)
     left = max(1, min(65_536, most_cells // source.n_features))
     smallest = np.zeros(0, dtype=np.uint64)
-    for block in source.blocks(min(left, 4096)):
+    for block in _unchecked(source, min(left, 4096)):
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
         cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
         sums = (cells * odd).sum(axis=1, dtype=np.uint64)
@@ -135,6 +135,13 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         if left <= 0:
             break
     return frozenset(smallest.tolist())
+
+
+def _unchecked(source: RowSource, max_rows: int) -> Iterator[Block]:
+    """Return the blocks of rows; those of an array as they are, which were looked at before."""
+    if isinstance(source, ArraySource) and source.keep is None:
+        return source.read(max_rows)
+    return source.blocks(max_rows)
 
 
 @functools.lru_cache(maxsize=1)
