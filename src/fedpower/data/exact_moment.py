@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower import native
+from fedpower.data.arrays import ArraySource
 from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
 from fedpower.data.kernel import block_rows as usual_rows
@@ -39,6 +41,13 @@ FEW_ROWS = 64
 
 PRODUCT_BYTES, WIDE_BYTES = 8 * 2**20, 64 * 2**20
 """Bytes of rows that are multiplied together, a core's own and all cores', within what is exact."""
+
+MOST_SQUARED_FEATURES, _SQUARED_BYTES = 2048, 128 * 2**20
+"""Up to which width, and while the d×d arrays of all cores take so much at most, the compiled loop
+squares wide rows: each core its own, where a BLAS has them share a product."""
+
+_SQUARED_ROWS = 1024
+"""Of a block of such rows: few enough that cores are done at about the same time."""
 
 _MAGIC = b"fedpower.ExactMoments/1\n"
 _HEAD = struct.Struct("<qqqq")
@@ -372,6 +381,8 @@ class BlockSums:
     crew : threads that share what is no matrix product, where rows are so wide that all cores are
         given to one product at a time.
     unit : whose rows they are, where persons count.
+    alone : whether this thread adds products up in a d×d array of its own; by default where rows are not
+        wide.
     """
 
     def __init__(
@@ -383,6 +394,7 @@ class BlockSums:
         crew: _Crew | None = None,
         *,
         unit: UnitRows | None = None,
+        alone: bool | None = None,
     ) -> None:
         self._unit = unit
         self._crew = _Crew(1) if crew is None else crew
@@ -395,9 +407,9 @@ class BlockSums:
         self._into = into
         self._densifies = treatment.densifies()
         self._size = product_rows(n_features, into.lattice)
-        self._whole = shares_blocks(n_features)
         self._gram: Matrix | None = None
-        self._padded = room_for_squares(n_features) if self._whole else None
+        alone = shares_blocks(n_features) if alone is None else alone
+        self._padded = room_for_squares(n_features) if alone else None
         self._squares = None if self._padded is None else self._padded[:n_features, :n_features]
         self._total = np.zeros(n_features)
         self._n_rows, self._n_clipped = 0, 0
@@ -428,7 +440,12 @@ class BlockSums:
         """Hand over what is still held here."""
         if self._n_rows:
             assert self._squares is not None
-            self._into.add(self._n_rows, self._n_clipped, self._total, [(0, 0, self._squares)])
+            # In stripes, so that most of what stands above the diagonal is left alone.
+            stripes = [
+                (start, 0, self._squares[start : start + PANEL, : start + PANEL])
+                for start in range(0, len(self._squares), PANEL)
+            ]
+            self._into.add(self._n_rows, self._n_clipped, self._total, stripes)
             self._n_rows, self._n_clipped = 0, 0
             self._squares[:] = 0.0
             self._total[:] = 0.0
@@ -566,33 +583,50 @@ def exact_moment(
     treatment.check_width(source.n_features)
     lattice = RowLattice() if lattice is None else lattice
     blocks: Iterator[Block]
+    squared = _are_squared(source, workers)
     if source.sparse:
         density = 1.0 if treatment.densifies() else source.density or 0.01
         size = block_rows or usual_rows(source.n_features, density=density)
         blocks, recheck = full_blocks(source, size, watch), lambda: None
     else:
         size = block_rows or product_rows(source.n_features, lattice)
+        if squared:
+            size = min(size, _SQUARED_ROWS)
         blocks, recheck = dense_blocks(source, size, watch)
     total = ExactSum(source.n_features, lattice)
     unit = unit_of(source)
-    by_blocks = shares_blocks(source.n_features)
+    by_blocks = shares_blocks(source.n_features) or squared
     with _Crew(1 if by_blocks or source.sparse else workers) as crew:
         workers = workers if by_blocks else 1
         if source.n_rows is not None:
             workers = min(workers, -(-source.n_rows // size))
-        if desk is not None and workers == crew.size == 1 and unit is None:
+        if desk is not None and workers == crew.size == 1 and unit is None and not squared:
             sums = desk.take(treatment, source.n_features, recheck, total)
             _share_out(blocks, lambda: sums, workers=1)
             desk.put_back(sums)
             return total.result()
         _share_out(
             blocks,
-            lambda: BlockSums(treatment, source.n_features, recheck, total, crew, unit=unit),
+            lambda: BlockSums(
+                treatment, source.n_features, recheck, total, crew, unit=unit, alone=by_blocks
+            ),
             workers=workers,
         )
     if unit is not None:
         return total.result(n_rows=unit.n_units, parts=PARTS)
     return total.result()
+
+
+def _are_squared(source: RowSource, workers: int) -> bool:
+    """Return whether the compiled loop squares rows that are too wide for a BLAS on one core."""
+    width = source.n_features
+    return (
+        not shares_blocks(width)
+        and width <= MOST_SQUARED_FEATURES
+        and workers * 8 * width**2 <= _SQUARED_BYTES
+        and isinstance(source, ArraySource)
+        and hasattr(native.loops(), "fedpower_lattice_squares")
+    )
 
 
 def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, workers: int) -> None:
