@@ -83,8 +83,9 @@ def key_of(releases: Mapping[str, Sequence[Array]]) -> bytes:
     """Return SHA-256 of the named releases, in an order that does not depend on how they came."""
     digest = hashlib.sha256(b"fedpower publication 1")
     for name in sorted(releases):
-        parts = [np.ascontiguousarray(part, dtype="<f8").data.cast("B") for part in releases[name]]
-        for part in (name.encode(), *parts):
+        parts: list[bytes | memoryview] = [name.encode()]
+        parts += [np.ascontiguousarray(part, dtype="<f8").data.cast("B") for part in releases[name]]
+        for part in parts:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
     return digest.digest()

@@ -561,7 +561,7 @@ def _header(message: Message) -> tuple[bytes, list[tuple[NDArray[Any] | bytes, s
     plain: dict[str, Any] = {}
     shapes: list[tuple[str, tuple[int, ...], str]] = []
     blobs: list[tuple[NDArray[Any] | bytes, str]] = []
-    for name in _names(type(body)):
+    for name in _names(cast("Any", type(body))):
         value = getattr(body, name)
         if isinstance(value, np.ndarray):
             kind = _wire_type(value)
