@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,7 @@ class ExactMoments:
     squares: Words
     n_clipped: int
     parts: int = 1
+    _square_total: int | None = field(init=False, repr=False, default=None)
 
     @property
     def mean(self) -> Vector:
@@ -115,10 +116,16 @@ class ExactMoments:
     @property
     def square_total(self) -> int:
         """Σ ‖z‖², of which one row has at most S²."""
-        if self.squares.high is None and self.parts == 1:
-            return int(self.squares.low.trace())  # of one word, so at most 2⁶²
-        words = [np.diagonal(word) for word in self.squares.arrays()]
-        return int(sum(Words(low=words[0], high=words[1] if words[1:] else None).to_ints()))
+        found = self._square_total
+        if found is None:
+            if self.squares.high is None and self.parts == 1:
+                found = int(self.squares.low.trace())  # of one word, so at most 2⁶²
+            else:
+                words = [np.diagonal(word) for word in self.squares.arrays()]
+                high = words[1] if words[1:] else None
+                found = int(sum(Words(low=words[0], high=high).to_ints()))
+            object.__setattr__(self, "_square_total", found)
+        return found
 
     def merge(self, other: "ExactMoments") -> "ExactMoments":
         """Return the sums over both sets of rows."""
@@ -447,7 +454,8 @@ class BlockSums:
             ]
             self._into.add(self._n_rows, self._n_clipped, self._total, stripes)
             self._n_rows, self._n_clipped = 0, 0
-            self._squares[:] = 0.0
+            assert self._padded is not None
+            self._padded[:] = 0.0
             self._total[:] = 0.0
 
     def _add_dense(self, block: Matrix) -> None:

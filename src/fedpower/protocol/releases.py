@@ -20,7 +20,14 @@ from fedpower.data.source import RowSource
 from fedpower.data.survey import CELL_SIDE, Stage, Survey
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError, ProtocolError
-from fedpower.linalg import lower_of, misalignment, orth, rotation, symmetric_of
+from fedpower.linalg import (
+    lower_of,
+    lower_triangle,
+    misalignment,
+    orth,
+    rotation,
+    symmetric_of,
+)
 from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget, Price
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
@@ -361,7 +368,8 @@ class MomentReleases(_ChargedReleases):
         # With every digit: what hides a silo's own in the sum is added there, for all of them together.
         below, mean, trace = self._below(run)
         if mean is not None:
-            below -= lower_of(np.outer(mean, mean))
+            rows, columns = lower_triangle(mean.size)
+            below -= mean[rows] * mean[columns]
             trace -= float(mean @ mean)
         return PackedMoment(
             triangle=read_only(frozen(below)),
