@@ -263,5 +263,5 @@ def test_wide_rows_squared_by_each_core_alone_have_the_same_sums(
     rows = some_rows(70, 1030)
     monkeypatch.setattr(kernel, "_SQUARED_ROWS", 32)
     found = exact_moment(open_source(rows), RULES["normalised"], workers=workers)
-    monkeypatch.setattr(kernel, "MOST_SQUARED_FEATURES", 0)
+    monkeypatch.setattr(kernel, "_MOST_SQUARED_FEATURES", 0)
     assert found == exact_moment(open_source(rows), RULES["normalised"], workers=workers)

@@ -42,7 +42,7 @@ FEW_ROWS = 64
 PRODUCT_BYTES, WIDE_BYTES = 8 * 2**20, 64 * 2**20
 """Bytes of rows that are multiplied together, a core's own and all cores', within what is exact."""
 
-MOST_SQUARED_FEATURES, _SQUARED_BYTES = 2048, 128 * 2**20
+_MOST_SQUARED_FEATURES, _SQUARED_BYTES = 2048, 128 * 2**20
 """Up to which width, and while the d×d arrays of all cores take so much at most, the compiled loop
 squares wide rows: each core its own, where a BLAS has them share a product."""
 
@@ -630,7 +630,7 @@ def _are_squared(source: RowSource, workers: int) -> bool:
     width = source.n_features
     return (
         not shares_blocks(width)
-        and width <= MOST_SQUARED_FEATURES
+        and width <= _MOST_SQUARED_FEATURES
         and workers * 8 * width**2 <= _SQUARED_BYTES
         and isinstance(source, ArraySource)
         and hasattr(native.loops(), "fedpower_lattice_squares")
