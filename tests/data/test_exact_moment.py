@@ -11,7 +11,8 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from fedpower.data import RowTreatment, accumulate_moment, open_source
-from fedpower.data.exact_moment import ExactMoments, ExactSum, exact_moment, product_rows
+from fedpower.data import exact_moment as kernel
+from fedpower.data.exact_moment import Desk, ExactMoments, ExactSum, exact_moment, product_rows
 from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.errors import InputError
 from fedpower.linalg.words import Words
@@ -239,3 +240,28 @@ def test_a_missing_value_is_named_by_its_place(workers: int) -> None:
     rows[2500, 2] = np.nan
     with pytest.raises(InputError, match=r"column 3 of .* at row 2501"):
         exact_moment(open_source(rows), RULES["normalised"], block_rows=200, workers=workers)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_silos_summed_at_one_desk_are_summed_as_if_each_had_its_own(rule: RowTreatment) -> None:
+    desk, rows = Desk(), some_rows(900, 7)
+    parts = np.array_split(rows, 5)
+    broken = rows.copy()
+    broken[700, 2] = np.nan
+    for part in (*parts, rows[:, :3], *parts):  # of another width, too
+        assert exact_moment(open_source(part), rule, desk=desk) == exact_moment(
+            open_source(part), rule
+        )
+        with pytest.raises(InputError, match=r"column 3 of .* at row 701"):
+            exact_moment(open_source(broken), rule, desk=desk, block_rows=200)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_wide_rows_squared_by_each_core_alone_have_the_same_sums(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = some_rows(70, 1030)
+    monkeypatch.setattr(kernel, "_SQUARED_ROWS", 32)
+    found = exact_moment(open_source(rows), RULES["normalised"], workers=workers)
+    monkeypatch.setattr(kernel, "_MOST_SQUARED_FEATURES", 0)
+    assert found == exact_moment(open_source(rows), RULES["normalised"], workers=workers)

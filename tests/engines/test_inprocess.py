@@ -9,7 +9,12 @@ import threadpoolctl
 
 from fedpower import FedPCA
 from fedpower.engines import embedded
-from fedpower.engines.inprocess import available_cores, blas_threads, run_in_process
+from fedpower.engines.inprocess import (
+    available_cores,
+    blas_threads,
+    in_runs,
+    run_in_process,
+)
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Silo, decaying
@@ -168,3 +173,34 @@ def test_noise_is_drawn_in_one_go_only_where_no_silo_has_a_ledger_of_its_own(mon
     FedPCA(2, epsilon=1.0, row_norm=3.0).fit_silos(silos)
     FedPCA(2, epsilon=1.0, row_norm=3.0, aggregation="secure").fit_silos(silos)
     assert made == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "at_once"), [(0, 2), (1, 2), (20, 2), (100, 3), (1000, 2), (9, 0)]
+)
+def test_runs_have_every_silo_once_in_order_and_leave_every_thread_several(
+    count: int, at_once: int
+) -> None:
+    runs = list(in_runs(range(count), at_once))
+    assert [item for run in runs for item in run] == list(range(count))
+    assert all(runs)
+    assert len(runs) >= min(count, 8 * at_once)
+
+
+def test_of_many_silos_every_one_is_asked_once_in_every_round() -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Counting:
+        def __init__(self, silo: Silo) -> None:
+            self.silo = silo
+
+        def answer(self, message: Message) -> Message:
+            asked.append((message.silo, message.round))
+            return self.silo.answer(message)
+
+    silos = make_silos(split(spiked_rows(), [10] * 60), 3, center=True)
+    coordinator = make_coordinator(silos, SETTINGS)
+    run_in_process(coordinator, {name: Counting(silo) for name, silo in silos.items()}, n_jobs=2)
+    assert coordinator.done
+    rounds = range(len(coordinator.history))
+    assert sorted(asked) == sorted((name, number) for number in rounds for name in silos)

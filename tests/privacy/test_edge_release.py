@@ -85,7 +85,7 @@ def distinguished(weight: float, n_games: int = 4000) -> float:
         whole = np.zeros((D, D), dtype=np.int64)
         whole[1, 0] = whole[0, 1] = round(present * 2**40)
         below = EdgeMoment(network([[0.0] * len(PAIRS)], 1.0)).sums().squares
-        below = type(below)(low=whole).at(lower_triangle(D))
+        below = type(below)(low=whole).below()
         found.append(
             [
                 float(perturb_integers(below, None, 0, noise=noise, source=source)[0].low[1])

@@ -134,9 +134,11 @@ def test_the_same_releases_give_the_same_noise_and_others_give_other_noise() -> 
     first, _ = published(seed=0)
     again, _ = published(seed=0)
     np.testing.assert_array_equal(first.outcome.center, again.outcome.center)
-    one = key_of([("a", [b"1"]), ("b", [b"2"])])
-    assert one == key_of([("b", [b"2"]), ("a", [b"1"])])
-    assert len({one, key_of([("a", [b"2"]), ("b", [b"1"])]), key_of([("a", [b"1", b"2"])])}) == 3
+    first, second = np.ones(1), np.zeros(1)
+    one = key_of({"a": [first], "b": [second]})
+    assert one == key_of({"b": [second], "a": [first]})
+    others = {"a": [second], "b": [first]}, {"a": [first, second]}
+    assert len({one, *map(key_of, others)}) == 3
     words = WordsOfKey(one)
     assert not np.array_equal(words.words(4), words.words(4))
 

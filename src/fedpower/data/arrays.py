@@ -147,8 +147,11 @@ class ArraySource(PositionalSource):
             part = self.array[start : start + max_rows]
             if isinstance(part, np.ma.MaskedArray):
                 part = np.ma.filled(part.astype(np.float64), np.nan)
-            with np.errstate(over="ignore"):
-                block = np.ascontiguousarray(part, dtype=np.float64).view()
+            if part.dtype == np.float64:
+                block = np.ascontiguousarray(part).view()
+            else:
+                with np.errstate(over="ignore"):
+                    block = np.ascontiguousarray(part, dtype=np.float64).view()
             block.flags.writeable = False
             yield block
 

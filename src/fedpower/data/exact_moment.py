@@ -11,12 +11,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower import native
+from fedpower.data.arrays import ArraySource
 from fedpower.data.blocks import dense_blocks, full_blocks
 from fedpower.data.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
 from fedpower.data.kernel import block_rows as usual_rows
@@ -39,6 +41,13 @@ FEW_ROWS = 64
 
 PRODUCT_BYTES, WIDE_BYTES = 8 * 2**20, 64 * 2**20
 """Bytes of rows that are multiplied together, a core's own and all cores', within what is exact."""
+
+_MOST_SQUARED_FEATURES, _SQUARED_BYTES = 2048, 128 * 2**20
+"""Up to which width, and while the d×d arrays of all cores take so much at most, the compiled loop
+squares wide rows: each core its own, where a BLAS has them share a product."""
+
+_SQUARED_ROWS = 1024
+"""Of a block of such rows: few enough that cores are done at about the same time."""
 
 _MAGIC = b"fedpower.ExactMoments/1\n"
 _HEAD = struct.Struct("<qqqq")
@@ -66,6 +75,7 @@ class ExactMoments:
     squares: Words
     n_clipped: int
     parts: int = 1
+    _square_total: int | None = field(init=False, repr=False, default=None)
 
     @property
     def mean(self) -> Vector:
@@ -106,8 +116,16 @@ class ExactMoments:
     @property
     def square_total(self) -> int:
         """Σ ‖z‖², of which one row has at most S²."""
-        words = [np.diagonal(word) for word in self.squares.arrays()]
-        return int(sum(Words(low=words[0], high=words[1] if words[1:] else None).to_ints()))
+        found = self._square_total
+        if found is None:
+            if self.squares.high is None and self.parts == 1:
+                found = int(self.squares.low.trace())  # of one word, so at most 2⁶²
+            else:
+                words = [np.diagonal(word) for word in self.squares.arrays()]
+                high = words[1] if words[1:] else None
+                found = int(sum(Words(low=words[0], high=high).to_ints()))
+            object.__setattr__(self, "_square_total", found)
+        return found
 
     def merge(self, other: "ExactMoments") -> "ExactMoments":
         """Return the sums over both sets of rows."""
@@ -246,6 +264,11 @@ def _add_integers(into: NDArray[np.int64], values: NDArray[Any], _: int, rows: s
         into[part] += values[part].astype(np.int64, copy=False)
 
 
+def _put_integers(into: NDArray[np.int64], values: NDArray[Any], _: int, rows: slice) -> None:
+    """Put whole numbers of any dtype where there are zeros."""
+    into[rows] = values[rows]
+
+
 class ExactSum:
     """The sums so far, in 64-bit integers; past `RowLattice.word_rows` rows in two words.
 
@@ -285,12 +308,13 @@ class ExactSum:
         """
         crew = _Crew(1) if crew is None else crew
         with self._lock:
+            put = _add_integers if self.n_rows else _put_integers
             self._make_room(n_rows)
             self._count(n_rows, n_clipped, total)
             for row, column, values in squares:
                 stop = row + values.shape[0], column + values.shape[1]
                 into = self._low[row : stop[0], column : stop[1]]
-                crew.each(values.shape[0], functools.partial(_add_integers, into, values))
+                crew.each(values.shape[0], functools.partial(put, into, values))
 
     def add_sparse(self, n_rows: int, n_clipped: int, total: NDArray[Any], squares: Any) -> None:
         """Add the same with Σ z zᵀ as a sparse matrix of integers, which has no place twice."""
@@ -364,6 +388,8 @@ class BlockSums:
     crew : threads that share what is no matrix product, where rows are so wide that all cores are
         given to one product at a time.
     unit : whose rows they are, where persons count.
+    alone : whether this thread adds products up in a d×d array of its own; by default where rows are not
+        wide.
     """
 
     def __init__(
@@ -375,23 +401,38 @@ class BlockSums:
         crew: _Crew | None = None,
         *,
         unit: UnitRows | None = None,
+        alone: bool | None = None,
     ) -> None:
         self._unit = unit
         self._crew = _Crew(1) if crew is None else crew
+        self._treatment, self._recheck = treatment, recheck
         self._rows = [
-            LatticeRows(treatment, n_features, recheck, into.lattice)
+            LatticeRows(treatment, n_features, self._look_again, into.lattice)
             for _ in range(self._crew.size)
         ]
         self._room: Matrix | None = None
         self._into = into
         self._densifies = treatment.densifies()
         self._size = product_rows(n_features, into.lattice)
-        self._whole = shares_blocks(n_features)
         self._gram: Matrix | None = None
-        self._padded = room_for_squares(n_features) if self._whole else None
+        alone = shares_blocks(n_features) if alone is None else alone
+        self._padded = room_for_squares(n_features) if alone else None
         self._squares = None if self._padded is None else self._padded[:n_features, :n_features]
         self._total = np.zeros(n_features)
         self._n_rows, self._n_clipped = 0, 0
+
+    def go_on(self, recheck: Callable[[], None], into: ExactSum) -> None:
+        """Begin with other rows of the same kind, once all that is held was handed over."""
+        assert not self._n_rows, "what is held is of other rows"
+        self._recheck, self._into = recheck, into
+
+    def is_for(self, treatment: RowTreatment, n_features: int, lattice: RowLattice) -> bool:
+        """Return whether these rows are treated so, on this lattice."""
+        own = self._treatment, self._total.size, self._into.lattice
+        return own[0] is treatment and own[1:] == (n_features, lattice)
+
+    def _look_again(self) -> None:
+        self._recheck()
 
     def add(self, block: Block) -> None:
         """Add the rows of a block."""
@@ -406,9 +447,15 @@ class BlockSums:
         """Hand over what is still held here."""
         if self._n_rows:
             assert self._squares is not None
-            self._into.add(self._n_rows, self._n_clipped, self._total, [(0, 0, self._squares)])
+            # In stripes, so that most of what stands above the diagonal is left alone.
+            stripes = [
+                (start, 0, self._squares[start : start + PANEL, : start + PANEL])
+                for start in range(0, len(self._squares), PANEL)
+            ]
+            self._into.add(self._n_rows, self._n_clipped, self._total, stripes)
             self._n_rows, self._n_clipped = 0, 0
-            self._squares[:] = 0.0
+            assert self._padded is not None
+            self._padded[:] = 0.0
             self._total[:] = 0.0
 
     def _add_dense(self, block: Matrix) -> None:
@@ -482,6 +529,34 @@ class BlockSums:
         self._into.add_sparse(int(n_rows), n_clipped, total, (rows.T @ rows).tocoo())
 
 
+class Desk(threading.local):
+    """What a thread sums rows with, kept for the next source: of many small ones it is half the work.
+
+    One for all threads: each has its own.
+    """
+
+    def __init__(self) -> None:
+        self._free: BlockSums | None = None
+
+    def take(
+        self,
+        treatment: RowTreatment,
+        n_features: int,
+        recheck: Callable[[], None],
+        into: ExactSum,
+    ) -> BlockSums:
+        """Return sums that are not in use; the parameters are those of `BlockSums`."""
+        found, self._free = self._free, None
+        if found is None or not found.is_for(treatment, n_features, into.lattice):
+            return BlockSums(treatment, n_features, recheck, into)
+        found.go_on(recheck, into)
+        return found
+
+    def put_back(self, sums: BlockSums) -> None:
+        """Keep sums that have handed over everything."""
+        self._free = sums
+
+
 def product_rows(n_features: int, lattice: RowLattice) -> int:
     """Return how many rows are multiplied together: some MiB of them, and no more than is exact."""
     size = PRODUCT_BYTES if shares_blocks(n_features) else WIDE_BYTES
@@ -496,6 +571,7 @@ def exact_moment(
     watch: Watch = UNWATCHED,
     workers: int = 1,
     lattice: RowLattice | None = None,
+    desk: Desk | None = None,
 ) -> ExactMoments:
     """Return the sums over a source's bounded rows from one pass, exact.
 
@@ -510,27 +586,38 @@ def exact_moment(
     workers : threads that blocks are shared out to, each with products on one thread of BLAS; where
         rows are wide (`shares_blocks`), that share what is done to a block beside the product.
     lattice : the whole numbers; by default those of `BITS` bits.
+    desk : what many sources are summed with, one after the other.
     """
     treatment.check_width(source.n_features)
     lattice = RowLattice() if lattice is None else lattice
     blocks: Iterator[Block]
+    squared = _are_squared(source, workers)
     if source.sparse:
         density = 1.0 if treatment.densifies() else source.density or 0.01
         size = block_rows or usual_rows(source.n_features, density=density)
         blocks, recheck = full_blocks(source, size, watch), lambda: None
     else:
         size = block_rows or product_rows(source.n_features, lattice)
+        if squared:
+            size = min(size, _SQUARED_ROWS)
         blocks, recheck = dense_blocks(source, size, watch)
     total = ExactSum(source.n_features, lattice)
     unit = unit_of(source)
-    by_blocks = shares_blocks(source.n_features)
+    by_blocks = shares_blocks(source.n_features) or squared
     with _Crew(1 if by_blocks or source.sparse else workers) as crew:
         workers = workers if by_blocks else 1
         if source.n_rows is not None:
             workers = min(workers, -(-source.n_rows // size))
+        if desk is not None and workers == crew.size == 1 and unit is None and not squared:
+            sums = desk.take(treatment, source.n_features, recheck, total)
+            _share_out(blocks, lambda: sums, workers=1)
+            desk.put_back(sums)
+            return total.result()
         _share_out(
             blocks,
-            lambda: BlockSums(treatment, source.n_features, recheck, total, crew, unit=unit),
+            lambda: BlockSums(
+                treatment, source.n_features, recheck, total, crew, unit=unit, alone=by_blocks
+            ),
             workers=workers,
         )
     if unit is not None:
@@ -538,8 +625,27 @@ def exact_moment(
     return total.result()
 
 
+def _are_squared(source: RowSource, workers: int) -> bool:
+    """Return whether the compiled loop squares rows that are too wide for a BLAS on one core."""
+    width = source.n_features
+    return (
+        not shares_blocks(width)
+        and width <= _MOST_SQUARED_FEATURES
+        and workers * 8 * width**2 <= _SQUARED_BYTES
+        and isinstance(source, ArraySource)
+        and hasattr(native.loops(), "fedpower_lattice_squares")
+    )
+
+
 def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, workers: int) -> None:
     """Let threads take blocks, one at a time, until there is none; the first error ends it."""
+    if workers == 1:
+        sums = worker()
+        while (block := next(blocks, None)) is not None:
+            sums.add(block)
+            del block  # or two blocks are held while the next one is read
+        sums.hand_over()
+        return
     reading = threading.Lock()
     failed = threading.Event()
 
@@ -559,9 +665,6 @@ def _share_out(blocks: Iterator[Block], worker: Callable[[], BlockSums], *, work
             failed.set()
             raise
 
-    if workers == 1:
-        run()
-        return
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rows") as pool:
         for done in [pool.submit(run) for _ in range(workers)]:
             done.result()

@@ -13,7 +13,7 @@ from fedpower.data.dask_source import DaskSource
 from fedpower.data.device import Device
 from fedpower.data.device_moment import DeviceProduct
 from fedpower.data.edge_moment import EdgeMoment
-from fedpower.data.exact_moment import ExactMoments, exact_moment
+from fedpower.data.exact_moment import Desk, ExactMoments, exact_moment
 from fedpower.data.kernel import (
     MEMORY_LIMIT,
     MOST_FACTOR_BYTES,
@@ -76,6 +76,7 @@ class LocalMoment:
     on_lattice : whether rows, which must be bounded, are summed in whole numbers (`exact_moment`): what a
         noised moment is made from, in one pass.
     rereads : whether others will read the rows again, which are then told from other rows.
+    desk : what the sums of many silos are made with, where they are made one after the other.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class LocalMoment:
         fingerprinted: bool = False,
         on_lattice: bool = False,
         rereads: bool = False,
+        desk: Desk | None = None,
     ) -> None:
         treatment.check_width(source.n_features)
         if network_of(source) is not None:
@@ -107,6 +109,7 @@ class LocalMoment:
         self.choice = choice
         self.device = device
         self.watch = watch = Watch() if watch is None else watch
+        self._is_network, self._unit = network_of(source) is not None, unit_of(source)
         self._limit = memory_limit
         self._on_lattice = on_lattice
         self._moments: Moments | ExactMoments | None = None
@@ -118,7 +121,7 @@ class LocalMoment:
             self._rows = on_workers
             self._accumulate = on_workers.sums if on_lattice else on_workers.moments
         elif device is not None:
-            if network_of(source) is not None:
+            if self._is_network:
                 raise InputError(
                     Sentence(
                         "{device} must be left alone with {network:edge}, got one; leave it out"
@@ -129,11 +132,11 @@ class LocalMoment:
             self._rows = on_device
             self._accumulate = on_device.sums if on_lattice else on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
-        elif network_of(source) is not None:
+        elif self._is_network:
             by_edge = EdgeMoment(self.source, watch)
             self._rows = by_edge
             self._accumulate = by_edge.sums if on_lattice else by_edge.moments
-        elif unit_of(source) is not None:
+        elif self._unit is not None:
             by_person = UnitProduct(self.source, treatment, watch)
             self._rows = by_person
             self._accumulate = (
@@ -143,8 +146,12 @@ class LocalMoment:
             )
         else:
             self._rows = RowProduct(self.source, treatment, watch, workers)
-            summed = exact_moment if on_lattice else accumulate_moment
-            self._accumulate = lambda: summed(self.source, treatment, watch=watch, workers=workers)
+            how: dict[str, Any] = {"watch": watch, "workers": workers}
+            self._accumulate = (
+                (lambda: exact_moment(self.source, treatment, desk=desk, **how))
+                if on_lattice
+                else (lambda: accumulate_moment(self.source, treatment, **how))
+            )
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -159,19 +166,17 @@ class LocalMoment:
     @property
     def n_rows(self) -> int:
         """Number of rows; of persons, where these count; 1 of a network whose edges do."""
-        if network_of(self.source) is not None:
+        if self._is_network:
             return 1
-        unit = unit_of(self.source)
-        if unit is not None:
-            return unit.n_units
+        if self._unit is not None:
+            return self._unit.n_units
         known = self.source.n_rows
         return self._summary().n_rows if known is None else known
 
     @property
     def n_read(self) -> int:
         """Number of rows that a pass reads; for the silo's operator only where persons count."""
-        unit = unit_of(self.source)
-        return self.n_rows if unit is None else unit.n_read
+        return self.n_rows if self._unit is None else self._unit.n_read
 
     @property
     def n_clipped(self) -> int:
@@ -286,6 +291,7 @@ def local_moment(
     fingerprinted: bool = False,
     on_lattice: bool = False,
     rereads: bool = False,
+    desk: Desk | None = None,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
 
@@ -302,7 +308,7 @@ def local_moment(
     workers : threads that blocks of rows are shared out to.
     fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
     on_lattice : whether rows are summed in whole numbers, for a moment that is noised.
-    rereads : see `LocalMoment`.
+    rereads, desk : see `LocalMoment`.
     """
     treatment = RowTreatment() if treatment is None else treatment
     source = fill_missing(source, treatment.center)
@@ -325,4 +331,5 @@ def local_moment(
         fingerprinted=fingerprinted,
         on_lattice=on_lattice,
         rereads=rereads,
+        desk=desk,
     )

@@ -1,6 +1,5 @@
 """Someone who watches rows being read, and may stop it: between two blocks, in whichever thread."""
 
-import threading
 from collections.abc import Callable
 
 
@@ -19,15 +18,15 @@ class Watch:
 
     def __init__(self, on_rows: Callable[[int], None] | None = None) -> None:
         self._on_rows = on_rows
-        self._stopped = threading.Event()
+        self._stopped = False
 
     def stop(self) -> None:
         """Let every pass over the rows end at its next block."""
-        self._stopped.set()
+        self._stopped = True
 
     def saw(self, n_rows: int) -> None:
         """Take note of a block that was read."""
-        if self._stopped.is_set():
+        if self._stopped:
             raise Stopped
         if self._on_rows is not None:
             self._on_rows(n_rows)

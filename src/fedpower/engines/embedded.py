@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,10 +21,11 @@ from fedpower.data import (
     shares_blocks,
 )
 from fedpower.data.codebook import CodeBook
+from fedpower.data.exact_moment import Desk
 from fedpower.data.networks import network_of
 from fedpower.data.survey import Survey
 from fedpower.data.watch import Watch
-from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
+from fedpower.engines.inprocess import blas_threads, in_runs, run_in_process, share_cores
 from fedpower.errors import InputError, Sentence
 from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
@@ -121,6 +122,7 @@ def read_silos(
     at_once, threads = share_cores(len(sources), n_jobs)
     n_features = max(source.n_features for source in sources.values())
     by_blocks = shares_blocks(n_features)
+    desk = Desk()
     moments = {
         name: local_moment(
             source,
@@ -134,6 +136,7 @@ def read_silos(
             fingerprinted=fingerprinted,
             on_lattice=on_lattice,
             rereads=rereads,
+            desk=desk,
         )
         for name, source in sources.items()
     }
@@ -142,7 +145,7 @@ def read_silos(
         ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool,
     ):
         try:
-            list(pool.map(lambda moment: moment.prepare(), moments.values()))
+            list(pool.map(_prepare, in_runs(list(moments.values()), at_once)))
         except BaseException:
             _stop(moments)
             raise
@@ -150,6 +153,11 @@ def read_silos(
         for moment in moments.values():
             _require_few(moment)
     return moments
+
+
+def _prepare(moments: Sequence[LocalMoment]) -> None:
+    for moment in moments:
+        moment.prepare()
 
 
 def _require_few(moment: LocalMoment) -> None:

@@ -2,10 +2,11 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 import threadpoolctl
 
@@ -13,6 +14,11 @@ from fedpower.engines.pacing import Pace, paced
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.driving import Answers, drive
 from fedpower.protocol.messages import Message
+
+_Item = TypeVar("_Item")
+
+_LONGEST_RUN, _RUNS_EACH = 8, 8
+"""Silos that a thread works on without a word between, if each thread gets so many runs at least."""
 
 
 def run_in_process(
@@ -46,12 +52,12 @@ def run_in_process(
     pace = Pace(deadline=deadline, grace=grace, enough=coordinator.min_silos)
     with blas_threads(threads):
         if deadline is None and grace is None:
-            pools = dict.fromkeys(silos, _pool(busy))
+            pools, at_once = dict.fromkeys(silos, _pool(busy)), busy
         else:
             # A thread for each silo and no more: one that sleeps through rounds must not take others'.
-            pools = {name: _pool(1) for name in silos}
+            pools, at_once = {name: _pool(1) for name in silos}, 0
         try:
-            drive(coordinator, paced(_Threads(silos, pools), coordinator, pace))
+            drive(coordinator, paced(_Threads(silos, pools, at_once), coordinator, pace))
         except KeyboardInterrupt:
             if stop is not None:
                 stop()
@@ -72,6 +78,13 @@ def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
     asked = cores if n_jobs is None else n_jobs if n_jobs > 0 else cores + 1 + n_jobs
     busy = max(1, min(asked, n_silos))
     return busy, max(1, cores // busy)
+
+
+def in_runs(items: Sequence[_Item], at_once: int) -> Iterator[Sequence[_Item]]:
+    """Yield the items in runs that a thread does without a word between: short enough to share out."""
+    size = max(1, min(_LONGEST_RUN, len(items) // (_RUNS_EACH * max(1, at_once))))
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def available_cores() -> int:
@@ -123,35 +136,67 @@ class _Threads:
     ----------
     silos, pools
         By name: who answers, and where.
+    at_once
+        How many work at once where all share a pool; 0 where each has its own.
     """
 
     def __init__(
-        self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor]
+        self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor], at_once: int
     ) -> None:
-        self._silos, self._pools = silos, pools
-        self._pending: set[Future[Message]] = set()
-        self._arrived: SimpleQueue[Future[Message]] = SimpleQueue()
+        self._silos, self._pools, self._at_once = silos, pools, at_once
+        self._unsent: list[Message] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._n_open = 0
+        self._runs: list[Future[None]] = []
+        self._over = threading.Event()
+        self._arrived: SimpleQueue[Message | BaseException] = SimpleQueue()
 
     def send(self, question: Message) -> None:
-        """Have the silo work on a question."""
-        silo = self._silos[question.silo]
-        future = self._pools[question.silo].submit(silo.answer, question)
-        self._pending.add(future)
-        future.add_done_callback(self._arrived.put)
+        """Have the silo work on a question, once all that are sent with it are known."""
+        self._unsent.append(question)
+        self._n_open += 1
 
     def wait(self, seconds: float | None) -> Message | None:
         """Return the next answer; None when that time is over, or all have answered."""
-        if not self._pending:
+        self._hand_out()
+        if not self._n_open:
             return None
         try:
-            future = self._arrived.get(timeout=seconds)
+            found = self._arrived.get(timeout=seconds)
         except Empty:
             return None
-        self._pending.discard(future)
-        return future.result()
+        self._n_open -= 1
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def leave(self) -> None:
         """Forget what is unanswered: a silo that slept must not begin with what is over."""
-        for future in self._pending:
-            future.cancel()
-        self._pending, self._arrived = set(), SimpleQueue()
+        self._over.set()
+        for run in self._runs:
+            run.cancel()
+        self._unsent = []
+        self._begin()
+
+    def _hand_out(self) -> None:
+        """Give the threads what was sent; silos that share a pool in runs."""
+        unsent, self._unsent = self._unsent, []
+        for run in in_runs(unsent, self._at_once or len(unsent)):
+            pool = self._pools[run[0].silo]
+            self._runs.append(pool.submit(self._answer, run, self._over, self._arrived))
+
+    def _answer(
+        self,
+        questions: Sequence[Message],
+        over: threading.Event,
+        arrived: "SimpleQueue[Message | BaseException]",
+    ) -> None:
+        for question in questions:
+            if over.is_set():
+                return
+            try:
+                arrived.put(self._silos[question.silo].answer(question))
+            except BaseException as error:
+                arrived.put(error)

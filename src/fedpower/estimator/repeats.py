@@ -4,19 +4,21 @@ A search over parameters, a cross-validation or a loop over clones spends ε wit
 says so. What is kept here is a sketch of the rows: a few hashes in memory, which go nowhere.
 """
 
+import functools
 import math
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpower.data import RowSource
 from fedpower.data.arrays import ArraySource, SparseSource
 from fedpower.data.networks import NetworkSource
-from fedpower.data.source import is_sparse
+from fedpower.data.source import Block, is_sparse
 from fedpower.data.tables import TableSource
 from fedpower.errors import Sentence
 from fedpower.privacy.accounting import epsilon_of
@@ -120,20 +122,36 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         except (OSError, ValueError):
             return frozenset()
         return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
-    odd = np.random.default_rng(0).integers(0, 2**63, source.n_features, dtype=np.uint64) * 2 + 1
+    odd = _odd_numbers(source.n_features)
     left = max(1, min(65_536, most_cells // source.n_features))
     smallest = np.zeros(0, dtype=np.uint64)
-    for block in source.blocks(min(left, 4096)):
+    for block in _unchecked(source, min(left, 4096)):
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
         cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
         sums = (cells * odd).sum(axis=1, dtype=np.uint64)
         mixed = (sums ^ (sums >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = mixed[mixed != 0]  # rows of zeros, which anybody's data may have
-        smallest = np.unique(np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))]))[:_SKETCH]
+        smallest = np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))])
+        if smallest.size > _SKETCH:
+            smallest = np.unique(smallest)[:_SKETCH]
         left -= len(rows)
         if left <= 0:
             break
     return frozenset(smallest.tolist())
+
+
+def _unchecked(source: RowSource, max_rows: int) -> Iterator[Block]:
+    """Return the blocks of rows; those of an array as they are, which were looked at before."""
+    if isinstance(source, ArraySource) and source.keep is None:
+        return source.read(max_rows)
+    return source.blocks(max_rows)
+
+
+@functools.lru_cache(maxsize=1)
+def _odd_numbers(n_features: int) -> NDArray[np.uint64]:
+    """Return what each column's cells are multiplied by."""
+    found = np.random.default_rng(0).integers(0, 2**63, n_features, dtype=np.uint64)
+    return found * np.uint64(2) + np.uint64(1)
 
 
 def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:

@@ -16,7 +16,13 @@ from fedpower.linalg.subspace import (
     sampling_error_term,
     sin_theta,
 )
-from fedpower.linalg.symmetric import fix_signs, lower_triangle, ritz_pairs
+from fedpower.linalg.symmetric import (
+    fix_signs,
+    lower_of,
+    lower_triangle,
+    ritz_pairs,
+    symmetric_of,
+)
 
 __all__ = [
     "ALIGNMENTS",
@@ -25,6 +31,7 @@ __all__ = [
     "fix_signs",
     "heterogeneity",
     "is_orthonormal",
+    "lower_of",
     "lower_triangle",
     "misalignment",
     "noise_error_term",
@@ -36,4 +43,5 @@ __all__ = [
     "rotation",
     "sampling_error_term",
     "sin_theta",
+    "symmetric_of",
 ]

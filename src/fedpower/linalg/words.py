@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.linalg.symmetric import lower_of
+
 Integers = NDArray[np.int64]
 _Floats = NDArray[np.float64]
 
@@ -54,9 +56,10 @@ class Words:
         half = np.int64(1 << bits >> 1)
         return Words(low=(whole.high << (WORD - bits)) + ((whole.low + half) >> bits))
 
-    def at(self, places: tuple[Integers, ...]) -> "Words":
-        """Return the numbers at these places."""
-        return Words(low=self.low[places], high=None if self.high is None else self.high[places])
+    def below(self) -> "Words":
+        """Return the numbers on or below the diagonal of a matrix, row by row."""
+        high = None if self.high is None else lower_of(self.high)
+        return Words(low=lower_of(self.low), high=high)
 
     def to_float(self) -> _Floats:
         """Return the numbers in float64, each rounded once as long as it is below 2⁸⁵."""

@@ -125,6 +125,7 @@ class Budget:
     mu: float = field(init=False, repr=False, compare=False)
     total_mu: float = field(init=False, repr=False, compare=False)
     _printed: float = field(init=False, repr=False, compare=False)
+    _integers: IntegerNoise | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         # Root finders take milliseconds: found once, not at every release.
@@ -263,12 +264,16 @@ class Budget:
     @property
     def integers(self) -> IntegerNoise:
         """The noise of a silo's release in ``moment`` mode, whose sums are whole numbers."""
-        return integer_noise(
-            self.multiplier,
-            with_mean=self.center,
-            mean_weight=self.mean_weight,
-            per_unit=self.per_unit,
-        )
+        found = self._integers
+        if found is None:  # else every silo asks ten times
+            found = integer_noise(
+                self.multiplier,
+                with_mean=self.center,
+                mean_weight=self.mean_weight,
+                per_unit=self.per_unit,
+            )
+            object.__setattr__(self, "_integers", found)
+        return found
 
     def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
         """Return the sensitivity of a silo's release, rounding of float64 sums included.

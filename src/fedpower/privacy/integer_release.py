@@ -220,14 +220,19 @@ def perturb_integers(
         )
     below, trace = below.over(noise.shift), (trace + (1 << noise.shift >> 1)) >> noise.shift
     added = gaussian_integers(source, size, scale=noise.below)
-    places = np.arange(1, n_features + 1)
-    diagonal = places * (places + 1) // 2 - 1
-    added[diagonal] = gaussian_integers(source, n_features, scale=noise.diagonal)
+    added[_diagonal(n_features)] = gaussian_integers(source, n_features, scale=noise.diagonal)
     mean = None
     if total is not None:
         mean = total + gaussian_integers(source, total.size, scale=noise.mean)
     noised_trace = trace + int(gaussian_integers(source, 1, scale=noise.diagonal)[0])
     return below.plus(added), mean, noised_trace
+
+
+@functools.lru_cache(maxsize=1)
+def _diagonal(n_features: int) -> NDArray[np.intp]:
+    """Return where the diagonal is in a lower triangle."""
+    places = np.arange(1, n_features + 1)
+    return np.asarray(places * (places + 1) // 2 - 1)
 
 
 def packed_integers(
@@ -259,7 +264,7 @@ def packed_integers(
         vector[half:-1] = total * (
             math.sqrt(2.0) * noise.mean_weight / (n_rows * noise.side * noise.parts)
         )
-    vector[-1] = float(Fraction(trace << noise.shift, unit))
+    vector[-1] = (trace << noise.shift) / unit  # of whole numbers, rounded once
     return vector
 
 

@@ -106,7 +106,12 @@ class _Account:
 
     def charged(self, mu: float, slack: float = 0.0) -> Self:
         """Return the account after one more release."""
-        return replace(self, mu=math.hypot(self.mu, mu), slack=self.slack + slack)
+        return type(self)(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mu=math.hypot(self.mu, mu),
+            slack=self.slack + slack,
+        )
 
     @property
     def spent(self) -> float:

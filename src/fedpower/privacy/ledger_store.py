@@ -75,9 +75,12 @@ _REFUSALS = {
 }
 
 
+_JSON = json.JSONEncoder(default=repr)
+
+
 def _seal_of(previous: str, fields: object) -> str:
     """Return the seal of a row: the SHA-256 of the seal before it and of its columns."""
-    return hashlib.sha256((previous + json.dumps(fields, default=repr)).encode()).hexdigest()
+    return hashlib.sha256((previous + _JSON.encode(fields)).encode()).hexdigest()
 
 
 def _uri_of(path: Path, *, writes: bool = True) -> str:

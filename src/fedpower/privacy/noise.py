@@ -32,6 +32,7 @@ WIDEST_SCALE = 2**58
 TV_PER_INTEGER = 2.0**-120
 """Bound on the total variation distance of one of `gaussian_integers` from its ideal law."""
 
+_FEW = 2**10  # candidates that NumPy decides together where the loop leaves one of them open
 _BATCH = 2**16  # candidates at a time: a few arrays of this many words stay in cache
 _SHARE = 2**18  # integers that a core draws at once where there are more
 _PART_BITS = 28
@@ -107,34 +108,35 @@ class BatchedNoise:
         self._n_users = n_users
         self._source = source or SystemNoise()
         self._lock = threading.Lock()
-        self._left: dict[int, NDArray[np.int64]] = {}
+        self._left: dict[int, list[NDArray[np.int64]]] = {}
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """Return n fresh words."""
         return self._source.words(n)
 
     def integers(self, n: int, scale: int) -> NDArray[np.int64]:
-        """Return n integers of this scale that nobody has had."""
+        """Return n integers of this scale that nobody has had, or will have."""
         with self._lock:
             taken = self._take(n, scale)
         if taken is not None:
             return taken
-        # Outside the lock: threads draw at the same time, each a batch of its own.
-        users = min(self._n_users, max(1, _BATCH // max(1, n)))
+        # Outside the lock: threads draw at the same time, each as many as a core draws at once.
+        users = min(self._n_users, max(1, _SHARE // max(1, n)))
         drawn = gaussian_integers(self._source, n * users, scale=scale)
         with self._lock:
-            self._left[scale] = np.concatenate([self._left.get(scale, drawn[:0]), drawn])
-            taken = self._take(n, scale)
-        assert taken is not None
-        return taken
+            self._left.setdefault(scale, []).append(drawn[n:])
+        return drawn[:n]
 
     def _take(self, n: int, scale: int) -> NDArray[np.int64] | None:
-        """Return the next n integers of a scale, if there are as many."""
-        left = self._left.get(scale)
-        if left is None or left.size < n:
-            return None
-        self._left[scale] = left[n:]
-        return left[:n].copy()
+        """Return the next n integers of a batch of this scale, if one has as many."""
+        batches = self._left.get(scale, [])
+        for place, left in enumerate(batches):
+            if left.size >= n:
+                batches[place] = left[n:]
+                if left.size == n:
+                    del batches[place]
+                return left[:n]
+        return None
 
 
 def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDArray[np.int64]:
@@ -170,12 +172,13 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     """
     if not 1 <= scale <= WIDEST_SCALE:
         raise InputError(f"scale must be between 1 and 2**58, got {scale}; use 2**30")
+    if isinstance(source, BatchedNoise):
+        return source.integers(n, scale)
     out = np.empty(n, dtype=np.int64)
 
     def fill(start: int, stop: int) -> None:
-        for piece in _pieces(source, stop - start, scale):
-            out[start : start + piece.size] = piece
-            start += piece.size
+        for _ in _pieces(source, stop - start, scale, out[start:stop]):
+            pass
 
     _shared_out(fill, n, source)
     return out
@@ -192,17 +195,26 @@ def _shared_out(work: Callable[[int, int], None], n: int, source: NoiseSource) -
         list(pool.map(work, starts, [min(start + _SHARE, n) for start in starts]))
 
 
-def _pieces(source: NoiseSource, n: int, scale: int) -> Iterator[NDArray[np.int64]]:
-    """Yield n integers in the order in which they are drawn; a piece is good until the next one."""
+def _pieces(
+    source: NoiseSource, n: int, scale: int, out: NDArray[np.int64] | None = None
+) -> Iterator[NDArray[np.int64]]:
+    """Yield n integers in the order in which they are drawn, put into ``out`` if that is given.
+
+    Without, a piece is good until the next one.
+    """
     if isinstance(source, BatchedNoise):
         yield source.integers(n, scale)
         return
-    room = np.empty((2, min(_BATCH, n + n // 2 + 16)), dtype=np.int64)
+    most = min(_BATCH, n + n // 2 + 16)
+    room = np.empty(most, dtype=np.int64)
+    signed = np.empty(most, dtype=np.int64) if out is None else out
     while n > 0:
         count = min(_BATCH, n + n // 2 + 16)
-        magnitudes = _candidates(source, count, scale, room[0, :count])[:n]
-        yield _with_signs(source, magnitudes, room[1, : magnitudes.size])
+        magnitudes = _candidates(source, count, scale, room[:count])[:n]
+        yield _with_signs(source, magnitudes, signed[: magnitudes.size])
         n -= magnitudes.size
+        if out is not None:
+            signed = signed[magnitudes.size :]
 
 
 def _candidates(
@@ -213,15 +225,29 @@ def _candidates(
     if n >= _BATCH and isinstance(source, SystemNoise) and native.loops() is not None:
         # The system's words take longer to make than all that is done with them: where there are many.
         words = source.words(2 * n).reshape(2, n)
-        found = _in_one_go(words, scale, room)
-        if found is not None:
-            return found
-        words = _completed(words, source.words(n))
     else:
         words = np.ascontiguousarray(source.words(3 * n)).reshape(3, n)
     found = _in_one_go(words, scale, room)
-    # Where a candidate needs further words NumPy decides all of them, from the same words.
-    return _in_passes(source, words, scale) if found is None else found
+    return _in_parts(source, words, scale, room) if found is None else found
+
+
+def _in_parts(
+    source: NoiseSource, words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the same, a few at a time: where one needs further words NumPy decides those few."""
+    if native.loops() is None:
+        return _in_passes(source, words, scale)
+    done = 0
+    for start in range(0, words.shape[1], _FEW):
+        part = words[:, start : start + _FEW]
+        found = _in_one_go(part, scale, room[done:])
+        if found is None:
+            if len(part) == 2:
+                part = _completed(part, source.words(part.shape[1]))
+            found = _in_passes(source, part, scale)
+            room[done : done + found.size] = found
+        done += found.size
+    return room[:done]
 
 
 def _completed(pairs: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.uint64]:

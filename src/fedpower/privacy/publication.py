@@ -7,7 +7,7 @@ what is in the sum already, drowns those digits, and whatever is published is co
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,11 +79,13 @@ class WordsOfKey:
         return np.frombuffer(stream.digest(8 * n), dtype="<u8").astype(np.uint64)
 
 
-def key_of(releases: Iterable[tuple[str, Sequence[bytes]]]) -> bytes:
+def key_of(releases: Mapping[str, Sequence[Array]]) -> bytes:
     """Return SHA-256 of the named releases, in an order that does not depend on how they came."""
     digest = hashlib.sha256(b"fedpower publication 1")
-    for name, parts in sorted(releases):
-        for part in (name.encode(), *parts):
+    for name in sorted(releases):
+        parts: list[bytes | memoryview] = [name.encode()]
+        parts += [np.ascontiguousarray(part, dtype="<f8").data.cast("B") for part in releases[name]]
+        for part in parts:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
     return digest.digest()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import lower_triangle
+from fedpower.linalg import lower_of, lower_triangle, symmetric_of
 
 _UNIT_ROUNDOFF = 2.0**-53
 
@@ -220,7 +220,7 @@ def pack(
 ) -> Array:
     """Return (S_jj, √2·S_jl for j > l; √2·c·μ; tr S) as one vector, an isometry of the norms above."""
     size = moment.shape[0]
-    parts = [moment[lower_triangle(size)] * factors(size)]
+    parts = [lower_of(moment) * factors(size)]
     if mean is not None:
         parts.append(math.sqrt(2.0) * mean_weight * mean)
     return np.concatenate([*parts, [trace]])
@@ -230,14 +230,21 @@ def unpack(
     vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
 ) -> tuple[Array, Array | None, float]:
     """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
-    rows, columns = lower_triangle(n_features)
-    moment = np.empty((n_features, n_features))
-    moment[rows, columns] = moment[columns, rows] = vector[: rows.size] / factors(n_features)
+    below, mean, trace = unpack_below(
+        vector, n_features, with_mean=with_mean, mean_weight=mean_weight
+    )
+    return symmetric_of(below, n_features), mean, trace
+
+
+def unpack_below(
+    vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
+) -> tuple[Array, Array | None, float]:
+    """Return the same with the moment's lower triangle, row by row, in place of the moment."""
+    half = n_features * (n_features + 1) // 2
     mean = None
     if with_mean:
-        scaled = vector[rows.size : rows.size + n_features]
-        mean = scaled / (math.sqrt(2.0) * mean_weight)
-    return moment, mean, float(vector[-1])
+        mean = vector[half : half + n_features] / (math.sqrt(2.0) * mean_weight)
+    return vector[:half] / factors(n_features), mean, float(vector[-1])
 
 
 def summary_size(n_features: int, *, with_mean: bool) -> int:

@@ -272,9 +272,8 @@ class Coordinator:
         assert self._round is not None
         enrolled = self.history[0].answers.get(silo) if self.history[0] is not self._round else None
         keys: list[bytes] = []
-        if isinstance(body, Present):
-            others = (each for name, each in self._round.answers.items() if name != silo)
-            keys = [each.key for each in others if isinstance(each, Present)]
+        if isinstance(body, Present):  # of whom only others have answered so far
+            keys = [each.key for name, each in self._round.answers.items() if name != silo]
         return problem_with(
             body,
             self._ask.body,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
-from fedpower.linalg import is_orthonormal, lower_triangle
+from fedpower.linalg import is_orthonormal, lower_of
 from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.statement import EXACT_SCORES
 from fedpower.protocol.exchange import Round
@@ -234,7 +234,7 @@ def own_words(moment: Moment, study: Study, label: str, public: bytes, n_silos: 
             trace = float(np.abs(moment.moment()).max())
         return exponent_words(trace)
     if label == SQUARES:
-        numbers = rows * moment.moment(asked.center)[lower_triangle(study.n_features)]
+        numbers = rows * lower_of(moment.moment(asked.center))
     else:
         assert asked.block is not None
         # Of fewer columns than agreed on the rest are zeros: sizes of messages tell nothing.

@@ -551,21 +551,28 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+_JSON = json.JSONEncoder(sort_keys=True)
+
+_LOST = np.uint64(2**29 - 1)
+"""The last bits of a float64: zeros in what is a float32 number, too."""
+
+
 def _header(message: Message) -> tuple[bytes, list[tuple[NDArray[Any] | bytes, str]]]:
     body = message.body
     plain: dict[str, Any] = {}
     shapes: list[tuple[str, tuple[int, ...], str]] = []
     blobs: list[tuple[NDArray[Any] | bytes, str]] = []
-    for field in fields(body):
-        value = getattr(body, field.name)
-        if isinstance(value, np.ndarray | bytes):
-            kind = "bytes" if isinstance(value, bytes) else _wire_type(value)
-            shapes.append(
-                (field.name, (len(value),) if isinstance(value, bytes) else value.shape, kind)
-            )
+    for name in _names(cast("Any", type(body))):
+        value = getattr(body, name)
+        if isinstance(value, np.ndarray):
+            kind = _wire_type(value)
+            shapes.append((name, value.shape, kind))
             blobs.append((value, kind))
+        elif isinstance(value, bytes):
+            shapes.append((name, (len(value),), "bytes"))
+            blobs.append((value, "bytes"))
         else:
-            plain[field.name] = value
+            plain[name] = value
     header = {
         "study": message.study,
         "run": message.run,
@@ -575,14 +582,23 @@ def _header(message: Message) -> tuple[bytes, list[tuple[NDArray[Any] | bytes, s
         "plain": plain,
         "arrays": shapes,
     }
-    return json.dumps(header, sort_keys=True, allow_nan=True).encode(), blobs
+    return _JSON.encode(header).encode(), blobs
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Return the fields of a kind of body."""
+    return tuple(field.name for field in fields(kind))
 
 
 def _wire_type(array: NDArray[Any]) -> str:
     if array.dtype == np.uint64:
         return "<u8"
     # Most of what needs float64 shows it among its first numbers.
-    return "<f4" if _is_narrow(array.reshape(-1)[:64]) and _is_narrow(array) else "<f8"
+    first = array.reshape(-1)[:64]
+    if first.dtype == np.float64 and bool((first.view(np.uint64) & _LOST).any()):
+        return "<f8"
+    return "<f4" if _is_narrow(array) else "<f8"
 
 
 def _is_narrow(array: NDArray[Any]) -> bool:

@@ -268,8 +268,10 @@ def _packed(body: PackedMoment, study: Study, peak: _Peak) -> str | None:
         found = _numbers("a mean", body.mean, (d,), peak.mean)
     elif body.mean is not None:
         found = _must("a moment", "no mean beside it in a study that does not centre", "one")
-    diagonal = body.triangle[np.cumsum(np.arange(1, d + 1)) - 1]
-    least = -ROUNDING * float(np.abs(diagonal).sum()) if not study.is_private else -math.inf
+    least = -math.inf
+    if not study.is_private:
+        diagonal = body.triangle[np.cumsum(np.arange(1, d + 1)) - 1]
+        least = -ROUNDING * float(np.abs(diagonal).sum())
     return (
         found
         or _scalar("a total variance", body.total_variance, least, peak.moment * d)

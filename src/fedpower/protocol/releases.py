@@ -20,7 +20,14 @@ from fedpower.data.source import RowSource
 from fedpower.data.survey import CELL_SIDE, Stage, Survey
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError, ProtocolError
-from fedpower.linalg import lower_triangle, misalignment, orth, rotation
+from fedpower.linalg import (
+    lower_of,
+    lower_triangle,
+    misalignment,
+    orth,
+    rotation,
+    symmetric_of,
+)
 from fedpower.linalg.memory import LARGE, give_back
 from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget, Price
@@ -29,7 +36,7 @@ from fedpower.privacy.integer_release import IntegerNoise, packed_integers, pert
 from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, Ledger
 from fedpower.privacy.noise import NoiseSource, perturb, perturb_in_place
 from fedpower.privacy.preparation import SCORES, perturb_stage
-from fedpower.privacy.sensitivity import unpack
+from fedpower.privacy.sensitivity import unpack_below
 from fedpower.protocol.messages import (
     AskSteps,
     Factor,
@@ -192,7 +199,7 @@ class ExactReleases:
 def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
     """Return a moment as it is sent."""
     return PackedMoment(
-        triangle=read_only(moment[lower_triangle(moment.shape[0])]),
+        triangle=frozen(lower_of(moment)),
         total_variance=trace,
         mean=None if mean is None else read_only(mean),
     )
@@ -220,8 +227,7 @@ def integers_of(
             f"noise must be made for the rows that were summed, got {n_rows} rows of side {noise.side} "
             f"for {sums.n_rows} of side {sums.lattice.side}; start the silo again"
         )
-    below = sums.squares.at(lower_triangle(sums.total.size))
-    return below, sums.total if with_mean else None, sums.square_total
+    return sums.squares.below(), sums.total if with_mean else None, sums.square_total
 
 
 def purpose_of(study: Study, text: str) -> str:
@@ -266,6 +272,8 @@ class _ChargedReleases:
         self._source = source
         self._data = data
         self._booked = THIS_FIT if data is None else ledger.booked_as(data)
+        # The ledger's name for this study on this version: another version is another release.
+        self._booked_as = f"{study.ledger_name}/{self._booked.name}"
         self._digest = study.digest
 
     @property
@@ -311,11 +319,6 @@ class _ChargedReleases:
             "for what it releases"
         )
 
-    @property
-    def _booked_as(self) -> str:
-        """The ledger's name for this study on this version: another version is another release."""
-        return f"{self._study.ledger_name}/{self._booked.name}"
-
     def _key(self, kind: str, *parts: bytes | memoryview) -> str:
         """Return the identity of a question: equal questions get the stored answer."""
         digest = hashlib.sha256()
@@ -328,13 +331,14 @@ class _ChargedReleases:
 class MomentReleases(_ChargedReleases):
     """Mode ``moment``: A_i, its mean row and its trace are noised once; all else is post-processing."""
 
+    _vector: Array | None = None
     _summary: tuple[Array, Array | None, float] | None = None
     _made_for = ""
     """The run for which the release was made: others that are given it analyse it once more."""
 
     def mean(self, *, run: str) -> MeanRow:
         """Return the mean row of the one noised release."""
-        _, mean, _ = self._released(run)
+        _, mean, _ = self._below(run)
         assert mean is not None, "a study that centres releases the mean"
         return MeanRow(mean=read_only(mean))
 
@@ -363,12 +367,17 @@ class MomentReleases(_ChargedReleases):
     def moment(self, *, run: str) -> PackedMoment:
         """Return the noised moment itself, about the silo's own noised mean where the study centres."""
         # With every digit: what hides a silo's own in the sum is added there, for all of them together.
-        moment, mean, trace = self._released(run)
-        if mean is None:
-            sent = packed(moment, None, trace)
-        else:
-            sent = packed(moment - np.outer(mean, mean), mean, trace - float(mean @ mean))
-        return replace(sent, made_for=self._made_for)
+        below, mean, trace = self._below(run)
+        if mean is not None:
+            rows, columns = lower_triangle(mean.size)
+            below -= mean[rows] * mean[columns]
+            trace -= float(mean @ mean)
+        return PackedMoment(
+            triangle=read_only(frozen(below)),
+            total_variance=trace,
+            mean=None if mean is None else read_only(frozen(mean)),
+            made_for=self._made_for,
+        )
 
     @property
     def _entry_std(self) -> float:
@@ -380,11 +389,25 @@ class MomentReleases(_ChargedReleases):
         return replace(outcome, product=product, made_for=self._made_for)
 
     def _released(self, run: str) -> tuple[Array, Array | None, float]:
+        """Return the noised moment, mean and trace."""
         if self._summary is None:
-            self._summary = self._release(run)
+            below, mean, trace = self._below(run)
+            self._summary = symmetric_of(below, self._budget.n_features), mean, trace
         return self._summary
 
-    def _release(self, run: str) -> tuple[Array, Array | None, float]:
+    def _below(self, run: str) -> tuple[Array, Array | None, float]:
+        """Return the same with the moment's lower triangle in its place, in arrays of their own."""
+        if self._vector is None:
+            self._vector = self._release(run)
+        return unpack_below(
+            self._vector,
+            self._budget.n_features,
+            with_mean=self._study.center,
+            mean_weight=self._budget.mean_weight,
+        )
+
+    def _release(self, run: str) -> Array:
+        """Return the one noised release as it is packed."""
         budget, with_mean = self._budget, self._study.center
         noise, n_rows = budget.integers, self.n_rows
         exact = integers_of(self._moment, noise, n_rows=n_rows, with_mean=with_mean)
@@ -393,7 +416,8 @@ class MomentReleases(_ChargedReleases):
             noised = perturb_integers(*exact, noise=noise, source=self._source)
             vector = packed_integers(*noised, n_rows=n_rows, noise=noise)
             name = run.encode()
-            return len(name).to_bytes(2, "little") + name + vector.astype("<f8").tobytes()
+            sent = vector.astype("<f8", copy=False).tobytes()
+            return len(name).to_bytes(2, "little") + name + sent
 
         raw = self._ledger.release(
             key=self._key("moment", *self._terms),
@@ -411,10 +435,7 @@ class MomentReleases(_ChargedReleases):
         )
         length = int.from_bytes(raw[:2], "little")
         self._made_for = raw[2 : 2 + length].decode()
-        vector = np.frombuffer(raw[2 + length :], dtype="<f8")
-        return unpack(
-            vector, budget.n_features, with_mean=with_mean, mean_weight=budget.mean_weight
-        )
+        return np.frombuffer(raw, dtype="<f8", offset=2 + length)
 
     @property
     def _price(self) -> Price:
@@ -496,7 +517,7 @@ class PreparedReleases(MomentReleases):
     def prepared_moment(self, treatment: RowTreatment, *, run: str) -> PackedMoment:
         """Return the noised moment of rows treated so."""
         if self._rule != treatment:
-            self._rule, self._summary = treatment, None
+            self._rule, self._vector, self._summary = treatment, None, None
             self._moment = self._survey.treated(treatment)
         return super().moment(run=run)
 

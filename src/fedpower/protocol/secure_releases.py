@@ -108,10 +108,11 @@ def _pair_keys(
     own = names.index(silo)
     salt = roll.digest
     about = _framed(purpose) + _framed(roll.study) + _framed(roll.run)
+    this = _framed(silo)
     keys = []
     for other in roll.partners(own):
-        first, second = sorted((own, other))
-        info = about + _framed(names[first]) + _framed(names[second])
+        that = _framed(names[other])
+        info = about + (this + that if own < other else that + this)
         shared = exchange(secret, roll.places[other].key)
         keys.append((own < other, agreed_key(shared, salt=salt, info=info)))
     return keys

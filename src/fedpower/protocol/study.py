@@ -452,14 +452,7 @@ class Study:
     @property
     def moment_terms(self) -> str:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
-        names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
-        newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
-        newer += ("rules", "groups", "unit", "rows_per_unit", "network", "edge_weight", "scores")
-        if self.preparation or self.scores:
-            newer += ("agreement",)
-        return _digest(
-            self, names + tuple(name for name in newer if name not in self._not_prepared)
-        )
+        return _moment_terms(self)
 
     @property
     def _not_prepared(self) -> set[str]:
@@ -506,6 +499,16 @@ def _whole_digest(study: Study) -> str:
 
 
 @functools.lru_cache(maxsize=256)
+def _moment_terms(study: Study) -> str:
+    names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
+    newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
+    newer += ("rules", "groups", "unit", "rows_per_unit", "network", "edge_weight", "scores")
+    if study.preparation or study.scores:
+        newer += ("agreement",)
+    left_out = study._not_prepared
+    return _digest(study, names + tuple(name for name in newer if name not in left_out))
+
+
 def _digest(study: Study, names: tuple[str, ...]) -> str:
     terms = {name: getattr(study, name) for name in names}
     canonical = json.dumps(terms, sort_keys=True, separators=(",", ":"))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import Sentence
-from fedpower.linalg import lower_triangle, orth
+from fedpower.linalg import orth, symmetric_of
 from fedpower.protocol.exact_sums import (
     MEAN,
     MEAN_RANGE,
@@ -114,9 +114,7 @@ def _from_squares(
     """Return the solution from the pooled moment about the pooled mean."""
     study = settings.study
     found = yield from _numbers(sums, SQUARES, Question(exponent=exponent, center=center))
-    moment = np.empty((study.n_features, study.n_features))
-    rows, columns = lower_triangle(study.n_features)
-    moment[rows, columns] = moment[columns, rows] = found[:-1]
+    moment = symmetric_of(found[:-1], study.n_features)
     remarks: tuple[str, ...] = ()
     if settings.standardize:
         remarks = _coarse(np.diagonal(moment), exponent, sums)

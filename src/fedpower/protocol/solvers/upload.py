@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedpower.data.codebook import CodeBook
 from fedpower.data.survey import CELL_SIDE, Stage
 from fedpower.errors import Sentence
-from fedpower.linalg import lower_triangle
+from fedpower.linalg import symmetric_of
 from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
 from fedpower.protocol.exchange import Ask, Exchange, Round
@@ -412,15 +412,14 @@ def smoothed(
 def _key(answers: Mapping[str, PackedMoment]) -> bytes:
     """Return a key that only those who know everybody's noised moment can tell."""
     return key_of(
-        (
-            name,
-            [
-                np.ascontiguousarray(part, dtype="<f8").tobytes()
+        {
+            name: [
+                part
                 for part in (answer.triangle, answer.mean, np.array([answer.total_variance]))
                 if part is not None
-            ],
-        )
-        for name, answer in answers.items()
+            ]
+            for name, answer in answers.items()
+        }
     )
 
 
@@ -431,15 +430,13 @@ def pool(
 
     ``sizes`` are what they weigh in proportion to.
     """
-    rows, columns = lower_triangle(n_features)
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()
-    triangle = np.zeros(rows.size)
+    triangle = np.zeros(n_features * (n_features + 1) // 2)
     for weight, answer in zip(weights, answers.values(), strict=True):
         triangle += weight * answer.triangle
     total = float(weights @ [answer.total_variance for answer in answers.values()])
-    moment = np.empty((n_features, n_features))
-    moment[rows, columns] = moment[columns, rows] = triangle
+    moment = symmetric_of(triangle, n_features)
     means = [answer.mean for answer in answers.values() if answer.mean is not None]
     if len(means) < len(answers):
         return moment, None, total
