@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.data.columns import not_a_number, require_distinct, require_shape
+from fedpower.data.parquet_pages import plain_rows
 from fedpower.data.source import Matrix
 from fedpower.data.tables import NotPlainError, arrow, feature_names, sliced
 from fedpower.errors import InputError
@@ -65,6 +66,10 @@ class _ParquetTable:
             batches = file.iter_batches(batch_size=size, columns=names, use_threads=False)
             for batch in batches:
                 yield from sliced(batch.select(names), max_rows)
+
+    def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
+        """Yield blocks of rows as far as the file's pages hold plain numbers, and none is missing."""
+        return plain_rows(self.path, columns, max_rows)
 
 
 def _parquet(path: Path, **options: Any) -> Any:
