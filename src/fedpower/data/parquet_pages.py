@@ -205,6 +205,14 @@ def _side_by_side(
                 block, filled = np.empty((min(max_rows, left), width)), 0
 
 
+class _Numbers(NamedTuple):
+    """Numbers in float64: who holds them, their address and how many they are."""
+
+    held: Any
+    address: int
+    count: int
+
+
 class _Page(NamedTuple):
     """A page without its compression.
 
@@ -243,10 +251,10 @@ class _Pages:
         self._usual = 0
         self._make_room(_HEADER_BYTES)
 
-    def of(self, chunk: _Chunk) -> Iterator[tuple[Any, int, int]]:
-        """Yield a chunk's numbers in float64, page by page: who holds them, their address, how many."""
+    def of(self, chunk: _Chunk) -> Iterator[_Numbers]:
+        """Yield a chunk's numbers, page by page."""
         place, left = chunk.start, chunk.n_values
-        known: NDArray[np.float64] | None = None
+        known: _Numbers | None = None
         while left:
             page, place = self._next(place, chunk)
             if page.is_dictionary:
@@ -255,14 +263,13 @@ class _Pages:
             if not 0 < page.n_values <= left or place > chunk.stop:
                 raise NotPlainError
             left -= page.n_values
-            if page.encoding == _PLAIN and chunk.kind == "double":
-                if page.memory.size < page.start + page.n_values * _DOUBLE.itemsize:
-                    raise NotPlainError
-                yield page.memory, page.memory.address + page.start, page.n_values
-                continue
-            found = _numbers(page, chunk) if page.encoding == _PLAIN else self._known(page, known)
+            if page.encoding == _PLAIN:
+                known = None  # no writer goes back to its dictionary
+                found = _numbers(page, chunk)
+            else:
+                found = self._looked_up(page, known)
             del page
-            yield found, found.ctypes.data, len(found)
+            yield found
 
     def _next(self, place: int, chunk: _Chunk) -> tuple[_Page, int]:
         """Return the page at a place of the file, and the place after it."""
@@ -347,17 +354,17 @@ class _Pages:
         codec = self._snappy if compression == _SNAPPY else self._zstd
         return codec.decompress(body, size)
 
-    def _known(self, page: _Page, known: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    def _looked_up(self, page: _Page, known: _Numbers | None) -> _Numbers:
         """Return the numbers of the dictionary that a page stands for."""
         if known is None or page.encoding not in (_DICTIONARY, _OLD_DICTIONARY):
             raise NotPlainError
-        found = np.empty(page.n_values)
+        found = _in_array(np.empty(page.n_values))
         if not self._loops.fedpower_looked_up(
             ctypes.c_void_p(page.memory.address + page.start),
             ctypes.c_int64(page.memory.size - page.start),
-            ctypes.c_void_p(known.ctypes.data),
-            *(ctypes.c_int64(size) for size in (len(known), len(found))),
-            ctypes.c_void_p(found.ctypes.data),
+            ctypes.c_void_p(known.address),
+            *(ctypes.c_int64(size) for size in (known.count, found.count)),
+            ctypes.c_void_p(found.address),
         ):
             raise NotPlainError
         return found
@@ -373,8 +380,12 @@ def _snappy_size(body: NDArray[np.uint8]) -> int:
     return -1
 
 
-def _numbers(page: _Page, chunk: _Chunk) -> NDArray[np.float64]:
+def _numbers(page: _Page, chunk: _Chunk) -> _Numbers:
     """Return a page's numbers as float64, which holds them all exactly."""
+    if chunk.kind == "double":  # which may lie where no double may
+        if page.memory.size < page.start + page.n_values * _DOUBLE.itemsize:
+            raise NotPlainError
+        return _Numbers(page.memory, page.memory.address + page.start, page.n_values)
     values = np.frombuffer(
         page.memory, dtype=_NUMBERS[chunk.kind][1], count=page.n_values, offset=page.start
     )
@@ -383,4 +394,8 @@ def _numbers(page: _Page, chunk: _Chunk) -> NDArray[np.float64]:
         least, most = max(bounds.min, 1 - LARGEST_EXACT), min(bounds.max, LARGEST_EXACT - 1)
         if values.min() < least or values.max() > most:
             raise NotPlainError
-    return values.astype(np.float64)
+    return _in_array(values.astype(np.float64))
+
+
+def _in_array(values: NDArray[np.float64]) -> _Numbers:
+    return _Numbers(values, values.ctypes.data, len(values))

@@ -685,7 +685,7 @@ EXPORT int64_t fedpower_after_levels(const uint8_t *page, int64_t size, int64_t 
 }
 
 /* Put the numbers of a dictionary that packed places stand for into out; return whether all do. */
-static int look_up(const uint8_t *raw, int bits, const double *dictionary, int64_t n_known, int64_t count,
+static int look_up(const uint8_t *raw, int bits, const one_in_page *dictionary, int64_t n_known, int64_t count,
                    double *out)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -698,7 +698,7 @@ static int look_up(const uint8_t *raw, int bits, const double *dictionary, int64
 }
 
 /* Put the numbers of a dictionary that a page stands for into out; return whether it stands for count. */
-EXPORT int32_t fedpower_looked_up(const uint8_t *page, int64_t size, const double *dictionary,
+EXPORT int32_t fedpower_looked_up(const uint8_t *page, int64_t size, const one_in_page *dictionary,
                                   int64_t n_known, int64_t count, double *out)
 {
     struct bytes raw = {page, page + size};
