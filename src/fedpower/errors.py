@@ -102,6 +102,8 @@ def _again(template: str, facts: dict[str, Any]) -> Sentence:
 
 def is_showable(name: str) -> bool:
     """Return whether a name can be shown: nothing in it steers a terminal or turns text around."""
+    if name.isascii() and name.isprintable():  # as most are, of which a table may have thousands
+        return True
     return all(unicodedata.category(letter) not in _STEERING for letter in name)
 
 

@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 from compiled import both_ways, needs_loops
 
-from fedpower.data import open_source
+from fedpower.data import RowTreatment, open_source
+from fedpower.data.exact_moment import exact_moment
 from fedpower.data.parquet_pages import plain_rows
 from fedpower.data.tables import NotPlainError
 from fedpower.errors import InputError
@@ -37,7 +38,6 @@ LEFT_TO_ARROW: dict[str, dict[str, Any]] = {
     "gzip": {"compression": "gzip"},
     "lz4": {"compression": "lz4"},
     "another encoding": {"use_dictionary": False, "use_byte_stream_split": ["c0"]},
-    "small row groups": {"row_group_size": 100},
 }
 
 
@@ -87,6 +87,32 @@ def test_what_is_not_plain_is_left_to_arrow(layout: str, tmp_path: Path) -> None
     path = written(tmp_path / "a.parquet", table_of(), **LEFT_TO_ARROW[layout])
     assert not are_plain(path)
     assert np.array_equal(rows_of(path), np.column_stack(list(map(np.asarray, table_of().columns))))
+
+
+@pytest.mark.parametrize("writer", ["pandas", "polars", "duckdb"])
+def test_others_files_are_plain_too(writer: str, tmp_path: Path) -> None:
+    library, table, path = pytest.importorskip(writer), table_of(), tmp_path / "a.parquet"
+    if writer == "pandas":
+        table.to_pandas().to_parquet(path)
+    elif writer == "polars":
+        library.from_arrow(table).write_parquet(path)
+    else:
+        library.from_arrow(table).write_parquet(str(path))
+    assert are_plain(path)
+    one, two = both_ways(lambda: rows_of(path))
+    assert one.tobytes() == two.tobytes()
+
+
+def test_integers_are_the_same_for_any_row_groups_and_workers(tmp_path: Path) -> None:
+    rows = np.random.default_rng(3).standard_normal((20_000, 7))
+    treatment = RowTreatment(row_norm=2.0)
+    expected = exact_moment(open_source(rows), treatment)
+    table = pa.table({f"c{place}": column for place, column in enumerate(rows.T)})
+    for size in (2_048, 5_000, 20_000):
+        path = written(tmp_path / f"{size}.parquet", table, row_group_size=size)
+        for workers in (1, 2, 3):
+            found = exact_moment(open_source(path), treatment, block_rows=999, workers=workers)
+            assert found.to_bytes() == expected.to_bytes()
 
 
 def test_columns_may_be_few_in_another_order_required_and_beside_nested_ones(

@@ -28,9 +28,6 @@ _INTEGERS = {"int64": (2, "<i8")} | dict.fromkeys(("int32", "int16", "int8"), (1
 _NUMBERS = {"double": (5, "<f8"), "float": (4, "<f4")} | _INTEGERS
 """Parquet's number of what pages hold for an Arrow type, and how; other types are not read here."""
 
-_FEWEST = 2**11
-"""Rows of a group, on average, from which on pages are worth their reading one by one."""
-
 _UNCOMPRESSED, _SNAPPY, _ZSTD = 0, 1, 6
 """Parquet's numbers of compressions; Arrow's other codecs do not tell of a page that is too short."""
 
@@ -114,8 +111,6 @@ def _groups(file: int, loops: Any, table: Any, columns: Sequence[str]) -> list[l
 
 def _forms(table: Any, columns: Sequence[str]) -> list[_Form]:
     """Return how the wanted columns are stored."""
-    if table.metadata.num_rows < _FEWEST * table.num_row_groups:
-        raise NotPlainError
     schema, types = table.schema, table.schema_arrow
     places: dict[str, list[int]] = {}
     for place in range(len(schema)):
@@ -210,7 +205,7 @@ class _Numbers(NamedTuple):
 
     held: Any
     address: int
-    count: int
+    n_values: int
 
 
 class _Page(NamedTuple):
@@ -363,7 +358,7 @@ class _Pages:
             ctypes.c_void_p(page.memory.address + page.start),
             ctypes.c_int64(page.memory.size - page.start),
             ctypes.c_void_p(known.address),
-            *(ctypes.c_int64(size) for size in (known.count, found.count)),
+            *(ctypes.c_int64(size) for size in (known.n_values, found.n_values)),
             ctypes.c_void_p(found.address),
         ):
             raise NotPlainError
