@@ -154,6 +154,7 @@ def test_a_cell_that_is_no_number_is_refused_as_by_arrow(
     assert f"at row {row + 1};" in one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["as it is written by default", "no dictionaries", "zstd"])
 def test_damaged_files_are_read_or_refused_as_by_arrow(layout: str, tmp_path: Path) -> None:
     """A byte is changed in headers of pages, in pages and in what the end of the file says of them."""
