@@ -45,8 +45,12 @@ _STRUCTURES, _FIELDS, _OF_CHUNK = 9, 8, 6
 _HEADER_BYTES = 512
 """Room for a page's header: that of a page of numbers takes some 80, its statistics among them."""
 
-_MOST_PAGE_BYTES, _MOST_FOOTER_BYTES = 2**28, 2**30
+_MOST_PAGE_BYTES, _MOST_VALUES, _MOST_FOOTER_BYTES = 2**28, 2**25, 2**30
 """No writer makes larger pages of numbers, and nothing damaged may ask for more memory."""
+
+_SMALL_BYTES = 2**18
+"""Pages up to this size, as writers make them, lie where NumPy's arrays do: Arrow's own memory is given back
+to the system, and has to be asked for again, while blocks are summed. Larger ones would leave gaps there."""
 
 _TAIL = 8
 """Bytes after the metadata: how many these are, and Parquet's mark."""
@@ -101,7 +105,7 @@ def _groups(file: int, loops: Any, table: Any, columns: Sequence[str]) -> list[l
     found = _chunks(file, loops, table.num_row_groups, len(table.schema))
     groups = [[_chunk(group[form.place], form) for form in forms] for group in found]
     groups = [group for group in groups if group[0].n_values]
-    if sum(group[0].n_values for group in groups) != table.metadata.num_rows:
+    if not groups or sum(group[0].n_values for group in groups) != table.metadata.num_rows:
         raise NotPlainError
     size = os.fstat(file).st_size
     if any(chunk.stop > size for group in groups for chunk in group):
@@ -243,6 +247,7 @@ class _Pages:
         self._fields = (ctypes.c_int64 * (_STRUCTURES * _FIELDS))()
         self._zstd = arrow().Codec("zstd")
         self._snappy = arrow().Codec("snappy")
+        self._pool = arrow().system_memory_pool()
         self._usual = 0
         self._make_room(_HEADER_BYTES)
 
@@ -255,7 +260,7 @@ class _Pages:
             if page.is_dictionary:
                 known = _numbers(page, chunk)
                 continue
-            if not 0 < page.n_values <= left or place > chunk.stop:
+            if not 0 < page.n_values <= min(left, _MOST_VALUES) or place > chunk.stop:
                 raise NotPlainError
             left -= page.n_values
             if page.encoding == _PLAIN:
@@ -347,7 +352,8 @@ class _Pages:
         if compression == _SNAPPY and _snappy_size(body) != size:
             raise NotPlainError
         codec = self._snappy if compression == _SNAPPY else self._zstd
-        return codec.decompress(body, size)
+        pool = self._pool if size <= _SMALL_BYTES else None
+        return codec.decompress(body, size, memory_pool=pool)
 
     def _looked_up(self, page: _Page, known: _Numbers | None) -> _Numbers:
         """Return the numbers of the dictionary that a page stands for."""
