@@ -49,8 +49,8 @@ _MOST_PAGE_BYTES, _MOST_VALUES, _MOST_FOOTER_BYTES = 2**28, 2**25, 2**30
 """No writer makes larger pages of numbers, and nothing damaged may ask for more memory."""
 
 _SMALL_BYTES = 2**18
-"""Pages up to this size, as writers make them, lie where NumPy's arrays do: Arrow's own memory is given back
-to the system, and has to be asked for again, while blocks are summed. Larger ones would leave gaps there."""
+"""Pages up to this size, as writers make them, lie where NumPy's arrays do: Arrow's own memory goes back
+to the system, and is asked for again, while blocks are summed. Larger pages would leave gaps there."""
 
 _TAIL = 8
 """Bytes after the metadata: how many these are, and Parquet's mark."""
