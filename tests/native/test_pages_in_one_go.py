@@ -28,6 +28,11 @@ LAID_OUT: dict[str, dict[str, Any]] = {
     "pages of the second version": {"data_page_version": "2.0"},
     "not compressed, the second version": {"data_page_version": "2.0", "compression": "none"},
     "small pages": {"data_page_size": 999, "write_batch_size": 61},
+    "small pages of numbers": {
+        **{"use_dictionary": False, "data_page_size": 999},
+        "write_batch_size": 61,
+    },
+    "growing pages": {"use_dictionary": False, "row_group_size": 4100},
     "small dictionaries": {"dictionary_pagesize_limit": 700, "write_batch_size": 100},
     "pages with checksums": {"write_page_checksum": True},
     "an old version": {"version": "1.0"},

@@ -1,10 +1,10 @@
 """Pages of a Parquet file put side by side as rows, where they hold plain numbers and none is missing.
 
 Arrow's reader makes a table: it copies every number twice, keeps a level and a bit that say of each
-that it is there, and lays columns out for others to turn into rows. Here its metadata say where the
-pages of a file lie, its codecs undo their compression, and a compiled loop makes rows of them and sees
-whether they are finite. Whatever is not as plain as that (a missing cell, another encoding, a damaged
-page) ends it with `NotPlainError`, so that Arrow's reader decides what it is.
+that it is there, and lays columns out for others to turn into rows. Here the end of a file says where
+its pages lie, a compiled loop or Arrow's codec undoes their compression, and another loop makes rows of
+them and sees whether they are finite. Whatever is not as plain as that (a missing cell, another
+encoding, a damaged page) ends it with `NotPlainError`, so that Arrow's reader decides what it is.
 """
 
 import ctypes
@@ -248,14 +248,25 @@ class _Pages:
         self._zstd = arrow().Codec("zstd")
         self._snappy = arrow().Codec("snappy")
         self._pool = arrow().system_memory_pool()
-        self._usual = 0
+        self._usual = self._plain_size = 0
+        self._found = (ctypes.c_int64 * 4)()
         self._make_room(_HEADER_BYTES)
 
     def of(self, chunk: _Chunk) -> Iterator[_Numbers]:
         """Yield a chunk's numbers, page by page."""
         place, left = chunk.start, chunk.n_values
         known: _Numbers | None = None
+        held: _Numbers | None = None
         while left:
+            if held is None and chunk.kind == "double" and self._plain_size:
+                held = _in_array(np.empty(-(-self._plain_size // _DOUBLE.itemsize)))
+            if held is not None and self._plain(place, chunk, held):
+                place, start, n_values, self._usual = self._found
+                if n_values > left or place > chunk.stop:
+                    raise NotPlainError
+                left -= n_values
+                yield _Numbers(held.held, held.address + start, n_values)
+                continue
             page, place = self._next(place, chunk)
             if page.is_dictionary:
                 known = _numbers(page, chunk)
@@ -265,11 +276,31 @@ class _Pages:
             left -= page.n_values
             if page.encoding == _PLAIN:
                 known = None  # no writer goes back to its dictionary
+                if page.memory.size <= _SMALL_BYTES:
+                    self._plain_size = max(self._plain_size, page.memory.size)
                 found = _numbers(page, chunk)
             else:
                 found = self._looked_up(page, known)
             del page
             yield found
+
+    def _plain(self, place: int, chunk: _Chunk, into: _Numbers) -> bool:
+        """Return whether the page at a place is of the usual kind, in one call, and put it there."""
+        if len(self._room) < self._usual + _HEADER_BYTES:
+            self._make_room(self._usual + _HEADER_BYTES)
+        return bool(
+            self._loops.fedpower_plain_page(
+                self._file,
+                ctypes.c_int64(place),
+                chunk.compression,
+                chunk.optional,
+                ctypes.c_void_p(self._address),
+                ctypes.c_int64(self._usual + _HEADER_BYTES),
+                ctypes.c_void_p(into.address),
+                ctypes.c_int64(into.n_values * _DOUBLE.itemsize),
+                self._found,
+            )
+        )
 
     def _next(self, place: int, chunk: _Chunk) -> tuple[_Page, int]:
         """Return the page at a place of the file, and the place after it."""

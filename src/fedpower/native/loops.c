@@ -5,11 +5,15 @@
    call at once. Floating point must be IEEE 754 with no more digits than a double has, which the flags
    in hatch_build.py and the test below ask for. */
 
+#define _XOPEN_SOURCE 700 /* for pread */
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifndef _WIN32
+#include <unistd.h>
+#endif
 #ifdef __ARM_NEON
 #include <arm_neon.h>
 #endif
@@ -537,8 +541,7 @@ EXPORT int64_t fedpower_page_header(const uint8_t *header, int64_t size,
                                     int64_t fields[STRUCTURES][FIELDS])
 {
     struct bytes raw = {header, header + size};
-    for (int i = 0; i < STRUCTURES * FIELDS; i++)
-        fields[0][i] = -1;
+    memset(fields, 0xff, STRUCTURES * sizeof *fields); /* -1 everywhere */
     keep_fields(&raw, 0, fields);
     return raw.at == NULL ? -1 : raw.at - header;
 }
@@ -683,6 +686,76 @@ EXPORT int64_t fedpower_after_levels(const uint8_t *page, int64_t size, int64_t 
     int64_t length = page[0] | page[1] << 8 | page[2] << 16 | (int64_t)page[3] << 24;
     return length <= size - 4 && fedpower_all_there(page + 4, length, count) ? length + 4 : -1;
 }
+
+#ifndef _WIN32 /* where pages are left to Arrow */
+/* Undo Snappy's compression: return whether raw is that of exactly size bytes, which are then in out. */
+static int snappy(struct bytes raw, uint8_t *out, int64_t size)
+{
+    int64_t done = 0;
+    if (next_number(&raw) != (uint64_t)size)
+        return 0;
+    while (raw.at != NULL && raw.at < raw.end) {
+        uint8_t tag = *raw.at++;
+        int64_t length = tag >> 2, back = 0;
+        int more = (tag & 3) == 0 ? (length < 60 ? 0 : (int)length - 59) : (tag & 3) == 3 ? 4 : tag & 3;
+        if (more > raw.end - raw.at)
+            return 0;
+        for (int i = 0; i < more; i++)
+            back |= (int64_t)raw.at[i] << 8 * i;
+        raw.at += more;
+        if ((tag & 3) == 0) { /* bytes as they are */
+            length = 1 + (more ? back : length);
+            if (length > raw.end - raw.at || length > size - done)
+                return 0;
+            memcpy(out + done, raw.at, (size_t)length);
+            raw.at += length;
+        } else { /* bytes that were there before, perhaps themselves among them */
+            if ((tag & 3) == 1)
+                back |= (int64_t)(tag >> 5) << 8, length = 4 + (length & 7);
+            else
+                length += 1;
+            if (back == 0 || back > done || length > size - done)
+                return 0;
+            for (int64_t i = 0; i < length; i++)
+                out[done + i] = out[done + i - back];
+        }
+        done += length;
+    }
+    return done == size;
+}
+
+/* Read a data page of the first version, plain and not or by Snappy compressed, at a place of a file.
+
+   optional: whether levels come before its values.
+   room, page: memory for it as it is stored, and without compression.
+   found: its end in the file, where the values begin in page, how many they are, and its size.
+   Returns 0 where it is another kind of page, or too large: then the caller decides. */
+EXPORT int32_t fedpower_plain_page(int32_t file, int64_t place, int32_t compression, int32_t optional,
+                                   uint8_t *room, int64_t room_size, uint8_t *page, int64_t page_size,
+                                   int64_t found[4])
+{
+    int64_t fields[STRUCTURES][FIELDS];
+    int64_t size = pread(file, room, (size_t)room_size, place);
+    int64_t length = size > 0 ? fedpower_page_header(room, size, fields) : -1;
+    if (length < 0)
+        return 0;
+    int64_t whole = fields[0][2], stored = fields[0][3], n_values = fields[5][1];
+    if (fields[0][1] != 0 || fields[5][2] != 0 || fields[5][3] != 3 || fields[5][4] < 3 || fields[5][4] > 4)
+        return 0;
+    if (whole < 0 || whole > page_size || stored < 0 || stored > size - length || n_values <= 0)
+        return 0;
+    struct bytes body = {room + length, room + length + stored};
+    if (compression == 0 && whole == stored)
+        memcpy(page, body.at, (size_t)whole);
+    else if (compression != 1 || !snappy(body, page, whole))
+        return 0;
+    int64_t start = optional ? fedpower_after_levels(page, whole, n_values) : 0;
+    if (start < 0 || n_values > (whole - start) / (int64_t)sizeof(double))
+        return 0;
+    found[0] = place + length + stored, found[1] = start, found[2] = n_values, found[3] = stored;
+    return 1;
+}
+#endif
 
 /* Put the numbers of a dictionary that packed places stand for into out; return whether all do. */
 static int look_up(const uint8_t *raw, int bits, const one_in_page *dictionary, int64_t n_known, int64_t count,
