@@ -115,8 +115,8 @@ def _over_file(path: Path) -> dict[str, Callable[[], object]]:
     size = block_rows(source.n_features)
     return {
         "the whole table decoded at once": lambda: parquet.read_table(path, use_threads=False),
-        "decoded in bounded memory": lambda: _used(reader.batches(reader.columns, size)),
-        "… and made into blocks of rows": lambda: _used(source.blocks(size)),
+        "decoded in bounded memory, by Arrow": lambda: _used(reader.batches(reader.columns, size)),
+        "blocks of rows, as a fit reads them": lambda: _used(source.blocks(size)),
     }
 
 

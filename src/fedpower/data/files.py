@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.data.columns import not_a_number, require_distinct, require_shape
+from fedpower.data.parquet_pages import plain_rows
 from fedpower.data.source import Matrix
 from fedpower.data.tables import NotPlainError, arrow, feature_names, sliced
 from fedpower.errors import InputError
@@ -27,6 +28,9 @@ _READ_BYTES = 2**20
 
 BATCH_ROWS, BATCH_BYTES = 2**14, 16 * 2**20
 """Rows decoded at once at least, within these bytes: every batch of a column has a cost of its own."""
+
+_FEWEST_IN_PAGES = 2**11
+"""Rows of a row group, on average, from which on its pages are worth being read one by one."""
 
 
 @contextmanager
@@ -54,6 +58,7 @@ class _ParquetTable:
     name: str
     columns: tuple[str, ...]
     n_rows: int
+    n_groups: int
     path: Path
 
     def batches(
@@ -68,6 +73,12 @@ class _ParquetTable:
             for batch in batches:
                 yield from sliced(batch.select(names), max_rows)
 
+    def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
+        """Yield blocks of rows as far as the file's pages hold plain numbers, and none is missing."""
+        if self.n_rows < _FEWEST_IN_PAGES * self.n_groups:
+            raise NotPlainError
+        return plain_rows(self.path, columns, max_rows)
+
 
 def _parquet(path: Path, **options: Any) -> Any:
     """Open a Parquet file without read-ahead."""
@@ -77,9 +88,11 @@ def _parquet(path: Path, **options: Any) -> Any:
 def parquet_reader(path: Path, name: str) -> _ParquetTable:
     """Return the reader of a Parquet file."""
     with _readable(name, "Parquet"), _parquet(path) as file:
-        schema, n_rows = file.schema_arrow, int(file.metadata.num_rows)
+        schema, n_rows, n_groups = file.schema_arrow, file.metadata.num_rows, file.num_row_groups
     require_distinct(name, schema.names)
-    return _ParquetTable(name=name, columns=feature_names(schema), n_rows=n_rows, path=path)
+    return _ParquetTable(
+        name=name, columns=feature_names(schema), n_rows=n_rows, n_groups=n_groups, path=path
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
