@@ -124,6 +124,7 @@ def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(
     assert max(came_back) < 2_000 < rows.nbytes / 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_a_clipped_fit_over_dask_silos_finds_what_arrays_have(aggregation: Any) -> None:
     """At this budget the noise turns components by some hundredths at most."""

@@ -111,6 +111,7 @@ def test_a_device_gives_the_processor_s_integers(rule: RowTreatment, made: str) 
     assert found.n_clipped > 0 or rule.normalize
 
 
+@pytest.mark.devices
 def test_a_device_refuses_a_missing_value_by_its_place() -> None:
     torch = pytest.importorskip("torch")
     rows = extreme_rows()

@@ -354,6 +354,7 @@ def contents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @given(contents(), hosts, st.integers(1, 65535))
 def test_rendered_and_read_back_a_study_is_the_same_wherever_it_moves(
     tmp_path_factory: pytest.TempPathFactory, content: dict[str, Any], host: str, port: int
