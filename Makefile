@@ -25,7 +25,7 @@ help:  ## show this list
 
 setup: $(STAMP)  ## make .venv with everything pinned by constraints.txt
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py src/fedpower/native/loops.c
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/fedpower/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpower needs Python 3.11 or newer; run make PYTHON=python3.11 ...")'
 	@echo "setting up $(VENV): some minutes, once"
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
-"""Compile `src/fedpower/native/loops.c` as fedpower is built or installed, or go on without it.
+"""Compile the loops in `src/fedpower/native` as fedpower is built or installed, or go on without it.
 
-``python hatch_build.py`` does it in place, for who changed the file.
+``python hatch_build.py`` does it in place, for who changed one.
 """
 
 import hashlib
@@ -20,20 +20,38 @@ except ModuleNotFoundError:  # run by hand, where only the compiler is needed
 
 FOLDER = Path("src/fedpower/native")
 FLAGS = (
-    *("-O3", "-std=c99", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"),
+    *(
+        "-O3",
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Werror=implicit-function-declaration",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+    ),
     # Each operation rounds once, as NumPy's do; nothing is lost without errno and traps.
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
 
 
+def _digest(folder: Path) -> str:
+    """Return what the library says that is built from a folder, as `fedpower.native` does."""
+    found = hashlib.sha256()
+    for each in sorted([*folder.glob("*.c"), *folder.glob("*.h")], key=lambda path: path.name):
+        found.update(each.read_bytes())
+    return found.hexdigest()
+
+
 def compile_loops(root: Path) -> Path | None:
     """Return the library, compiled into the package's folder, or None where that cannot be done."""
-    source, built = root / FOLDER / "loops.c", root / FOLDER / "_loops.so"
+    built = root / FOLDER / "_loops.so"
+    sources = sorted(str(each) for each in built.parent.glob("*.c"))
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    digest = _digest(built.parent)
     with tempfile.TemporaryDirectory(dir=built.parent, prefix=".build-") as folder:
         made = Path(folder) / built.name
-        command = [*compiler, *FLAGS, f'-DSOURCE_DIGEST="{digest}"', "-o", str(made), str(source)]
+        command = [*compiler, *FLAGS, f'-DSOURCE_DIGEST="{digest}"', "-o", str(made), *sources]
         try:
             done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)  # noqa: S603
             reason = (done.stderr.strip() or "the compiler failed") if done.returncode else ""

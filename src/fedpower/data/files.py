@@ -160,7 +160,7 @@ _MOST_GATHERED = 32 * 2**20
 """Bytes of rows that a text is gathered into at most."""
 
 _FURTHEST = 60
-"""Powers of ten, either way, that the compiled loop multiplies by: FURTHEST in loops.c."""
+"""Powers of ten, either way, that the compiled loop multiplies by: FURTHEST in native/text.c."""
 
 _MOST_LINES = 64
 """So many times as much text as is parsed at once may be without an end of a line."""

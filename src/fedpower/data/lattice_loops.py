@@ -13,7 +13,7 @@ from fedpower.data.rows import RowTreatment
 from fedpower.data.source import Matrix, Vector
 
 _GROUP = 8
-"""Rows that the loop treats together: GROUP in loops.c."""
+"""Rows that the loop treats together: GROUP in native/lattice.c."""
 
 _EIGHT = 8
 """Columns, in multiples of which squares are summed up."""
@@ -25,7 +25,7 @@ _WIDE_CHUNK = 512
 
 
 class _Rule(ctypes.Structure):
-    """`struct rule` of loops.c."""
+    """`struct rule` of native/lattice.c."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("low", "high", "center", "gain")),

@@ -40,7 +40,7 @@ _LEVELS = (4, 3)
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_2 = 0, 2, 3
 
 _STRUCTURES, _FIELDS, _OF_CHUNK = 9, 8, 6
-"""Of a page's header: STRUCTURES and FIELDS in loops.c; and numbers in its `struct chunk`."""
+"""Of a page's header: STRUCTURES and FIELDS in native/pages.c; and numbers in its `struct chunk`."""
 
 _HEADER_BYTES = 512
 """Room for a page's header: that of a page of numbers takes some 80, its statistics among them."""
@@ -133,7 +133,7 @@ def _forms(table: Any, columns: Sequence[str]) -> list[_Form]:
 
 
 def _chunks(file: int, loops: Any, n_groups: int, n_columns: int) -> list[list[list[int]]]:
-    """Return what the end of the file says of every column in every group: `struct chunk` of loops.c.
+    """Return what the end of the file says of each column in each group: `struct chunk` of pages.c.
 
     Arrow's own objects for it end the process where a file is damaged.
     """

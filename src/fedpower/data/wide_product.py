@@ -35,7 +35,7 @@ _SHARE = 8192
 
 
 class _Wide(ctypes.Structure):
-    """What the loops are told of a block: ``struct wide`` in loops.c."""
+    """What the loops are told of a block: ``struct wide`` in native/wide.c."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("rows", "center", "gain", "shift", "factors")),

@@ -2,9 +2,9 @@
 
 All but those of `data.wide_product`: products in float64 have the bits of whichever BLAS sums them.
 
-They are one file, `loops.c`, compiled when fedpower is installed (`hatch_build.py`) and called through
-`ctypes`, which lets other threads run meanwhile. Whoever calls them has the same in NumPy: it is used
-where there was no compiler, where ``FEDPOWER_NATIVE=0`` says so, and by the tests that hold one against
+They are the files of C beside this one, compiled when fedpower is installed (`hatch_build.py`) and called
+through `ctypes`, which lets other threads run meanwhile. Whoever calls them has the same in NumPy: it is
+used where there was no compiler, where ``FEDPOWER_NATIVE=0`` says so, and by tests that hold one against
 the other.
 """
 
@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).with_name("loops.c")
-BUILT = Path(__file__).with_name("_loops.so")
+FOLDER = Path(__file__).parent
+BUILT = FOLDER / "_loops.so"
 
 _SWITCH = "FEDPOWER_NATIVE"
 
@@ -50,9 +50,12 @@ def account() -> str:
     return f"NumPy is used in their place: {reason}"
 
 
-def source_digest(source: bytes) -> str:
-    """Return what a library says that was built from this source."""
-    return hashlib.sha256(source).hexdigest()
+def source_digest() -> str:
+    """Return what a library says that was built from the sources beside this file."""
+    found = hashlib.sha256()
+    for each in sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")], key=lambda path: path.name):
+        found.update(each.read_bytes())
+    return found.hexdigest()
 
 
 @functools.cache
@@ -66,6 +69,6 @@ def _loaded() -> tuple[Any, str]:
         built_from = library.fedpower_source().decode()
     except (OSError, AttributeError):
         return None, "the compiled loops cannot be loaded on this machine"
-    if built_from != source_digest(SOURCE.read_bytes()):
+    if built_from != source_digest():
         return None, "the compiled loops are those of another version"
     return library, ""
