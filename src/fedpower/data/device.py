@@ -26,6 +26,7 @@ BLOCK_BYTES = 512 * 2**20
 MIN_ROWS, MAX_ROWS = 256, 2**20
 
 
+@functools.cache
 def torch() -> Any:
     """Return PyTorch, imported on first use."""
     return import_module("torch")
@@ -42,6 +43,7 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+@functools.cache
 def multiprocessors(device: Any) -> int:
     """Return how many programs of a kernel run beside each other at least."""
     if device.type != "cuda":

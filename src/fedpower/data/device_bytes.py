@@ -45,6 +45,7 @@ _MOST_ROWS = 2**30
 """Rows of a block, so that their numbers fit in 32 bits."""
 
 
+@cache
 def _compiles(device: Any) -> bool:
     """Return whether PyTorch compiles CUDA here, for a GPU that is new enough."""
     if torch().version.cuda is None or not hasattr(torch().cuda, "_compile_kernel"):
@@ -52,6 +53,7 @@ def _compiles(device: Any) -> bool:
     return bool(torch().cuda.get_device_capability(device) >= _OLDEST)
 
 
+@cache
 def _shared_bytes(device: Any) -> int:
     """Return the bytes of shared memory that one program alone may have."""
     return int(torch().cuda.get_device_properties(device).shared_memory_per_block_optin)
@@ -87,8 +89,13 @@ class _Form:
 
     @property
     def warps(self) -> int:
-        """Warps of a program, each with eight rows of a tile."""
-        return 12 if self.groups > 1 else 8
+        """Warps of a program."""
+        return 12 if self.groups > 1 else 4
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile: eight of a warp, or sixteen where they are short."""
+        return (8 if self.groups > 1 else 16) * self.warps
 
     @property
     def _squares(self) -> int:
@@ -108,8 +115,8 @@ class _Form:
 
     @property
     def at_once(self) -> int:
-        """Programs that a multiprocessor has room for."""
-        return 2 if self.blocks <= 4 else 1
+        """Programs that a multiprocessor has registers for."""
+        return 1 if self.groups > 1 else 3
 
     @property
     def groups(self) -> int:
@@ -131,9 +138,9 @@ class _Form:
         columns = 4 * _BLOCK * self.groups
         size = 4 if self.narrow else 8
         moved = self.center or self.gain
-        staged = (8 * self.warps * columns + 4 * _BLOCK) * size
-        words = buffers * 3 * 2 * self.warps * (2 * columns + 8) * 4
-        factors = 8 * self.warps * (8 if moved else size)
+        staged = (self.rows * columns + 4 * _BLOCK) * size
+        words = buffers * 3 * (self.rows // 4) * (2 * columns + 8) * 4
+        factors = self.rows * (8 if moved else size)
         return staged + words + factors + (2 * columns * 8 if moved else 0) + 8 * self.warps
 
     @property
@@ -163,8 +170,8 @@ class _Form:
         return rows.reshape(shape), columns.reshape(shape)
 
     def columns(self) -> _Places:
-        """Return the column of each of a program's totals."""
-        number, lane = np.arange(2 * self.groups)[:, None], np.arange(32 * self.warps) % 32
+        """Return the column of each of a warp's totals."""
+        number, lane = np.arange(2 * self.groups)[:, None], np.arange(32)
         return 64 * (number // 2) + number % 2 + _BLOCK * (lane // 8) + 2 * (lane % 8)
 
 
@@ -279,7 +286,7 @@ class ByteSums:
             if self._sums is None:
                 self._form = form
                 self._sums = torch().zeros((programs, *form.squares), **place)
-                shape = (programs, 2 * form.groups, 32 * form.warps)
+                shape = (programs, 2 * form.groups, form.warps, 32)
                 self._totals = torch().zeros(shape, **place)
             left = torch().empty(n_rows, dtype=torch().int32, device=device)
             counts = torch().zeros(2, dtype=torch().int32, device=device)
@@ -293,7 +300,7 @@ class ByteSums:
                 shared_mem=form.memory,
             )
         self.n_rows += n_rows
-        self._slots += -(-n_rows // (8 * form.warps)) * 8 * form.warps
+        self._slots += -(-n_rows // form.rows) * form.rows
         return Outcome(counts=counts, left=lambda count: left[:count].long().sort().values)
 
     def _moves(self, device: Any) -> Any:
@@ -316,12 +323,12 @@ class ByteSums:
             return
         assert self._form is not None
         form, width = self._form, self._width
-        sums, totals = self._sums.sum(dim=0).flatten(), self._totals.sum(dim=0).flatten()
+        sums, totals = self._sums.sum(dim=0).flatten(), self._totals.sum(dim=(0, 2)).flatten()
         gathered = sums[_gather(form, sums.device)].flatten()
         found = torch().cat([gathered, totals]).cpu().numpy()
         weights = found[: gathered.numel()].reshape(_WEIGHTS, width, width)
-        total = np.zeros(4 * _BLOCK * form.groups, dtype=np.int64)
-        np.add.at(total, form.columns().flatten(), found[gathered.numel() :])
+        total = np.empty(4 * _BLOCK * form.groups, dtype=np.int64)
+        total[form.columns().flatten()] = found[gathered.numel() :]
         total = total[:width]
         # Σ(z + c)(z + c)ᵀ is Σ z zᵀ + c·(Σ z·1ᵀ + 1·Σ zᵀ) + n·c².
         weights[2] -= (total[:, None] + total[None, :]) << (_ADDED - 2 * _BYTE)

@@ -8,17 +8,17 @@
    0 to 4, and only tiles on and below the diagonal are made. A sum grows by less than 2^17 a row, so that
    2^13 rows are added up before it is moved to 64 bits.
 
-   A block of eight or twelve warps works through tiles of eight rows a warp. A warp converts its rows; a lane has
-   two columns of every fourth block of sixteen. Four bytes of one column in four rows are a word, of which the
-   tensor cores take four for the left factor (two columns, two lots of rows) and two for the right one (one
-   column). Both are laid out for one load each. While some of the warps convert the next tile, the others
-   multiply this one, and then the other way round.
+   A block of warps works through tiles of eight or sixteen rows a warp. A warp first bounds its rows, some lanes
+   each, and then makes words of them: a lane has two columns of every fourth block of sixteen. Four bytes of one
+   column in four rows are a word, of which the tensor cores take four for the left factor (two columns, two
+   lots of rows) and two for the right one (one column). Both are laid out for one load each. While some warps
+   convert the next tile, others multiply this one.
 
    Set from outside: WIDTH, the columns; NARROW, 1 for float32 rows and 0 for float64; CENTER and GAIN, 1 where rows are
    centred and scaled first; NORMALIZE, 1 where every row is brought to the same norm; CHUNK, the bytes that all
-   rows begin at a multiple of and are long, at most 16; STRIDE, the values between rows; WARPS, of a block; BUFFERS, the tiles of words
-   in shared memory, 1 or 2; AT_ONCE, the blocks that a multiprocessor has room for; OFFSET, SHIFT and CUT of
-   data/lattice_rows.py. */
+   rows begin at a multiple of and are long, at most 16; STRIDE, the values between rows; WARPS, of a block; BUFFERS,
+   the tiles of words in shared memory, 1 or 2; AT_ONCE, the blocks that a multiprocessor has room for; OFFSET,
+   SHIFT and CUT of data/lattice_rows.py. */
 
 typedef long long i64;
 typedef unsigned long long u64;
@@ -26,8 +26,11 @@ typedef unsigned int u32;
 
 #define BLOCKS ((WIDTH + 15) / 16)
 #define GROUPS ((BLOCKS + 3) / 4) /* of four blocks of sixteen columns */
-#define ROWS (8 * WARPS) /* of a tile */
-#define STEPS (WARPS / 4) /* of 32 rows, which are multiplied together */
+#define OF_WARP (GROUPS > 1 ? 8 : 16)  /* rows of a tile that a warp converts */
+#define LANES (32 / OF_WARP)           /* that share a row as it is bounded */
+#define CHUNKS 8                       /* of four values that each of them has */
+#define ROWS (OF_WARP * WARPS)         /* of a tile */
+#define STEPS (ROWS / 32) /* of 32 rows, which are multiplied together */
 #define SQUARES (BLOCKS * (BLOCKS + 1) / 2) /* of 16 x 16 sums, on and below the diagonal */
 #define REST (SQUARES % WARPS)
 #define FULL (SQUARES / WARPS + (REST > WARPS / 2)) /* that a warp has */
@@ -38,7 +41,7 @@ typedef unsigned int u32;
 #define KEPT (PLAIN && GROUPS == 1) /* whether there are registers for the values between two looks at them */
 #define BULK (CHUNK == 16 && __CUDA_ARCH__ >= 900)
 #define FLUSH ((1 << 13) / ROWS) /* tiles of rows before sums are moved to 64 bits */
-#define REACH (8 * GROUPS + 8)   /* twice the steps of float64 that a sum of squares may be off by */
+#define REACH 24                 /* twice the steps of float64 that a sum of squares may be off by */
 #define ALL 0xffffffffu
 
 #if BULK && STRIDE == WIDTH
@@ -95,16 +98,20 @@ static __device__ __forceinline__ double brought(double target, double squares)
 /* A lane's columns as words are made: 2 * (lane % 8) and the next, of block lane / 8 of each group. */
 static __device__ __forceinline__ int first_column(int lane) { return 16 * (lane >> 3) + 2 * (lane & 7); }
 
-/* Four lanes have one row as it is bounded, each a quarter of every block, in an order without bank conflicts. */
-static __device__ __forceinline__ int block_of(int k, int lane) { return 16 * (k ^ (lane >> 2 & 1)) + 4 * (lane & 3); }
+/* Some lanes have one row as it is bounded, each four columns in turn, in an order without bank conflicts. */
+static __device__ __forceinline__ int row_of(int lane) { return lane / LANES; }
+static __device__ __forceinline__ int column_of(int k, int lane)
+{
+    return LANES == 4 ? 16 * (k ^ (row_of(lane) & 1)) + 4 * (lane & 3) : 8 * (k ^ (row_of(lane) & 7)) + 4 * (lane & 1);
+}
 
 struct four { value v[4]; };
 
 static __device__ __forceinline__ four quarter(const value *row, int k, int lane)
 {
-    const int column = block_of(k, lane);
+    const int column = column_of(k, lane);
     four found = *(const four *)__builtin_assume_aligned(row + column, 16);
-    if (MASKED && 16 * (k | 1) + 16 > WIDTH)
+    if (MASKED && (LANES == 2 || 16 * (k | 1) + 16 > WIDTH))
 #pragma unroll
         for (int j = 0; j < 4; j++)
             found.v[j] = column + j < WIDTH ? found.v[j] : (value)0;
@@ -113,7 +120,8 @@ static __device__ __forceinline__ four quarter(const value *row, int k, int lane
 
 template <typename T> static __device__ __forceinline__ T added(T mine)
 {
-    mine += __shfl_xor_sync(ALL, mine, 2);
+    if (LANES == 4)
+        mine += __shfl_xor_sync(ALL, mine, 2);
     return mine + __shfl_xor_sync(ALL, mine, 1);
 }
 
@@ -135,12 +143,12 @@ static __device__ both exact_sum(both s, double x, double rest)
 static __device__ __noinline__ double above(const value *row, int lane, double number)
 {
     both s = {0.0, 0.0};
-    for (int k = 0; k < 4 * GROUPS; k++) {
+    for (int k = 0; k < CHUNKS; k++) {
         const four found = quarter(row, k, lane);
         for (int j = 0; j < 4; j++)
             s = exact_sum(s, (double)found.v[j] * found.v[j], 0.0);
     }
-    for (int far = 2; far; far >>= 1) {
+    for (int far = LANES / 2; far; far >>= 1) {
         double high = __shfl_xor_sync(ALL, s.high, far), low = __shfl_xor_sync(ALL, s.low, far);
         s = exact_sum(s, high, low);
     }
@@ -188,12 +196,12 @@ static __device__ __forceinline__ float in_float(u32 biased)
 /* Leave a row to the processor if it is `there`, and put zeros for its staged values. */
 static __device__ __noinline__ void leave(bool there, value *staged, int lane, int number, int *left, int *counts)
 {
-    if (there && (lane & 3) == 0)
+    if (there && lane % LANES == 0)
         left[atomicAdd(counts, 1)] = number;
-    for (int k = 0; k < 4 * GROUPS; k++)
+    for (int k = 0; k < CHUNKS; k++)
         for (int j = 0; j < 4; j++)
-            if (!MASKED || block_of(k, lane) + j < WIDTH)
-                staged[block_of(k, lane) + j] = (value)0;
+            if (!MASKED || column_of(k, lane) + j < WIDTH)
+                staged[column_of(k, lane) + j] = (value)0;
 #if BULK
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* before other rows are copied there */
 #endif
@@ -203,10 +211,10 @@ static __device__ __noinline__ void leave(bool there, value *staged, int lane, i
 static __device__ __noinline__ bool too_long(const value *row, const double *affine, scale factor, int lane, double most)
 {
     i64 squares = 0;
-    for (int k = 0; k < 4 * GROUPS; k++) {
+    for (int k = 0; k < CHUNKS; k++) {
         const four found = quarter(row, k, lane);
         for (int j = 0; j < 4; j++) {
-            const i64 z = (int)(whole(moved(found.v[j], affine, block_of(k, lane) + j), factor) - BIAS);
+            const i64 z = (int)(whole(moved(found.v[j], affine, column_of(k, lane) + j), factor) - BIAS);
             squares += z * z;
         }
     }
@@ -233,17 +241,17 @@ static __device__ __forceinline__ scale factor_of(value *row, const double *affi
 {
     double s[4] = {0.0, 0.0, 0.0, 0.0};
 #if KEPT
-    four kept[4 * GROUPS];
+    four kept[CHUNKS];
 #endif
 #pragma unroll
-    for (int k = 0; k < 4 * GROUPS; k++) {
+    for (int k = 0; k < CHUNKS; k++) {
         const four found = quarter(row, k, lane);
 #if KEPT
         kept[k] = found;
 #endif
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const double x = moved(found.v[j], affine, block_of(k, lane) + j);
+            const double x = moved(found.v[j], affine, column_of(k, lane) + j);
             s[j] = fma(x, x, s[j]);
         }
     }
@@ -279,7 +287,7 @@ static __device__ __forceinline__ scale factor_of(value *row, const double *affi
     const scale found = settled ? (scale)factor : (scale)0;
     float q[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int k = 0; k < 4 * GROUPS; k++) {
+    for (int k = 0; k < CHUNKS; k++) {
 #if KEPT
         const four again = kept[k];
 #else
@@ -287,7 +295,7 @@ static __device__ __forceinline__ scale factor_of(value *row, const double *affi
 #endif
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const float z = in_float(whole(moved(again.v[j], affine, block_of(k, lane) + j), found));
+            const float z = in_float(whole(moved(again.v[j], affine, column_of(k, lane) + j), found));
             q[j] = __fmaf_rn(z, z, q[j]);
         }
     }
@@ -298,48 +306,50 @@ static __device__ __forceinline__ scale factor_of(value *row, const double *affi
     if (!settled)
         leave(there, row, lane, number, said.left, said.counts);
 #if !NORMALIZE
-    said.n_clipped += settled && far_out && end > by.longer && (lane & 3) == 0;
+    said.n_clipped += settled && far_out && end > by.longer && lane % LANES == 0;
 #endif
     return settled ? found : (scale)0;
 }
 
-/* Put the words of a warp's eight rows, which are staged, where they are multiplied from: `to`, and past RIGHT. */
+/* Put the words of a warp's rows, which are staged, where they are multiplied from: `to`, and past RIGHT. */
 static __device__ __forceinline__ void convert(value *rows, const double *affine, scale *factors, u32 *to, int lane,
                                                int first, int n_rows, const rule &by, u32 totals[2 * GROUPS], tally &said)
 {
-    const int number = first + (lane >> 2), column = first_column(lane);
-    const scale mine =
-        factor_of(rows + (lane >> 2) * PITCH, affine, lane, number, number < n_rows, by, said);
-    if ((lane & 3) == 0)
-        factors[lane >> 2] = mine;
+    const int number = first + row_of(lane), column = first_column(lane);
+    const scale mine = factor_of(rows + row_of(lane) * PITCH, affine, lane, number, number < n_rows, by, said);
+    if (lane % LANES == 0)
+        factors[row_of(lane)] = mine;
     __syncwarp();
-    scale f[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        f[i] = factors[i];
+    for (int set = 0; set < OF_WARP / 8; set++, rows += 8 * PITCH, factors += 8, to += LINE) {
+        scale f[8];
 #pragma unroll
-    for (int v = 0; v < GROUPS; v++) {
-        u32 words[2][2][3]; /* column, lot, weight */
+        for (int i = 0; i < 8; i++)
+            f[i] = factors[i];
 #pragma unroll
-        for (int lot = 0; lot < 2; lot++) {
-            u32 one[4], other[4];
+        for (int v = 0; v < GROUPS; v++) {
+            u32 words[2][2][3]; /* column, lot, weight */
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int r = 4 * lot + i, at = column + 64 * v;
-                const values two = *(const values *)(rows + r * PITCH + at);
-                one[i] = whole(moved(two.x, affine, at), f[r]);
-                other[i] = whole(moved(two.y, affine, at + 1), f[r]);
+            for (int lot = 0; lot < 2; lot++) {
+                u32 one[4], other[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int r = 4 * lot + i, at = column + 64 * v;
+                    const values two = *(const values *)(rows + r * PITCH + at);
+                    one[i] = whole(moved(two.x, affine, at), f[r]);
+                    other[i] = whole(moved(two.y, affine, at + 1), f[r]);
+                }
+                totals[2 * v] += one[0] + one[1] + one[2] + one[3];
+                totals[2 * v + 1] += other[0] + other[1] + other[2] + other[3];
+                pack(one, words[0][lot]);
+                pack(other, words[1][lot]);
             }
-            totals[2 * v] += one[0] + one[1] + one[2] + one[3];
-            totals[2 * v + 1] += other[0] + other[1] + other[2] + other[3];
-            pack(one, words[0][lot]);
-            pack(other, words[1][lot]);
-        }
 #pragma unroll
-        for (int p = 0; p < 3; p++) {
-            u32 *at = to + p * LIMB + 128 * v;
-            *(uint4 *)at = make_uint4(words[0][0][p], words[1][0][p], words[0][1][p], words[1][1][p]);
-            *(uint4 *)(at + RIGHT) = make_uint4(words[0][0][p], words[0][1][p], words[1][0][p], words[1][1][p]);
+            for (int p = 0; p < 3; p++) {
+                u32 *at = to + p * LIMB + 128 * v;
+                *(uint4 *)at = make_uint4(words[0][0][p], words[1][0][p], words[0][1][p], words[1][1][p]);
+                *(uint4 *)(at + RIGHT) = make_uint4(words[0][0][p], words[0][1][p], words[1][0][p], words[1][1][p]);
+            }
         }
     }
 }
@@ -439,11 +449,11 @@ static __device__ __forceinline__ void add_products(u32 words, int2 at, int coun
     }
 }
 
-/* Ask for a warp's eight rows of a tile; those beyond the last are not read. */
+/* Ask for a warp's rows of a tile; those beyond the last are not read. */
 static __device__ __forceinline__ void ask(value *stage, u64 *arrival, const value *x, int first, int n_rows, int lane)
 {
 #if BULK
-    const int there = min(max(n_rows - first, 0), 8), bytes = WIDTH * (int)sizeof(value);
+    const int there = min(max(n_rows - first, 0), OF_WARP), bytes = WIDTH * (int)sizeof(value);
     if (lane == 0) {
         asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_at(arrival)), "r"(there * bytes)
                      : "memory");
@@ -457,7 +467,7 @@ static __device__ __forceinline__ void ask(value *stage, u64 *arrival, const val
     }
 #else
     const int each = CHUNK / (int)sizeof(value), across = WIDTH / each;
-    for (int part = lane; part < 8 * across; part += 32) {
+    for (int part = lane; part < OF_WARP * across; part += 32) {
         const int i = part / across, j = part % across * each;
         if (first + i < n_rows)
 #if CHUNK == 16
@@ -497,8 +507,8 @@ add_rows(const value *x, const double *columns, i64 *squares, i64 *totals, int *
 {
     extern __shared__ __align__(16) char memory[];
     u64 *arrivals = (u64 *)memory; /* of each warp's rows */
-    scale *factors = (scale *)(arrivals + WARPS); /* of each warp's rows */
-    double *affine = (double *)(factors + 8 * WARPS);
+    scale *factors = (scale *)(arrivals + WARPS); /* of each row of a tile */
+    double *affine = (double *)(factors + ROWS);
     u32 *words = (u32 *)(affine + (CENTER || GAIN ? 2 * 64 * GROUPS : 0));
     value *stage = (value *)(words + BUFFERS * 3 * LIMB);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -529,11 +539,12 @@ add_rows(const value *x, const double *columns, i64 *squares, i64 *totals, int *
     totals += (i64)blockIdx.x * (2 * GROUPS * 32 * WARPS) + threadIdx.x;
 
     const int n_tiles = (n_rows + ROWS - 1) / ROWS, apart = gridDim.x;
-    /* A warp's words: of the step warp / 4 and the line warp % 4. */
-    u32 *own_words = words + (warp >> 2) * 8 * LINE + (warp & 3) * LINE + 4 * (lane & 7) + 32 * (lane >> 3);
-    value *own_stage = stage + 8 * warp * PITCH;
+    /* A warp's words: eight rows are a line, four lines a step. */
+    const int line = warp * (OF_WARP / 8);
+    u32 *own_words = words + ((line >> 2) * 8 + (line & 3)) * LINE + 4 * (lane & 7) + 32 * (lane >> 3);
+    value *own_stage = stage + OF_WARP * warp * PITCH;
     int flushed = 0, turn = 0;
-    ask(own_stage, arrivals + warp, x, blockIdx.x * ROWS + 8 * warp, n_rows, lane);
+    ask(own_stage, arrivals + warp, x, blockIdx.x * ROWS + OF_WARP * warp, n_rows, lane);
     /* In turn t tile t is converted and, where there are two buffers, tile t - 1 multiplied. */
     for (int tile = blockIdx.x; tile < n_tiles + (BUFFERS - 1) * apart; tile += apart, turn++) {
 #pragma unroll 1
@@ -541,11 +552,11 @@ add_rows(const value *x, const double *columns, i64 *squares, i64 *totals, int *
             if (part == (BUFFERS == 2 ? warp >> 2 & 1 : 0)) {
                 if (tile < n_tiles) {
                     await(arrivals + warp, turn & 1);
-                    convert(own_stage, affine, factors + 8 * warp,
-                            own_words + (BUFFERS == 2 ? (turn & 1) * 3 * LIMB : 0), lane, tile * ROWS + 8 * warp, n_rows,
+                    convert(own_stage, affine, factors + OF_WARP * warp,
+                            own_words + (BUFFERS == 2 ? (turn & 1) * 3 * LIMB : 0), lane, tile * ROWS + OF_WARP * warp, n_rows,
                             by, own_totals, said);
                     __syncwarp();
-                    ask(own_stage, arrivals + warp, x, min(tile + apart, n_tiles) * ROWS + 8 * warp, n_rows, lane);
+                    ask(own_stage, arrivals + warp, x, min(tile + apart, n_tiles) * ROWS + OF_WARP * warp, n_rows, lane);
                 }
                 if (BUFFERS == 1)
                     __syncthreads();
@@ -557,7 +568,7 @@ add_rows(const value *x, const double *columns, i64 *squares, i64 *totals, int *
         const bool last = tile + apart >= n_tiles + (BUFFERS - 1) * apart;
         if (turn % FLUSH == FLUSH - 1 || last) {
             /* In the turn that only multiplies nothing was converted. */
-            const u32 converted = 8 * (turn + (tile < n_tiles) - flushed);
+            const u32 converted = OF_WARP * (turn + (tile < n_tiles) - flushed);
             flushed = turn + 1;
 #pragma unroll
             for (int i = 0; i < OWN * WEIGHTS * 4; i++) {
