@@ -38,6 +38,7 @@ def cases(n_rows: int) -> list[Case]:
     return [
         Case("about 0", about, 3, 8.0, "secure"),
         Case("far from 0", far, 3, 8.0, "secure"),
+        Case("about 0", about, 1, 2.0, "plain"),
         Case("far from 0", far, 1, 2.0, "plain"),
     ]
 

@@ -66,8 +66,8 @@ def fitted(silos):
 
 
 def test_a_fit_that_is_told_nothing_but_epsilon_finds_the_correlations_components(fitted, silos):
-    """Of 400 fits the median is 0.03. In 5 noise took an octave too many for the years: 0.34 to 0.49."""
-    assert sine(fitted, np.vstack(list(silos.values()))) < 0.7
+    """Of 400 fits the median is 0.03 and the largest 0.04."""
+    assert sine(fitted, np.vstack(list(silos.values()))) < 0.1
     assert fitted.privacy_.is_private
     assert fitted.privacy_.leak is None
 
@@ -82,11 +82,12 @@ def test_the_whole_fit_costs_the_epsilon_that_was_asked_for_and_the_statement_te
 
 
 def test_ranges_hold_what_the_columns_are(fitted, silos):
+    """Of 400 fits the least share inside is 0.96, the worst offset 0.15 and the largest scale 2.4."""
     book, X = fitted.codebook_, np.vstack(list(silos.values()))
     inside = ((book.low <= X) & (book.high >= X)).mean(axis=0)
     assert (inside[:7] > 0.9).all()
-    assert np.abs((book.offset - X.mean(0)) / np.maximum(X.std(0), 1e-9))[:7].max() < 2
-    assert ((book.scale / np.maximum(X.std(0), 1e-12))[:7] < 20).all()
+    assert np.abs((book.offset - X.mean(0)) / np.maximum(X.std(0), 1e-9))[:7].max() < 0.5
+    assert ((book.scale / np.maximum(X.std(0), 1e-12))[:7] < 5).all()
 
 
 def test_a_constant_column_takes_no_part(fitted):
@@ -123,7 +124,7 @@ def test_a_fit_with_a_code_book_is_charged_for_its_moment_alone(fitted, silos, t
         Ledger.create(ledgers[name], epsilon=2.0, delta=1e-6, silo=name).close()
     model = FedPCA(2, epsilon=2.0, delta=1e-6, codebook=fitted.codebook_)
     model.fit_silos(silos, ledgers=ledgers)
-    assert sine(model, np.vstack(list(silos.values()))) < 0.7  # see above
+    assert sine(model, np.vstack(list(silos.values()))) < 0.1  # see above
     for path in ledgers.values():
         with Ledger.open(path) as ledger:
             assert ledger.spent().n_releases == 1

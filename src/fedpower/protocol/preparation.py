@@ -44,7 +44,8 @@ CERTAIN, LIKE = 3.0, 0.2
 one of them and as large a share of this side's."""
 
 _SPARE = 0.06
-"""A range is cut by k of its bins where at most (k/16)³ of this share of the rows may lie there."""
+"""A range is cut by k of its bins, at both ends together, where at most (k/16)³ of this share of the rows
+may lie there."""
 
 _UNEVEN = 0.15
 """κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
@@ -198,21 +199,22 @@ def _widened(counts: Array, first: int, last: int, least: float) -> tuple[int, i
 
 
 def trimmed(counts: Array, std: float, n_rows: int) -> tuple[int, int]:
-    """Return the first and the last bin of a range that are kept.
+    """Return the first and the last bin of a range that are kept: the fewest that lie side by side.
 
-    Bins at an end are cut where one standard deviation more than was counted there is still below a share
-    of the rows that grows with the cube of what is cut: much is cut only for much, and nothing where
-    noise leaves it open.
+    The others, k of them, are cut at both ends together where one standard deviation more than lies there
+    is still below a share of the rows that grows with the cube of k: much is cut only for much, and
+    nothing where noise leaves it open. Every row is in one bin and their number is public, so what
+    lies outside is what is missing inside, too: one full bin of 16 has the noise of one, not of fifteen.
     """
-    places = np.arange(1, counts.size)
-    spare = _SPARE * n_rows * (places / counts.size) ** 3
-
-    def cut(side: Array) -> int:
-        fits = np.flatnonzero(np.cumsum(side)[:-1] + std * np.sqrt(places) <= spare)
-        return int(fits[-1]) + 1 if fits.size else 0
-
-    first, last = cut(counts), counts.size - 1 - cut(counts[::-1])
-    return (first, last) if first <= last else (0, counts.size - 1)
+    size = counts.size
+    below = np.append(0.0, np.cumsum(counts + (n_rows - counts.sum()) / size))
+    for width in range(1, size):
+        outside, cut = n_rows - (below[width:] - below[:-width]), size - width
+        first = int(np.argmin(outside))
+        noise = std * math.sqrt(cut * width / size)
+        if outside[first] + noise <= _SPARE * n_rows * (cut / size) ** 3:
+            return first, first + width - 1
+    return 0, size - 1
 
 
 def _center_and_scale(
