@@ -8,7 +8,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -341,7 +341,7 @@ class CsvTable:
                 _in_utf8(text, self.encoding) as recoded,
                 # left open, its thread may outlive the interpreter
                 arrow_csv.open_csv(
-                    recoded,
+                    recoded.stream,
                     read_options=arrow_csv.ReadOptions(
                         use_threads=False, block_size=self.block_bytes
                     ),
@@ -356,6 +356,7 @@ class CsvTable:
                         decimal_point=self.decimal,
                     ),
                 ) as reader,
+                recoded.ending(reader),
             ):
                 yield reader
             return
@@ -415,8 +416,24 @@ class CsvTable:
 
 
 _STANDSTILL_S = 1.0
-"""How long Arrow's thread may take for a read of text that has been given up; one that has read ahead as
-far as it may comes for no other."""
+"""How long Arrow's thread may take to find the end of a text after an error in it."""
+
+
+class _Utf8:
+    """A text that Arrow reads as it is.
+
+    Parameters
+    ----------
+    stream : its bytes.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    @contextmanager
+    def ending(self, reader: Any) -> Iterator[None]:
+        """Let a reader of it be given up."""
+        yield
 
 
 class _Recoded:
@@ -434,6 +451,7 @@ class _Recoded:
         self._text, self._decoder = text, codecs.getincrementaldecoder(encoding)()
         self._held, self._over = b"", False
         self._ended = threading.Event()
+        self.stream = arrow().PythonFile(self, mode="r")
 
     def read(self, size: int) -> bytes:
         """Return at most so many bytes, none at the end."""
@@ -450,25 +468,40 @@ class _Recoded:
             self._ended.set()
         return found
 
-    def close(self) -> None:
-        """End the text, and wait until Arrow's thread knows: it must not want Python after its end."""
+    @contextmanager
+    def ending(self, reader: Any) -> Iterator[None]:
+        """Let a reader of it be given up: Arrow's thread must not want Python after its end."""
+        atexit.register(self.end, reader)  # an error that nobody caught may keep it open until then
+        try:
+            yield
+        finally:
+            self.end(reader)
+            atexit.unregister(self.end)
+
+    def end(self, reader: Any = None) -> None:
+        """End the text, and wait until Arrow's thread knows.
+
+        It may stand still because it has read ahead as far as it may: then blocks are taken from it until
+        it comes for more.
+        """
         self._over, self._held = True, b""
+        with suppress(Exception):  # whatever half a row may mean to it
+            while reader is not None and not self._ended.is_set():
+                reader.read_next_batch()
         self._ended.wait(_STANDSTILL_S)
 
 
 @contextmanager
-def _in_utf8(text: Any, encoding: str) -> Iterator[Any]:
+def _in_utf8(text: Any, encoding: str) -> Iterator[_Utf8 | _Recoded]:
     """Give a text as Arrow reads it: itself where it is in UTF-8."""
     if encoding == "utf-8":
-        yield text
+        yield _Utf8(text)
         return
     recoded = _Recoded(text, encoding)
-    atexit.register(recoded.close)  # an error that nobody caught may keep this open until then
     try:
-        yield arrow().PythonFile(recoded, mode="r")
+        yield recoded
     finally:
-        recoded.close()
-        atexit.unregister(recoded.close)
+        recoded.end()
 
 
 def _ragged_row(said: str) -> tuple[int, ...]:
