@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.device import multiprocessors, on, torch
-from fedpower.data.device_left import Outcome
+from fedpower.data.device_left import Outcome, for_kernels, moves
 from fedpower.data.exact_moment import ExactMoments, ExactSum
-from fedpower.data.lattice_rows import BITS, CUT, OFFSET, SHIFT, LatticeRows
+from fedpower.data.lattice_rows import CUT, OFFSET, SHIFT, LatticeRows
 from fedpower.data.rows import RowTreatment
 from fedpower.linalg.words import WORD, Words
 
@@ -164,7 +164,7 @@ class _Form:
         ]
         down, right, side = (each[:, None, :, None] for each in np.array(tiles).transpose(2, 1, 0))
         lane, number = np.arange(32), np.arange(4)[:, None, None]
-        rows = _BLOCK * down + 2 * (lane // 4) + number // 2 + 0 * side
+        rows = _BLOCK * down + 2 * (lane // 4) + number // 2
         columns = _BLOCK * right + side + 2 * (2 * (lane % 4) + number % 2)
         shape = (-1, 4, 32 * self.warps)
         return rows.reshape(shape), columns.reshape(shape)
@@ -262,11 +262,8 @@ class ByteSums:
         block : rows.
         treatment, rule : what is done to them, and their lattice, whose numbers must fit in three bytes.
         """
-        known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
-        fits = (
-            block.shape[1] <= _MOST_COLUMNS and rule.lattice.bits <= BITS and treatment.low is None
-        )
-        if not (known and fits and block.is_cuda and block.shape[0] and _compiles(block.device)):
+        fits = block.shape[1] <= _MOST_COLUMNS and for_kernels(block, treatment, rule)
+        if not (fits and block.is_cuda and block.shape[0] and _compiles(block.device)):
             return False
         form = _form_of(block, treatment)
         return form.at_once * (form.memory + _RESERVED) <= form.shared + _RESERVED
@@ -283,6 +280,8 @@ class ByteSums:
         programs = form.at_once * multiprocessors(device)
         with on(device):
             place = {"dtype": torch().int64, "device": device}
+            if self._affine is None:
+                self._affine = moves(self._treatment, self._width, device)
             if self._sums is None:
                 self._form = form
                 self._sums = torch().zeros((programs, *form.squares), **place)
@@ -294,7 +293,7 @@ class ByteSums:
                 grid=(programs, 1, 1),
                 block=(32 * form.warps, 1, 1),
                 args=[
-                    *(block, self._moves(device), self._sums, self._totals, left, counts),
+                    *(block, self._affine, self._sums, self._totals, left, counts),
                     *(n_rows, *self._numbers),
                 ],
                 shared_mem=form.memory,
@@ -302,16 +301,6 @@ class ByteSums:
         self.n_rows += n_rows
         self._slots += -(-n_rows // form.rows) * form.rows
         return Outcome(counts=counts, left=lambda count: left[:count].long().sort().values)
-
-    def _moves(self, device: Any) -> Any:
-        """Return centre and gain of each column, on the device."""
-        if self._affine is None:
-            center, scale = self._treatment.center, self._treatment.scale
-            moves = np.zeros((2, self._width))
-            moves[0] = 0.0 if center is None else center
-            moves[1] = 1.0 if scale is None else 1.0 / scale
-            self._affine = torch().as_tensor(moves, device=device)
-        return self._affine
 
     def add_integers(self, integers: Any) -> None:
         """Add a few rows that are counted already, as zeros: their integers, in float64."""

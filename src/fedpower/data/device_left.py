@@ -1,4 +1,7 @@
-"""Rows that a device does not settle, one in some millions and extreme ones: the processor's part."""
+"""What the ways to add up rows on a device share: what they take, and the rows that none settles.
+
+Those, one in some millions and extreme ones, are the processor's part.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ import numpy as np
 from fedpower.data.columns import require_finite
 from fedpower.data.device import MIN_ROWS, Device, resident, torch
 from fedpower.data.exact_moment import BlockSums, ExactSum
-from fedpower.data.lattice_rows import LatticeRows
+from fedpower.data.lattice_rows import BITS, LatticeRows
 from fedpower.data.rows import RowTreatment
 from fedpower.data.source import RowSource
 
@@ -26,6 +29,23 @@ def rows_in_memory(tensor: Any) -> int:
     """
     memory = torch().cuda.get_device_properties(tensor.device).total_memory
     return max(MIN_ROWS, int(memory) // (32 * 8 * int(tensor.shape[1])))
+
+
+def for_kernels(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
+    """Return whether kernels for the tensor cores take such rows and what is done to them, if they fit.
+
+    Floats that lie row by row, whose cells are not clipped and whose numbers have the usual bits.
+    """
+    known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
+    return known and rule.lattice.bits <= BITS and treatment.low is None
+
+
+def moves(treatment: RowTreatment, width: int, device: Any) -> Any:
+    """Return centre and gain of each column, 2×d, on the device: 0 and 1 where there are none."""
+    found = np.zeros((2, width))
+    found[0] = 0.0 if treatment.center is None else treatment.center
+    found[1] = 1.0 if treatment.scale is None else 1.0 / treatment.scale
+    return torch().as_tensor(found, device=device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

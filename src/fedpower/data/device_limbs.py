@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedpower.data.device import has_triton, interpreted, multiprocessors, on, torch
-from fedpower.data.device_left import Outcome, rows_in_memory
+from fedpower.data.device_left import Outcome, for_kernels, moves, rows_in_memory
 from fedpower.data.exact_moment import ExactMoments, ExactSum
-from fedpower.data.lattice_rows import BITS, CUT, OFFSET, SHIFT, LatticeRows
+from fedpower.data.lattice_rows import CUT, OFFSET, SHIFT, LatticeRows
 from fedpower.data.rows import RowTreatment
 from fedpower.linalg.words import WORD, Words
 
@@ -123,10 +123,9 @@ class LimbSums:
         block : rows.
         treatment, rule : what is done to them, and their lattice, whose numbers must fit in two limbs.
         """
-        known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
         here = (block.is_cuda and torch().version.cuda is not None) or interpreted()
-        fits = block.shape[1] <= _MOST_COLUMNS and rule.lattice.bits <= BITS
-        return known and here and fits and treatment.low is None and has_triton()
+        fits = block.shape[1] <= _MOST_COLUMNS and for_kernels(block, treatment, rule)
+        return here and fits and has_triton()
 
     @staticmethod
     def most_rows(tensor: Any) -> int:
@@ -156,18 +155,14 @@ class LimbSums:
         n_rows, width = (int(size) for size in block.shape)
         center, scale = self._treatment.center, self._treatment.scale
         if self._numbers is None:
-            moves = np.zeros((2, width))
-            moves[0] = 0.0 if center is None else center
-            moves[1] = 1.0 if scale is None else 1.0 / scale
-            place = {"dtype": torch().float64, "device": device}
             numbers = self._rule.numbers()
             # Squares are added up over pieces, then over the columns of a piece, each in any order [H02
             # §4.2]: with the squares' own rounding and the product with these numbers, fewer roundings
             # than this. The wider margin of the processor would leave it more rows to decide.
             slack = (shape.columns // shape.piece + shape.piece + 8) * 2.0**-53
             numbers[:2] = [1 - slack, 1 + slack]
-            rule = torch().as_tensor(numbers, **place)
-            self._numbers = (torch().as_tensor(moves, **place), rule)
+            rule = torch().as_tensor(np.array(numbers), device=device)
+            self._numbers = (moves(self._treatment, width, device), rule)
         states = torch().empty(n_rows, dtype=torch().int8, device=device)
         n_tiles = -(-n_rows // shape.rows)
         programs = min(n_tiles, _PROGRAMS * multiprocessors(device))

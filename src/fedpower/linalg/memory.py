@@ -28,9 +28,7 @@ def own_memory(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
-            pages.madvise(
-                mmap.MADV_HUGEPAGE
-            )  # a tenth of the time, where the system has some to give
+            pages.madvise(mmap.MADV_HUGEPAGE)  # a tenth of the time, where there are some
     return np.frombuffer(pages, dtype=kind).reshape(shape)
 
 
