@@ -1,6 +1,9 @@
 """`fedpower coordinator` and `fedpower silo`: a party's one process, in the foreground."""
 
+import logging
 import math
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,10 @@ from fedpower.cli.words import in_options
 from fedpower.data.inspecting import doubtful
 from fedpower.data.networks import weighed_edges
 from fedpower.data.survey import Survey
+from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_told
 from fedpower.federation import needs_flare
+from fedpower.federation.lifeline import hold_on, is_held
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
@@ -36,39 +41,84 @@ def coordinator(kit: Path) -> None:
     KIT/runs, and never sees a row. Started again after a crash it goes on where it was.
     """
     needs_flare()
-    from fedpower.federation.kits import kit_study  # noqa: PLC0415
-    from fedpower.federation.processes import coordinator_command, supervise  # noqa: PLC0415
+    from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
+    from fedpower.federation.coordinator_service import CoordinatorService  # noqa: PLC0415
+    from fedpower.federation.kits import check_certificate, kit_study  # noqa: PLC0415
+    from fedpower.federation.processes import wait_for_signal  # noqa: PLC0415
 
-    command, variables = coordinator_command(kit)
-    study = kit_study(kit)
+    study = kit_study(kit, COORDINATOR)
+    check_certificate(kit)
+    _log_to_console()
     _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
-    raise SystemExit(supervise(command, variables, say=_say, cwd=kit))
+    service = CoordinatorService(kit)
+    service.start()
+    wait_for_signal()
+    _say("stopping; closed rounds are on disk")
+    sys.stdout.flush()
+    os._exit(0)  # threads of FLARE would wait for their peers
 
 
 @click.command()
 @click.argument("kit", type=PATH)
-@click.argument("silo_file", type=PATH)
+@click.argument("silo_file", type=PATH, required=False)
 @click.option(
     "--dry-run", is_flag=True, help="Show what would leave and its price; contact nobody."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON object.")
-def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
+@click.option(
+    "--part",
+    type=click.Choice(["vault", "node"]),
+    help="Run one of the two processes, where separate users run them.",
+)
+@click.option(
+    "--socket", "place", type=PATH, help="With --part: the socket at which the vault listens."
+)
+def silo(
+    kit: Path,
+    silo_file: Path | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    part: str | None,
+    place: Path | None,
+) -> None:
     """Run this organisation's silo with its KIT and its own SILO_FILE, until Ctrl-C.
 
-    It connects to the coordinator (no port is opened here), answers questions of the study it agreed to
-    and of no other, and charges its ledger before anything leaves.
+    It starts two processes. The vault has rows, ledger and signing key and no network; it answers the
+    study that it agreed to and no other, and charges its ledger before anything leaves. The node connects
+    to the coordinator (no port is opened here), passes messages on, and cannot open the vault's files.
     """
     needs_flare()
-    from fedpower.federation.kits import kit_study  # noqa: PLC0415
-    from fedpower.federation.processes import silo_command, supervise  # noqa: PLC0415
+    from fedpower.federation.kits import check_certificate, kit_party, kit_study  # noqa: PLC0415
+    from fedpower.federation.node import become_node  # noqa: PLC0415
+    from fedpower.federation.vault import (  # noqa: PLC0415
+        Vault,
+        node_settings,
+        run_silo,
+        run_vault,
+    )
 
+    if (part is None) != (place is None):
+        raise InputError(
+            "--part and --socket must be given together, got one of them; give both, or neither to run "
+            "vault and node at once"
+        )
+    if part == "node":
+        study, name = kit_study(kit), kit_party(kit)
+        check_certificate(kit)
+        become_node(node_settings(kit, study, name, vault=str(place)))
+    if silo_file is None:
+        raise InputError(
+            "a silo must have its own file, got none; give its path after the kit, such as "
+            "kits/north/silo.toml"
+        )
     own = read_silo(silo_file)
     study = kit_study(kit, own.name)
-    if dry_run:
-        with open_silo(study, own) as node:
-            _show(study, node, as_json=as_json)
-        return
     with open_silo(study, own) as node:
+        if dry_run:
+            _show(study, node, as_json=as_json)
+            return
+        check_certificate(kit)
         _say(_readable(node))
         if advice := _advice(node):
             _say(advice)
@@ -77,10 +127,24 @@ def silo(kit: Path, silo_file: Path, *, dry_run: bool, as_json: bool) -> None:
                 f"column {column!r} {why} (for your eyes only): unless it is a measurement, propose a "
                 "study that drops it"
             )
-        checked = node.fingerprint
-    command, variables = silo_command(kit, silo_file, checked=checked)
-    _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
-    raise SystemExit(supervise(command, variables, say=_say, cwd=kit))
+        _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
+        _log_to_console()
+        vault = Vault(node.silo, study)
+        if place is not None:
+            status = run_vault(vault, place, own, say=_say)
+        else:
+            status = run_silo(vault, node_settings(kit, study, own.name), own, say=_say)
+    raise SystemExit(status)
+
+
+def _log_to_console() -> None:
+    """Show what a party's process logs; where another process started it, end with that one."""
+    if is_held():
+        hold_on()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout
+    )
+    logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
 def _readable(node: SiloNode) -> str:
@@ -114,7 +178,8 @@ def _advice(node: SiloNode) -> str | None:
 
 
 def _say(sentence: str) -> None:
-    click.echo(f"fedpower: {sentence}")
+    click.echo(f"fedpower: {sentence}", color=False)
+    sys.stdout.flush()
 
 
 def _show(study: StudyFile, node: SiloNode, *, as_json: bool) -> None:

@@ -128,16 +128,17 @@ def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
 
     read = read_study(study)
     with open_session(_kit(study, kit)) as session:
-        status = session.report()
+        status = session.status()
     silos = {name: name in status["connected"] for name in read.silos}
     if as_json:
-        print_json({"study": read.digest, "silos": silos, "run": status["run"]})
+        under_way = status["run"] if status["under_way"] else None
+        print_json({"study": read.digest, "silos": silos, "run": under_way})
         return
     shown = table(f"Study {read.name} ({read.digest[:12]})", "silo", "connected")
     for name, there in silos.items():
         shown.add_row(name, "yes" if there else "no")
     console().print(shown)
-    if status["run"] is None:
+    if not status["under_way"]:
         click.echo("No run is under way.")
     else:
         waiting = ", ".join(status["run"]["waiting_for"]) or "nobody"

@@ -19,12 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpower.errors import InputError
-from fedpower.federation import policy
 from fedpower.federation.private_files import private_folder, write_private
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
-USER = "runner@fedpower.local"
 STUDY_FILE = "study.toml"
 CERTIFICATE, KEY, SIGNED = "authority.crt", "authority.key", "signed"
 
@@ -48,11 +46,6 @@ def parties(study: StudyFile) -> tuple[str, ...]:
             "the silo or give the host's full name"
         )
     return COORDINATOR, RUNNER, *study.silos
-
-
-def organisation(silo: str) -> str:
-    """Return a silo's name as FLARE lets an organisation be called: it knows no dashes there."""
-    return silo.replace("-", "_")
 
 
 def new_key() -> rsa.RSAPrivateKey:
@@ -156,18 +149,9 @@ def pem(certificate: x509.Certificate) -> bytes:
 
 
 def subject(study: StudyFile, party: str) -> x509.Name:
-    """Return how FLARE knows a party."""
-    name, org = {
-        COORDINATOR: (study.host[:LONGEST_COMMON_NAME], COORDINATOR),
-        RUNNER: (USER, COORDINATOR),
-    }.get(party, (party, organisation(party)))
-    attributes = [
-        x509.NameAttribute(NameOID.COMMON_NAME, name),
-        x509.NameAttribute(NameOID.ORGANIZATION_NAME, org),
-    ]
-    if party == RUNNER:
-        attributes.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, policy.ROLE))
-    return x509.Name(attributes)
+    """Return the name in a party's certificate: the coordinator's is that of its host."""
+    name = study.host[:LONGEST_COMMON_NAME] if party == COORDINATOR else party
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 class Authority:

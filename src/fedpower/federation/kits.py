@@ -4,23 +4,18 @@ A party makes its kit itself: the key and a request first, the rest once an auth
 request. The private key is made in the kit and never leaves it.
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 
 from fedpower.errors import InputError
-from fedpower.federation import policy
 from fedpower.federation.certificates import (
     AUTHORITY,
     AUTHORITY_DAYS,
     COORDINATOR,
-    LONGEST_COMMON_NAME,
     PARTY_DAYS,
     RUNNER,
     STUDY_FILE,
-    USER,
     Authority,
     Bundle,
     Request,
@@ -169,11 +164,10 @@ def accept(kit: Path, certificate: Path) -> Bundle:
     write_private(startup / f"{side}.crt", pem(bundle.party))
     if waiting.exists():
         waiting.replace(startup / f"{side}.key")
-    write_private(
-        startup / f"fed_{_ROLES.get(party, 'client')}.json",
-        json.dumps(_told(study, party), indent=2),
-    )
-    _furnish(kit, study, party)
+    write_private(startup / _PARTY, party)
+    if party not in (COORDINATOR, RUNNER) and not (kit / SILO_FILE).exists():
+        text = _SILO_TEMPLATE.format(name=party, digest=study.digest)
+        write_private(kit / SILO_FILE, text)
     write_private(root, pem(bundle.authority))  # last: it tells a kit that is whole
     return bundle
 
@@ -235,24 +229,20 @@ def kit_certificates(kit: Path) -> Bundle:
         ) from None
 
 
-_ROLES = {COORDINATOR: "server", RUNNER: "admin"}
+_PARTY = "party"
+"""The file with the name of the party that a kit is for."""
 
 
 def _side(party: str) -> str:
-    """Return what FLARE calls a party's key and certificate."""
+    """Return what a party's key and certificate are called."""
     return "server" if party == COORDINATOR else "client"
 
 
 def kit_party(kit: Path) -> str:
     """Return the party that a kit was made for."""
-    if (kit / "startup" / "fed_server.json").is_file():
-        return COORDINATOR
-    if (kit / "startup" / "fed_admin.json").is_file():
-        return RUNNER
     try:
-        settings = json.loads((kit / "startup" / "fed_client.json").read_text())
-        return str(settings["client"]["fqsn"])
-    except (OSError, ValueError, LookupError, TypeError):
+        return (kit / "startup" / _PARTY).read_text(encoding="utf-8")
+    except (OSError, ValueError):
         return "nobody"
 
 
@@ -262,56 +252,3 @@ def _must_be_new(folder: Path) -> None:
             f"{folder} must be new or empty, got a folder that holds "
             f"{sorted(each.name for each in folder.iterdir())[0]!r}; name another with -o"
         )
-
-
-def _told(study: StudyFile, party: str) -> dict[str, Any]:
-    """Return what FLARE reads when a party starts: where the coordinator is, which files are its own."""
-    place = f"{study.host}:{study.port}"
-    files = {
-        "ssl_private_key": f"{_side(party)}.key",
-        "ssl_cert": f"{_side(party)}.crt",
-        "ssl_root_cert": "rootCA.pem",
-        "connection_security": "mtls",
-    }
-    identity = study.host[:LONGEST_COMMON_NAME]
-    server = {"name": study.name, "service": {"target": place, "scheme": "grpc"}}
-    if party == COORDINATOR:
-        served = {**server, **files, "admin_server": study.host, "admin_port": study.port}
-        return {"format_version": 2, "servers": [served]}
-    if party == RUNNER:
-        admin = {
-            "project_name": study.name,
-            "username": USER,
-            "server_identity": identity,
-            "scheme": "grpc",
-            "host": study.host,
-            "port": study.port,
-            "connection_security": "mtls",
-            "uid_source": "user_input",
-            "with_file_transfer": True,
-            "upload_dir": "transfer",
-            "download_dir": "transfer",
-            "client_key": "client.key",
-            "client_cert": "client.crt",
-            "ca_cert": "rootCA.pem",
-        }
-        return {"format_version": 1, "admin": admin}
-    return {
-        "format_version": 2,
-        "servers": [{**server, "identity": identity}],
-        "client": {**files, "fqsn": party, "is_leaf": True},
-    }
-
-
-def _furnish(kit: Path, study: StudyFile, party: str) -> None:
-    """Put in the site's policy and, for a silo, the beginning of its own file."""
-    if party == COORDINATOR:
-        policy.write_coordinator_policy(kit)
-    elif party == RUNNER:
-        private_folder(kit / "transfer")
-        policy.write_runner_settings(kit)
-    else:
-        policy.write_silo_policy(kit)
-        if not (kit / SILO_FILE).exists():
-            text = _SILO_TEMPLATE.format(name=party, digest=study.digest)
-            write_private(kit / SILO_FILE, text)

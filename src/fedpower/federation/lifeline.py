@@ -26,6 +26,7 @@ def start_process(
     environment: Mapping[str, str],
     *,
     cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
     **streams: Any,
 ) -> subprocess.Popen[bytes]:
     """Return a process in a group of its own, which ends with this one once it calls :func:`hold_on`."""
@@ -34,10 +35,15 @@ def start_process(
         command,
         cwd=cwd,
         env={**environment, _LIFELINE: str(end)},
-        pass_fds=(end,),
+        pass_fds=(end, *pass_fds),
         start_new_session=True,
         **streams,
     )
+
+
+def is_held() -> bool:
+    """Return whether this process was handed a lifeline."""
+    return _LIFELINE in os.environ
 
 
 def hold_on() -> None:
@@ -51,8 +57,8 @@ def hold_on() -> None:
         os.set_inheritable(end, False)
     except (ValueError, OSError):
         raise SystemExit(
-            "this process must be started by `fedpower coordinator`, `silo` or `run`, got no lifeline; "
-            "use one of them"
+            "this process must be started by `fedpower silo` or `fedpower run`, got no lifeline; use one "
+            "of them"
         ) from None
     threading.Thread(target=_watch, args=(end,), name="lifeline", daemon=True).start()
 

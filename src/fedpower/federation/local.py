@@ -16,7 +16,7 @@ from fedpower.errors import InputError
 from fedpower.federation.certificates import COORDINATOR, RUNNER
 from fedpower.federation.kits import SILO_FILE, make_kits
 from fedpower.federation.private_files import open_private
-from fedpower.federation.processes import coordinator_command, silo_command, start, stop
+from fedpower.federation.processes import start_party, stop
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, moved, read_study, rendered
@@ -108,23 +108,22 @@ class LocalFederation:
 
         Rows are checked as `fedpower silo` does, all of them before anything is started.
         """
-        commands = {name: self._command(name) for name in names or (COORDINATOR, *self.silos)}
-        for name, (command, variables) in commands.items():
+        commands = {name: self._words(name) for name in names or (COORDINATOR, *self.silos)}
+        for name, words in commands.items():
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
             log = open_private(self.folder / f"{name}.log", flags)
             try:
-                self.processes[name] = start(command, variables, cwd=self.kits / name, log=log)
+                self.processes[name] = start_party(*words, log=log)
             finally:
                 os.close(log)
 
-    def _command(self, name: str) -> tuple[list[str], dict[str, str]]:
+    def _words(self, name: str) -> tuple[str, ...]:
         kit = self.kits / name
         if name == COORDINATOR:
-            return coordinator_command(kit)
+            return COORDINATOR, str(kit.absolute())
         path = kit / SILO_FILE
-        with open_silo(self.study, read_silo(path)) as node:
-            checked = node.fingerprint
-        return silo_command(kit, path, checked=checked)
+        with open_silo(self.study, read_silo(path)):
+            return "silo", str(kit.absolute()), str(path.absolute())
 
     def stop(self, *names: str) -> None:
         """Stop parties by name, all by default."""

@@ -11,6 +11,7 @@ from fedpower.data import RowSource, open_query, open_source
 from fedpower.data.networks import open_network
 from fedpower.data.opening import Reading
 from fedpower.data.ruled import ruled
+from fedpower.data.sql.query import PostgresServer, parse_address
 from fedpower.data.units import by_unit
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
@@ -89,6 +90,23 @@ class SiloFile:
                 "one with `fedpower identity new` and give its path"
             )
         return Identity.load(self.identity_path)
+
+    def secrets(self) -> list[Path]:
+        """Return what nobody but the vault may open: this file, rows, ledger, signing key, password."""
+        folder = self.path.parent
+        named = [self.data.get("path"), self.data.get("password_file"), self.ledger.get("path")]
+        found = [self.path, *(folder / each for each in named if each)]
+        if "database" in self.data:
+            address = parse_address(self.data["database"])
+            found += [] if isinstance(address, PostgresServer) else [folder / address.path]
+        return found if self.identity_path is None else [*found, self.identity_path]
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether rows come from a database server."""
+        return "database" in self.data and isinstance(
+            parse_address(self.data["database"]), PostgresServer
+        )
 
     def check_agreed(self, study: StudyFile) -> None:
         """Refuse a study that this organisation did not agree to, in one sentence."""

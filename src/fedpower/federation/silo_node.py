@@ -8,7 +8,7 @@ from fedpower.data import LocalMoment, fingerprint
 from fedpower.data.problems import every_problem
 from fedpower.data.survey import Survey
 from fedpower.engines.embedded import read_for, survey_silos
-from fedpower.errors import BudgetError, InputError
+from fedpower.errors import BudgetError
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.budget import Budget
@@ -63,7 +63,6 @@ def open_silo(
     silo_file: SiloFile,
     *,
     noise: NoiseSource | None = None,
-    checked: str = "",
 ) -> Iterator[SiloNode]:
     """Give a silo that is ready to answer, its rows read; refuse before anything is charged.
 
@@ -73,8 +72,6 @@ def open_silo(
         What the consortium agreed on, and what this organisation decides by itself.
     noise
         Where noise comes from; the operating system unless an experiment injects its own.
-    checked
-        The fingerprint of the rows that were checked before the silo connected; others are refused.
     """
     silo_file.check_agreed(study_file)
     study, _, _ = study_file.terms()
@@ -89,11 +86,6 @@ def open_silo(
         else:
             moment = read_for(study, sources, treatment, fingerprinted=private)[name]
     found = fingerprint(moment.source) if private else ""
-    if checked not in ("", found):
-        raise InputError(
-            f"the data of silo {name!r} must be the rows that were there when it started, got others; "
-            "stop the silo and start it again with these"
-        )
     ledger = silo_file.open_ledger() if private else None
     try:
         data = silo_file.data_version(study_file, found) if private else None

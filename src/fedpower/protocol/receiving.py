@@ -13,7 +13,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.data.networks import MOST_LAYERS
+from fedpower.data.score_counts import SCORE_CELLS
 from fedpower.data.survey import CELL_SIDE, Stage, StageKind
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
@@ -84,6 +86,50 @@ _LONGEST_RUN = 256
 
 ROUNDING = 1e-6
 """How far below 0 rounding may take a sum of squares, beside the numbers that it was made from."""
+
+
+HEADER_BYTES = 64 * 1024
+"""More than any message has besides its arrays."""
+
+_ROLL_BYTES = 1024
+"""More than a silo's place on a roll has."""
+
+
+def most_question_bytes(study: Study) -> int:
+    """Return the most bytes that a question of a study can have: a basis, a pooled product, vectors."""
+    numbers = study.n_features * (2 * study.iteration_rank + 4)
+    return HEADER_BYTES + _ROLL_BYTES * len(study.identities) + 8 * numbers
+
+
+def most_answer_bytes(study: Study, question: Question | None = None) -> int:
+    """Return the most bytes that an answer to a question can have, or to any question of a study."""
+    if question is None:
+        kinds = [kind for kind in _ANSWER_TO if _is_asked(kind, study)]
+        return HEADER_BYTES + 8 * max(_most_numbers(kind, study) for kind in kinds)
+    return HEADER_BYTES + 8 * _most_numbers(type(question), study)
+
+
+def _is_asked(kind: type, study: Study) -> bool:
+    """Return whether a kind of question can be part of a study."""
+    if kind in (AskMoment, AskPreparedMoment, AskMasked):
+        return study.noise != "none" or study.n_features <= MOST_SQUARE_FEATURES
+    return kind is not AskFactor or study.noise == "none"
+
+
+def _most_numbers(kind: type, study: Study) -> int:
+    """Return how many numbers of 8 bytes answer a kind of question at most."""
+    d, r = study.n_features, study.iteration_rank
+    if kind in (AskSum, AskNoisedSum):
+        return max((size for _, size, _ in study.sums), default=0)
+    if kind in (AskMoment, AskPreparedMoment, AskMasked):
+        return summary_size(d, with_mean=True) if study.noise in ("none", "moment") else 0
+    if kind is AskFactor:
+        return MOST_FACTOR_BYTES // 8 + d
+    if kind is AskTally:
+        places = np.arange(study.n_open if study.preparation else 0)
+        kinds: tuple[StageKind, ...] = ("octaves", "bins", "means", "norms")
+        return max(Stage(kind=each, n_features=d, open_columns=places).size for each in kinds)
+    return {AskMean: d, AskSteps: 2 * d * r, AskScores: SCORE_CELLS}.get(kind, 0)
 
 
 def problem_with(

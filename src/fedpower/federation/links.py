@@ -1,0 +1,249 @@
+"""NVIDIA FLARE's transport: size-limited messages between the parties of a study, over mutual TLS.
+
+Only FLARE's connections are used: gRPC streams whose two ends know each other's certificates. FLARE's
+cells, jobs and administration are never started. So there is no command to run, no application to deploy,
+no file to fetch and no way to pass a message on: a party takes the kinds of message listed for each of its
+peers, and refuses everything else.
+"""
+
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.f3.cellnet.identity import CellIdentityResolver
+from nvflare.fuel.f3.comm_error import CommError
+from nvflare.fuel.f3.connection import Connection
+from nvflare.fuel.f3.drivers.connector_info import Mode
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver
+from nvflare.fuel.f3.drivers.net_utils import parse_url
+from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor, EndpointState
+from nvflare.fuel.f3.message import Message, MessageReceiver
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
+
+from fedpower.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+ASK, ANSWER, CALL, REPLY = "ask", "answer", "call", "reply"
+"""Coordinator to silo and back; runner to coordinator and back."""
+
+APP = 26
+"""The number under which FLARE delivers fedpower's messages; no other is registered."""
+
+FRAME_BYTES = 4096
+"""More than FLARE adds to a message: a prefix, two headers and protobuf's field."""
+
+_MOST_CONNECTIONS = 4
+"""Of one party at a time: its own, and old ones that are about to close."""
+
+_MOST_REFUSALS = 50
+"""After so many refused messages a connection is closed."""
+
+Handler = Callable[[str, str, int, bytes], None]
+"""Takes a peer's name, and the kind, number and content of its message."""
+
+
+class Links(ConnManager, MessageReceiver, EndpointMonitor):
+    """The connections of one party.
+
+    Messages are handled in the thread that reads their connection. A peer that sends faster than this
+    party takes is held back by gRPC, and nothing piles up in memory.
+
+    Parameters
+    ----------
+    name
+        This party's name.
+    accepts
+        The one kind of message that each peer may send, by name. Whoever is not named may send nothing.
+    most_bytes
+        The largest message that is taken. gRPC refuses a larger one by its length, before reading it.
+    on_message
+        Called with each message that is accepted.
+    on_change
+        Called with a peer's name and whether it is connected now.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        accepts: Mapping[str, str],
+        most_bytes: int,
+        on_message: Handler,
+        on_change: Callable[[str, bool], None] | None = None,
+    ) -> None:
+        # A peer's name must be the common name of the certificate that its connection showed.
+        names = {peer: peer for peer in accepts}
+        super().__init__(Endpoint(name), CellIdentityResolver(name, exact_identity_map=names))
+        self.frame_mgr_executor = _SameThread()
+        self._accepts = dict(accepts)
+        self._most_bytes = most_bytes
+        self._on_message = on_message
+        self._on_change = on_change
+        self._refusals: Counter[str] = Counter()
+        self.register_message_receiver(APP, self)
+        self.add_endpoint_monitor(self)
+
+    def listen(self, host: str, port: int, startup: Path) -> None:
+        """Take connections at a port, of parties with a certificate of the same authority."""
+        address = host if host in ("localhost", "127.0.0.1", "::1") else "0.0.0.0"  # noqa: S104
+        _check_port(address, port)
+        self._add(f"grpc://{address}:{port}", Mode.PASSIVE, startup, "server")
+
+    def connect(self, host: str, port: int, startup: Path) -> None:
+        """Connect to the coordinator, and again whenever the connection is lost."""
+        self._add(f"grpc://{host}:{port}", Mode.ACTIVE, startup, "client")
+
+    def send(self, peer: str, kind: str, number: int, content: bytes) -> bool:
+        """Send a message to a peer; return False where it is not connected."""
+        endpoint = self.find_endpoint(peer)
+        if endpoint is None:
+            return False
+        try:
+            self.send_message(endpoint, APP, {"kind": kind, "number": number}, content)
+        except CommError as error:
+            logger.info("a message to %s was not sent: %s", peer, error)
+            return False
+        return True
+
+    def connected(self) -> list[str]:
+        """Return the names of the peers that are connected."""
+        found = (self.find_endpoint(peer) for peer in self._accepts)
+        return [each.name for each in found if each and each.state == EndpointState.READY]
+
+    def process_message(
+        self, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
+    ) -> None:
+        """Hand on a message that its peer may send; refuse any other."""
+        problem = self._problem_with(endpoint.name, message)
+        if problem is not None:
+            self._refuse(connection, endpoint.name, problem)
+            return
+        headers = message.headers
+        self._on_message(endpoint.name, headers["kind"], headers["number"], message.payload or b"")
+
+    def process_frame_task(self, sfm_conn: SfmConnection, frame: Any) -> None:
+        """Read a frame; one that is not part of a session is refused."""
+        if len(frame) > self._most_bytes + FRAME_BYTES:
+            self._refuse(sfm_conn.conn, _name(sfm_conn), "a frame is too large")
+        else:
+            super().process_frame_task(sfm_conn, frame)
+
+    def handle_new_connection(self, connection: Connection) -> None:
+        """Take a connection, unless its party has too many already."""
+        with self.lock:
+            held = [_peer_cn(each.conn) for each in self.sfm_conns.values()]
+        common = _peer_cn(connection)
+        if common is not None and held.count(common) >= _MOST_CONNECTIONS:
+            self._refuse(connection, common, "it has too many connections", close=True)
+            return
+        super().handle_new_connection(connection)
+
+    def state_change(self, changed: Connection | Endpoint) -> None:
+        """Take note of a connection, or of a peer that came or went: FLARE calls both the same."""
+        if isinstance(changed, Connection):
+            super().state_change(changed)
+        elif self._on_change is not None and changed.name in self._accepts:
+            self._on_change(changed.name, changed.state == EndpointState.READY)
+
+    def _problem_with(self, peer: str, message: Message) -> str | None:
+        """Return why a message must be refused; no word of it is quoted."""
+        headers = message.headers
+        if peer not in self._accepts:
+            return "it is no party that may send messages here"
+        if not isinstance(headers, dict) or headers.keys() != {"kind", "number"}:
+            return "its headers are not those of a fedpower message"
+        if headers["kind"] != self._accepts[peer]:
+            return f"it may send messages of the kind {self._accepts[peer]!r} only"
+        number = headers["number"]
+        if type(number) is not int or not 0 <= number < 2**63:
+            return "its message has no number"
+        return None
+
+    def _refuse(
+        self, connection: Connection, peer: str, problem: str, *, close: bool = False
+    ) -> None:
+        self._refusals[connection.name] += 1
+        count = self._refusals[connection.name]
+        if count in (1, _MOST_REFUSALS):
+            logger.warning("refused what %s sent: %s", peer, problem)
+        if close or count >= _MOST_REFUSALS:
+            self._refusals.pop(connection.name, None)
+            _hang_up(connection)
+
+    def _add(self, url: str, mode: Mode, startup: Path, side: str) -> None:
+        params = {
+            **parse_url(url),
+            DriverParams.SECURE.value: True,
+            DriverParams.CONNECTION_SECURITY.value: "mtls",
+            DriverParams.CA_CERT.value: str(startup / "rootCA.pem"),
+            f"{side}_cert": str(startup / f"{side}.crt"),
+            f"{side}_key": str(startup / f"{side}.key"),
+        }
+        driver = GrpcDriver()
+        # Each connection occupies a worker: no party must be able to take all of them.
+        driver.max_workers = 16 + 2 * _MOST_CONNECTIONS * len(self._accepts)
+        driver.options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", self._most_bytes + FRAME_BYTES),
+            ("grpc.max_metadata_size", 8192),
+            ("grpc.so_reuseport", 0),
+            # A machine that vanishes is noticed within seconds, also between questions.
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ]
+        self.add_connector(driver, params, mode)
+        self.start()
+
+
+class _SameThread:
+    """Runs what FLARE would queue, at once: an executor without a queue."""
+
+    def submit(self, task: Callable[..., None], *args: Any) -> Future[None]:
+        """Run a task."""
+        task(*args)
+        return Future()
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Do nothing: there is nothing to wait for."""
+
+
+def _peer_cn(connection: Connection) -> str | None:
+    found: str | None = connection.get_conn_properties().get(DriverParams.PEER_CN.value)
+    return found
+
+
+def _name(sfm_conn: SfmConnection) -> str:
+    endpoint = sfm_conn.sfm_endpoint
+    return _peer_cn(sfm_conn.conn) or (endpoint.endpoint.name if endpoint else "somebody")
+
+
+def _hang_up(connection: Connection) -> None:
+    """Close a connection at once; FLARE's own close waits for the peer to go."""
+    context = getattr(connection, "context", None)
+    if context is not None:
+        context.cancel()
+    threading.Thread(target=connection.close, name="hang up", daemon=True).start()
+
+
+def _check_port(address: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise InputError(
+                f"port {port} must be free for the coordinator, got {(error.strerror or str(error)).lower()}; stop what "
+                "uses it, or agree on another in [coordinator] of the study"
+            ) from None

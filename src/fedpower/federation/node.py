@@ -1,0 +1,172 @@
+"""The node: the process of a silo that talks to the network, and cannot open rows, ledger or signing key.
+
+It passes each question of the coordinator to the vault, as bytes that it does not read, and passes the
+answer back. It is kept small: it imports neither NumPy nor anything that reads data.
+"""
+
+import json
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from fedpower.errors import FedpowerError, ProtocolError
+from fedpower.federation import frames, isolation
+from fedpower.federation.lifeline import end_group, hold_on, is_held
+
+SETTINGS = "FEDPOWER_NODE"
+"""The environment variable with a node's settings."""
+
+_WAITING = 2
+"""How many questions may wait for the vault; the coordinator asks one at a time."""
+
+logger = logging.getLogger("fedpower.federation.node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What a node is told by whoever starts it.
+
+    Attributes
+    ----------
+    name, host, port, startup
+        The silo, where its coordinator is, and the folder with its TLS key and certificates.
+    vault
+        The file descriptor of its connection to the vault, or the path of the vault's socket.
+    most_question_bytes, most_answer_bytes
+        What the study allows.
+    secrets
+        What the node must not be able to open; empty where it is not confined.
+    """
+
+    name: str
+    host: str
+    port: int
+    kit: str
+    vault: int | str
+    most_question_bytes: int
+    most_answer_bytes: int
+    secrets: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the settings as text for the environment."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "NodeSettings":
+        """Return the settings in a text."""
+        return cls(**json.loads(text))
+
+
+class Node:
+    """Passes questions to the vault and answers to the coordinator."""
+
+    def __init__(self, settings: NodeSettings, vault: socket.socket) -> None:
+        from fedpower.federation.links import ASK, Links  # noqa: PLC0415 (after confinement)
+
+        self._settings = settings
+        self._vault = vault
+        self._questions: queue.Queue[tuple[int, bytes]] = queue.Queue(_WAITING)
+        self._links = Links(
+            settings.name,
+            accepts={"coordinator": ASK},
+            most_bytes=settings.most_question_bytes,
+            on_message=self._take,
+            on_change=_report,
+        )
+
+    def run(self) -> None:
+        """Answer questions until the vault is gone."""
+        settings = self._settings
+        self._links.connect(settings.host, settings.port, Path(settings.kit) / "startup")
+        while self._pass_on(*self._questions.get()):
+            pass
+
+    def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
+        try:
+            self._questions.put_nowait((number, content))
+        except queue.Full:
+            logger.warning("refused a question: others wait for an answer already")
+
+    def _pass_on(self, number: int, question: bytes) -> bool:
+        """Return whether the vault answered."""
+        from fedpower.federation.links import ANSWER  # noqa: PLC0415
+
+        frames.send(self._vault, question)
+        answer = frames.receive(self._vault, most_bytes=self._settings.most_answer_bytes)
+        if answer is None:
+            return False
+        self._links.send("coordinator", ANSWER, number, answer)
+        return True
+
+
+def become_node(settings: NodeSettings) -> NoReturn:
+    """Turn this process into a node that connects to the socket of its vault."""
+    os.environ[SETTINGS] = settings.to_json()
+    command = [sys.executable, "-u", "-m", "fedpower.federation.node"]
+    os.execv(command[0], command)  # noqa: S606 (our own interpreter)
+
+
+def main() -> None:
+    """Run a node with the settings in the environment."""
+    os.umask(0o077)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout
+    )
+    logging.getLogger("nvflare").setLevel(logging.ERROR)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the vault, which ends this process
+    settings = NodeSettings.from_json(os.environ.pop(SETTINGS))
+    try:
+        vault = _connected(settings.vault)
+        if settings.secrets:
+            _confine(settings)
+        if is_held():
+            hold_on()
+        Node(settings, vault).run()
+    except FedpowerError as error:
+        logger.error("%s", error)
+        sys.stdout.flush()
+        os._exit(2)
+    except OSError as error:
+        logger.error("the node lost its vault: %s", error)
+    sys.stdout.flush()
+    end_group()
+
+
+def _connected(vault: int | str) -> socket.socket:
+    if isinstance(vault, int):
+        os.set_inheritable(vault, False)
+        return socket.socket(fileno=vault)
+    stream = socket.socket(socket.AF_UNIX)
+    try:
+        stream.connect(vault)
+    except OSError as error:
+        raise ProtocolError(
+            f"the vault must listen at {vault}, got {(error.strerror or str(error)).lower()}; start it "
+            "with `fedpower silo KIT SILO_FILE --part vault --socket PATH` first"
+        ) from None
+    return stream
+
+
+def _confine(settings: NodeSettings) -> None:
+    """Give up every file but the ones that a node needs."""
+    # The kernel confines this thread and those that it starts: one that ran before would stay free.
+    assert threading.active_count() == 1, "nothing may run before the node is confined"
+    secrets = [Path(each) for each in settings.secrets]
+    isolation.confine_node(Path(settings.kit), secrets)
+
+
+def _report(peer: str, connected: bool) -> None:
+    logger.info("%s to the coordinator", "connected" if connected else "not connected")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The vault: the process of a silo that has its rows, ledger and signing key, and no network.
+
+It takes one message of the protocol, answers it, and takes the next. Whoever controls the node can ask
+what a coordinator can ask, and gets what the ledger pays for.
+"""
+
+import logging
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fedpower.errors import InputError, ProtocolError
+from fedpower.federation import frames, isolation
+from fedpower.federation.lifeline import start_process
+from fedpower.federation.node import SETTINGS, NodeSettings
+from fedpower.federation.processes import stop, wait_for_signal
+from fedpower.federation.silo_file import SiloFile
+from fedpower.federation.study_file import StudyFile
+from fedpower.protocol.driving import Answers
+from fedpower.protocol.messages import Refusal, decode, encode
+from fedpower.protocol.receiving import most_answer_bytes, most_question_bytes
+
+logger = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+_NODE_VARIABLES = re.compile(
+    r"PATH|LANG|LC_\w+|TZ|PYTHON\w+|LD_LIBRARY_PATH|GRPC_\w+|\w*_proxy|NO_PROXY", re.ASCII
+)
+"""Environment variables that a node inherits."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of who connected."""
+
+
+class Vault:
+    """Answers questions of one study for a silo, one at a time.
+
+    Parameters
+    ----------
+    silo
+        Answers them.
+    study_file
+        What was agreed on; it bounds the size of every message.
+    """
+
+    def __init__(self, silo: Answers, study_file: StudyFile) -> None:
+        self._silo = silo
+        self._study, _, _ = study_file.terms()
+        self._one_at_a_time = threading.Lock()
+
+    def serve(self, stream: socket.socket) -> None:
+        """Answer what a node sends until it is gone."""
+        most = most_question_bytes(self._study)
+        try:
+            while (content := frames.receive(stream, most_bytes=most)) is not None:
+                frames.send(stream, self.answer(content))
+        except (OSError, ProtocolError) as error:
+            logger.error("the connection to the node ended: %s", error)
+        finally:
+            stream.close()
+
+    def answer(self, content: bytes) -> bytes:
+        """Return the answer to a question; nothing where the bytes are no question."""
+        try:
+            question = decode(content)
+        except ProtocolError as error:
+            logger.error("refused what is no question of this study: %s", error)
+            return b""
+        with self._one_at_a_time:
+            answer = self._silo.answer(question)
+        if isinstance(answer.body, Refusal):
+            logger.warning("refused round %s: %s", question.round, answer.body.reason)
+        else:
+            logger.info("answered round %s (%s)", question.round, answer.body.kind)
+        return encode(answer)
+
+
+def node_settings(
+    kit: Path, study_file: StudyFile, name: str, vault: int | str = -1
+) -> NodeSettings:
+    """Return what the node of a silo is told."""
+    study, _, _ = study_file.terms()
+    return NodeSettings(
+        name=name,
+        host=study_file.host,
+        port=study_file.port,
+        kit=str(kit.absolute()),
+        vault=vault,
+        most_question_bytes=most_question_bytes(study),
+        most_answer_bytes=most_answer_bytes(study),
+    )
+
+
+def start_node(settings: NodeSettings, *, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """Return the process of a node, which ends with this one."""
+    # The password of a database may be in the environment: a node gets what it needs and no more.
+    kept = {key: value for key, value in os.environ.items() if _NODE_VARIABLES.fullmatch(key)}
+    command = [sys.executable, "-u", "-m", "fedpower.federation.node"]
+    return start_process(command, {**kept, SETTINGS: settings.to_json()}, pass_fds=pass_fds)
+
+
+def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -> int:
+    """Start a node, confined where the system can do it, and answer it until a signal comes.
+
+    Returns
+    -------
+    int
+        0 after Ctrl-C or SIGTERM; the node's status where it ended by itself, 1 if that is 0.
+    """
+    here, there = socket.socketpair()
+    confined = isolation.landlock_abi() > 0
+    secrets = tuple(str(path) for path in own.secrets()) if confined else ()
+    child = start_node(
+        replace(settings, vault=there.fileno(), secrets=secrets), pass_fds=(there.fileno(),)
+    )
+    there.close()
+    say(isolation.describe(confined=confined))
+    _leave_network(own, say)
+    threading.Thread(target=vault.serve, args=(here,), name="vault", daemon=True).start()
+    if not wait_for_signal(until=lambda: child.poll() is not None):
+        say(f"the node ended with status {child.returncode}, and so does the silo")
+        return child.returncode or 1
+    say("stopping; releases and charges are on disk")
+    stop(child)
+    return 0
+
+
+def run_vault(vault: Vault, path: Path, own: SiloFile, *, say: Say) -> int:
+    """Listen at a socket for the node, which another user runs, until a signal comes."""
+    listener = socket.socket(socket.AF_UNIX)
+    if path.is_socket():
+        path.unlink()
+    earlier = os.umask(0o117)  # the node's user is in the socket's group
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        raise InputError(
+            f"the vault must be able to listen at {path}, got {(error.strerror or '').lower()}; make its "
+            "folder, or name another with --socket"
+        ) from None
+    finally:
+        os.umask(earlier)
+    listener.listen(1)
+    say(f"the vault listens at {path}")
+    _leave_network(own, say)
+    threading.Thread(target=_accept, args=(vault, listener, say), name="vault", daemon=True).start()
+    wait_for_signal()
+    path.unlink(missing_ok=True)
+    say("stopping; releases and charges are on disk")
+    return 0
+
+
+def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
+    while True:
+        stream, _ = listener.accept()
+        _, uid, _ = _CREDENTIALS.unpack(
+            stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        say(isolation.describe(node_uid=uid))
+        threading.Thread(target=vault.serve, args=(stream,), name="node", daemon=True).start()
+
+
+def _leave_network(own: SiloFile, say: Say) -> None:
+    """Give up the network, unless rows come over it."""
+    if own.uses_network:
+        say("the vault keeps the network: its rows come from a database server")
+    else:
+        isolation.allow_unix_sockets_only()
