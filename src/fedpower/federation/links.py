@@ -25,6 +25,7 @@ from nvflare.fuel.f3.drivers.net_utils import parse_url
 from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor, EndpointState
 from nvflare.fuel.f3.message import Message, MessageReceiver
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.constants import Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
 from fedpower.errors import InputError
@@ -35,7 +36,7 @@ ASK, ANSWER, CALL, REPLY = "ask", "answer", "call", "reply"
 """Coordinator to silo and back; runner to coordinator and back."""
 
 APP = 26
-"""The number under which FLARE delivers fedpower's messages; no other is registered."""
+"""FLARE's number for the program that a message is for; messages with another are refused."""
 
 FRAME_BYTES = 4096
 """More than FLARE adds to a message: a prefix, two headers and protobuf's field."""
@@ -45,6 +46,11 @@ _MOST_CONNECTIONS = 4
 
 _MOST_REFUSALS = 50
 """After so many refused messages a connection is closed."""
+
+_TYPE_BYTE = 6
+"""Where a frame has its type."""
+
+_GREETINGS = (bytes([Types.HELLO]), bytes([Types.READY]))
 
 Handler = Callable[[str, str, int, bytes], None]
 """Takes a peer's name, and the kind, number and content of its message."""
@@ -88,7 +94,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._on_message = on_message
         self._on_change = on_change
         self._refusals: Counter[str] = Counter()
-        self.register_message_receiver(APP, self)
+        self.receivers = _OneReceiver(self)
         self.add_endpoint_monitor(self)
 
     def listen(self, host: str, port: int, startup: Path) -> None:
@@ -122,7 +128,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
     ) -> None:
         """Hand on a message that its peer may send; refuse any other."""
-        problem = self._problem_with(endpoint.name, message)
+        problem = self._problem_with(endpoint.name, app_id, message)
         if problem is not None:
             self._refuse(connection, endpoint.name, problem)
             return
@@ -130,9 +136,12 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._on_message(endpoint.name, headers["kind"], headers["number"], message.payload or b"")
 
     def process_frame_task(self, sfm_conn: SfmConnection, frame: Any) -> None:
-        """Read a frame; one that is not part of a session is refused."""
-        if len(frame) > self._most_bytes + FRAME_BYTES:
-            self._refuse(sfm_conn.conn, _name(sfm_conn), "a frame is too large")
+        """Read a frame; data of a connection that has not said who it is are refused."""
+        greeting = frame[_TYPE_BYTE : _TYPE_BYTE + 1] in _GREETINGS
+        if sfm_conn.sfm_endpoint is None and not greeting:
+            self._refuse(
+                sfm_conn.conn, _peer_cn(sfm_conn.conn) or "somebody", "it did not say who it is"
+            )
         else:
             super().process_frame_task(sfm_conn, frame)
 
@@ -153,11 +162,13 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         elif self._on_change is not None and changed.name in self._accepts:
             self._on_change(changed.name, changed.state == EndpointState.READY)
 
-    def _problem_with(self, peer: str, message: Message) -> str | None:
+    def _problem_with(self, peer: str, app_id: int, message: Message) -> str | None:
         """Return why a message must be refused; no word of it is quoted."""
         headers = message.headers
         if peer not in self._accepts:
             return "it is no party that may send messages here"
+        if app_id != APP:
+            return "its message is for FLARE's own programs, and none of them runs here"
         if not isinstance(headers, dict) or headers.keys() != {"kind", "number"}:
             return "its headers are not those of a fedpower message"
         if headers["kind"] != self._accepts[peer]:
@@ -206,6 +217,18 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self.start()
 
 
+class _OneReceiver(dict[int, MessageReceiver]):
+    """Has one receiver for every program, so that what is for another is refused and logged."""
+
+    def __init__(self, receiver: MessageReceiver) -> None:
+        super().__init__()
+        self._receiver = receiver
+
+    def get(self, _app_id: int, _default: Any = None) -> MessageReceiver:
+        """Return the receiver."""
+        return self._receiver
+
+
 class _SameThread:
     """Runs what FLARE would queue, at once: an executor without a queue."""
 
@@ -221,11 +244,6 @@ class _SameThread:
 def _peer_cn(connection: Connection) -> str | None:
     found: str | None = connection.get_conn_properties().get(DriverParams.PEER_CN.value)
     return found
-
-
-def _name(sfm_conn: SfmConnection) -> str:
-    endpoint = sfm_conn.sfm_endpoint
-    return _peer_cn(sfm_conn.conn) or (endpoint.endpoint.name if endpoint else "somebody")
 
 
 def _hang_up(connection: Connection) -> None:
