@@ -12,7 +12,15 @@ from hospitals import run, succeed
 from fedpower import native
 from fedpower.cli import health, selftests
 from fedpower.cli.doctor import _without_loops, examine
-from fedpower.cli.health import Finding, Requirement, check_extra, check_packages, within
+from fedpower.cli.health import (
+    Finding,
+    Requirement,
+    check_extra,
+    check_isolation,
+    check_packages,
+    within,
+)
+from fedpower.federation.isolation import Isolation
 
 ASKED = [
     Requirement(package="numpy", bounds=">=2.0", extra=None),
@@ -54,6 +62,7 @@ def test_this_installation_is_sound(here: Path):
     assert {name: states[name] for name in tests} == dict.fromkeys(tests, "sound")
     extras = set(importlib.metadata.metadata("fedpower").get_all("Provides-Extra")) - {"dev"}
     assert {f"extra {extra}" for extra in extras} <= set(states)
+    assert states["isolation"] in ("sound", "absent")
     assert sorted(here.iterdir()) == before
 
 
@@ -178,6 +187,17 @@ def test_it_says_whether_loops_in_c_or_numpy_are_used(monkeypatch: pytest.Monkey
     found = _without_loops()
     assert found.state == "absent"
     assert found.detail == "NumPy is used in their place: FEDPOWER_NATIVE is 0"
+
+
+def test_a_system_that_cannot_isolate_a_silo_is_warned_of_and_not_broken(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(health, "available", lambda: Isolation.LANDLOCK)
+    assert check_isolation().state == "sound"
+    assert check_isolation().detail.startswith("Landlock (ABI ")
+    monkeypatch.setattr(health, "available", lambda: Isolation.NONE)
+    assert check_isolation().state == "absent"
+    assert check_isolation().detail.startswith("NO ISOLATION: ")
 
 
 @pytest.mark.parametrize("test", ["blas", "exact_fit", "noise", "private_fit"])

@@ -14,6 +14,7 @@ from fedpower.cli import selftests
 from fedpower.cli.health import (
     Finding,
     check_extra,
+    check_isolation,
     check_packages,
     check_python,
     extras_of,
@@ -75,6 +76,7 @@ def examine(folder: Path | None) -> list[Finding]:
     findings += [_tried(name, test) for name, test in tests.items()]
     found = _tried("compiled loops", selftests.loops)
     findings.append(found if found.detail else _without_loops())
+    findings.append(check_isolation())
     extras = {extra: check_extra(extra, asked) for extra in extras_of(asked)}
     findings += extras.values()
     if "torch" in extras and extras["torch"].state == "sound":

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement as _Line
 from packaging.specifiers import SpecifierSet
 
 from fedpower.errors import installing
+from fedpower.federation.isolation import Isolation, available, describe
 
 NAME = "fedpower"
 MODULES = {"scikit-learn": "sklearn"}
@@ -139,6 +140,16 @@ def check_extra(extra: str, asked: list[Requirement]) -> Finding:
         return Finding(name=name, state="broken", detail=detail, advice=install)
     versions = ", ".join(f"{each.package} {each.version}" for each in wanted)
     return Finding(name=name, state="sound", detail=versions)
+
+
+def check_isolation() -> Finding:
+    """Return what would keep the network from the rows in `fedpower silo`; without it silos still run."""
+    found = available()
+    return Finding(
+        name="isolation",
+        state="absent" if found is Isolation.NONE else "sound",
+        detail=describe(found),
+    )
 
 
 def extras_of(asked: list[Requirement]) -> list[str]:

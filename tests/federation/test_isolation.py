@@ -1,0 +1,552 @@
+"""A confined process opens no secret, by whatever way, and still does what a node or a vault has to.
+
+Each test starts real processes that confine themselves, as the user of the tests and as one without any
+privilege. What they try is tried unconfined too, where it must succeed: a refusal alone tells nothing.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedpower
+from fedpower.federation import isolation
+from fedpower.federation.isolation import (
+    Isolation,
+    check_confined,
+    describe,
+    landlock_abi,
+    node_reads,
+)
+
+pytestmark = pytest.mark.programs
+
+needs_landlock = pytest.mark.skipif(
+    isolation.available() is not Isolation.LANDLOCK, reason="this kernel has no Landlock or seccomp"
+)
+NOBODY = 65534
+PACKAGES = [str(Path(fedpower.__file__).parents[1]), str(Path(pytest.__file__).parents[1])]
+SECRET = b"the rows of a silo"
+
+PRELUDE = """
+import ctypes, errno, json, os, signal, socket, struct, subprocess, sys, threading
+from pathlib import Path
+from fedpower.errors import InputError
+from fedpower.federation.isolation import *
+
+ground, how = Path(sys.argv[1]), sys.argv[2]
+kit, work, vault = ground / "kit", ground / "work", ground / "vault"
+rows, ledger = vault / "rows.csv", vault / "ledger.db"
+libc = ctypes.CDLL(None, use_errno=True)
+outcomes = {}
+
+def confine(*more):
+    if how != "open":
+        confine_files(read=[*node_reads(kit), *more], write=[work])
+        drop_capabilities()
+    if how == "node":
+        forbid_sockets(socket.AF_UNIX)
+
+def attempt(name, act):
+    try:
+        said = act()
+        outcomes[name] = said if isinstance(said, str) else "done"
+    except OSError as error:
+        outcomes[name] = errno.errorcode[error.errno]
+
+def call(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    return result
+"""
+
+
+@pytest.fixture(params=["as it is", "nobody"])
+def user(request: pytest.FixtureRequest) -> int | None:
+    if request.param == "as it is":
+        return None
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    return NOBODY
+
+
+@pytest.fixture
+def ground(user: int | None) -> Iterator[Path]:
+    """A folder of the user's with a kit, a folder to work in, and a vault with secrets."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # tmp_path is closed to other users
+    for name in ("kit/startup", "work", "vault"):
+        (folder / name).mkdir(parents=True)
+    (folder / "kit/study.toml").write_text("")
+    (folder / "kit/silo.toml").write_text("")
+    (folder / "vault/rows.csv").write_bytes(SECRET)
+    (folder / "vault/ledger.db").write_bytes(SECRET)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, os.getuid() if user is None else user, -1)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def interpreter(user: int | None) -> str:
+    """Return a Python that the user can start and that takes this one's packages."""
+    asked = "import sys, ctypes, grpc; print(sys.version_info[:2])"
+    for python in (sys.executable, "/usr/bin/python3"):
+        done = start(python, asked, user=user, check=False)
+        if done.stdout.strip() == str(sys.version_info[:2]):
+            return python
+    return pytest.skip("no Python here that an unprivileged user can start")
+
+
+def start(
+    python: str, code: str, *words: str, user: int | None, check: bool = True, **more: object
+) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(
+            [python, "-c", code, *words],
+            env={"PYTHONPATH": ":".join(PACKAGES), "OWN": SECRET.decode()},
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            **more,
+        )
+    except PermissionError:
+        return subprocess.CompletedProcess([], 1, "", "")
+    assert done.returncode == 0 or not check, done.stderr
+    return done
+
+
+def outcomes(ground: Path, user: int | None, how: str, code: str, **more: object) -> dict[str, str]:
+    """Return what became of each attempt of a program."""
+    end = "\nprint(json.dumps(outcomes), flush=True)"
+    done = start(interpreter(user), PRELUDE + code + end, str(ground), how, user=user, **more)
+    return json.loads(done.stdout)
+
+
+def others(found: dict[str, str], *expected: str) -> dict[str, str]:
+    """Return the attempts that ended otherwise than expected."""
+    return {name: said for name, said in found.items() if said not in expected}
+
+
+FILES = """
+(work / "link").symlink_to(rows)
+(work / "own").write_text("")
+handle = os.open(vault, os.O_PATH)
+confine()
+attempt("read", lambda: os.open(rows, os.O_RDONLY))
+attempt("write", lambda: os.open(rows, os.O_WRONLY))
+attempt("list", lambda: os.listdir(vault))
+attempt("symlink", lambda: os.open(work / "link", os.O_RDONLY))
+attempt("dots", lambda: os.open(work / ".." / "vault" / "rows.csv", os.O_RDONLY))
+attempt("own root", lambda: os.open(f"/proc/self/root{rows}", os.O_RDONLY))
+attempt("handle of the folder", lambda: os.open("rows.csv", os.O_RDONLY, dir_fd=handle))
+attempt("change folder", lambda: (os.chdir(vault), os.open("rows.csv", os.O_RDONLY)))
+attempt("hard link", lambda: os.link(rows, work / "hard"))
+attempt("hard link in", lambda: os.link(work / "own", vault / "hard"))
+attempt("make", lambda: os.open(vault / "made", os.O_WRONLY | os.O_CREAT))
+attempt("make folder", lambda: os.mkdir(vault / "folder"))
+attempt("truncate", lambda: os.truncate(ledger, 0))
+attempt("truncating open", lambda: os.open(ledger, os.O_WRONLY | os.O_TRUNC))
+attempt("replace", lambda: os.replace(work / "own", ledger))
+attempt("rename", lambda: os.rename(rows, vault / "other"))
+attempt("rename out", lambda: os.rename(vault / "ledger.db", work / "ledger.db"))
+attempt("rename folder", lambda: os.rename(vault, work / "vault"))
+"""
+
+
+@needs_landlock
+def test_no_secret_is_opened_or_changed_by_any_name(ground: Path, user: int | None):
+    found = outcomes(ground, user, "node", FILES)
+    assert not others(found, "EACCES", "EPERM", "EXDEV")
+    assert (ground / "vault/rows.csv").read_bytes() == SECRET
+    assert (ground / "vault/ledger.db").read_bytes() == SECRET
+    assert sorted(path.name for path in (ground / "vault").iterdir()) == ["ledger.db", "rows.csv"]
+
+
+def test_all_of_it_succeeds_where_nothing_is_confined(ground: Path, user: int | None):
+    assert not others(outcomes(ground, user, "open", FILES), "done")
+
+
+@needs_landlock
+def test_a_node_reads_its_kit_and_writes_its_own_folder(ground: Path, user: int | None):
+    code = """
+confine()
+attempt("study", lambda: (kit / "study.toml").read_text())
+attempt("startup", lambda: list((kit / "startup").iterdir()))
+attempt("write", lambda: (work / "own").write_text("x"))
+attempt("read", lambda: (work / "own").read_text())
+attempt("move", lambda: ((work / "sub").mkdir(), os.replace(work / "own", work / "sub" / "own")))
+attempt("remove", lambda: (work / "sub" / "own").unlink())
+attempt("nothing", lambda: open("/dev/null", "r+b", buffering=0))
+attempt("import", lambda: __import__("sqlite3") and None)
+"""
+    found = outcomes(ground, user, "node", code)
+    assert found.pop("study") == ""
+    assert found.pop("read") == "x"
+    assert not others(found, "done")
+    silo_file = 'confine()\nattempt("silo", lambda: os.open(kit / "silo.toml", os.O_RDONLY))'
+    assert outcomes(ground, user, "node", silo_file) == {"silo": "EACCES"}
+    study = 'confine()\nattempt("kit", lambda: os.open(kit / "study.toml", os.O_WRONLY))'
+    assert outcomes(ground, user, "node", study) == {"kit": "EACCES"}
+
+
+PARENT = f"""
+secret = ctypes.create_string_buffer(open(rows, "rb").read())
+length, place, parent = {len(SECRET)}, ctypes.addressof(secret), os.getpid()
+held = os.open(rows, os.O_RDONLY)
+os.chdir(vault)
+child = os.fork()
+if child:
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+os.close(held)
+of_parent = Path(f"/proc/{{parent}}")
+
+def read_memory():
+    near = ctypes.create_string_buffer(length)
+    spans = [(ctypes.c_size_t * 2)(at, length) for at in (ctypes.addressof(near), place)]
+    call(libc.process_vm_readv(parent, spans[0], 1, spans[1], 1, 0))
+
+confine()
+attempt("environ", lambda: (of_parent / "environ").read_bytes())
+attempt("maps", lambda: (of_parent / "maps").read_bytes())
+attempt("mem", lambda: os.pread(os.open(of_parent / "mem", os.O_RDONLY), length, place))
+attempt("cwd", lambda: os.open(of_parent / "cwd" / "rows.csv", os.O_RDONLY))
+attempt("root", lambda: os.open(f"{{of_parent}}/root{{rows}}", os.O_RDONLY))
+attempt("fd", lambda: os.open(of_parent / "fd" / str(held), os.O_RDONLY))
+attempt("name of fd", lambda: (os.readlink(of_parent / "fd" / str(held)), None)[1])
+attempt("process_vm_readv", read_memory)
+attempt("pidfd_getfd", lambda: call(libc.syscall(438, os.pidfd_open(parent), held, 0)))
+attempt("signal", lambda: os.kill(parent, signal.SIGCONT))
+attempt("ptrace", lambda: call(libc.ptrace(0x4206, parent, None, None)))
+"""
+
+
+@needs_landlock
+@pytest.mark.parametrize("how", ["landlock", "node"])
+def test_nothing_is_had_from_a_process_of_the_same_user(ground: Path, user: int | None, how: str):
+    found = outcomes(ground, user, how, PARENT)
+    if landlock_abi() < 6:
+        found.pop("signal")
+    assert not others(found, "EACCES", "EPERM")
+
+
+def test_all_of_it_can_be_had_where_nothing_is_confined(ground: Path, user: int | None):
+    if Path("/proc/sys/kernel/yama/ptrace_scope").exists():
+        pytest.skip("Yama keeps processes apart here in any case")
+    assert not others(outcomes(ground, user, "open", PARENT), "done")
+
+
+SOCKETS = """
+def connect(name):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.connect(name)
+
+def over_tcp():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as near, server.accept()[0] as far:
+            near.sendall(b"x")
+            far.recv(1)
+
+def over_pair():
+    near, far = socket.socketpair()
+    near.sendall(b"x")
+    far.recv(1)
+
+def of_datagrams():
+    near, far = socket.socketpair(type=socket.SOCK_DGRAM)
+    near.connect(str(ground / "log"))
+
+if how == "vault":
+    allow_sockets(socket.AF_UNIX)
+confine()
+attempt("make", lambda: socket.socket(socket.AF_UNIX))
+attempt("connect", lambda: connect(str(ground / "socket")))
+attempt("tcp", over_tcp)
+attempt("udp", lambda: socket.socket(type=socket.SOCK_DGRAM))
+attempt("tcp6", lambda: socket.socket(socket.AF_INET6))
+attempt("netlink", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+attempt("pair", over_pair)
+attempt("datagrams", of_datagrams)
+attempt("io_uring", lambda: call(libc.syscall(425, 1, bytes(120))))
+"""
+
+
+@needs_landlock
+def test_a_node_has_the_network_and_a_vault_local_sockets(ground: Path, user: int | None):
+    # The socket is outside of what is confined, so it can be reached by all but a filter.
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX, 2) as log:
+        server.bind(str(ground / "socket"))
+        server.listen()
+        log.bind(str(ground / "log"))
+        for name in ("socket", "log"):
+            (ground / name).chmod(0o777)
+        node, vault, free = (
+            outcomes(ground, user, how, SOCKETS) for how in ("node", "vault", "open")
+        )
+    assert free.pop("io_uring") in ("done", "EPERM", "ENOSYS")
+    assert not others(free, "done")
+    open_to_node = ("tcp", "udp", "tcp6", "netlink", "pair")
+    assert {name for name, said in node.items() if said == "done"} == set(open_to_node)
+    assert {name for name, said in vault.items() if said == "done"} == {"make", "connect", "pair"}
+    closed = [said for found in (node, vault) for said in found.values() if said != "done"]
+    assert set(closed) == {"EACCES", "EPERM"}
+
+
+@needs_landlock
+def test_abstract_sockets_outside_are_out_of_reach(ground: Path, user: int | None):
+    if landlock_abi() < 6:
+        pytest.skip("this Landlock knows no scopes")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("")  # the kernel names it
+        server.listen()
+        name = server.getsockname()
+        code = f"""
+confine()
+attempt("connect", lambda: socket.socket(socket.AF_UNIX).connect({name!r}))
+"""
+        assert outcomes(ground, user, "open", code) == {"connect": "done"}
+        assert outcomes(ground, user, "landlock", code) == {"connect": "EPERM"}
+
+
+@needs_landlock
+def test_what_was_handed_down_works_and_opens_no_more(ground: Path, user: int | None):
+    near, far = socket.socketpair()
+    with near, far, (ground / "vault/rows.csv").open("rb") as held:
+        near.sendall(b"asked")
+        code = f"""
+confine()
+attempt("talk", lambda: socket.socket(fileno={far.fileno()}).recv(5).decode())
+attempt("read", lambda: os.read({held.fileno()}, 3).decode())
+attempt("open again", lambda: os.open("/proc/self/fd/{held.fileno()}", os.O_RDONLY))
+"""
+        handed = (far.fileno(), held.fileno())
+        found = outcomes(ground, user, "node", code, pass_fds=handed)
+    assert found == {"talk": "asked", "read": "the", "open again": "EACCES"}
+
+
+@needs_landlock
+def test_programs_that_a_node_starts_are_confined_as_it_is(ground: Path, user: int | None):
+    code = """
+def opened_by(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"{done.returncode} {done.stdout} {'ermission denied' in done.stderr}"
+
+def forked():
+    child = os.fork()
+    if not child:
+        os.dup2(os.open("/dev/null", os.O_WRONLY), 2)
+        os.execv("/bin/cat", ["cat", str(rows)])
+    return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+confine("/bin", "/usr/bin")
+attempt("other", lambda: opened_by("/bin/cat", str(kit / "study.toml")))
+attempt("cat", lambda: opened_by("/bin/cat", str(rows)))
+attempt("forked", forked)
+attempt("python", lambda: opened_by(sys.executable, "-c", f"open({str(rows)!r})"))
+unix = "import socket; socket.socket(socket.AF_UNIX)"
+attempt("socket", lambda: opened_by(sys.executable, "-c", unix))
+caps = "print(open('/proc/self/status').read().split('CapPrm:')[1].split()[0], end='')"
+attempt("capabilities", lambda: opened_by(sys.executable, "-c", caps))
+"""
+    assert outcomes(ground, user, "node", code) == {
+        "other": "0  False",
+        "cat": "1  True",
+        "forked": "1",
+        "python": "1  True",
+        "socket": "1  True",
+        "capabilities": f"0 {0:016} False",
+    }
+
+
+@needs_landlock
+def test_programs_outside_of_what_a_node_reads_are_not_started(ground: Path, user: int | None):
+    code = """
+(work / "tool").write_text("#!/bin/sh")
+(work / "tool").chmod(0o755)
+confine()
+attempt("own", lambda: os.execv(work / "tool", ["tool"]))
+"""
+    assert outcomes(ground, user, "node", code) == {"own": "EACCES"}
+
+
+@needs_landlock
+def test_with_threads_files_are_not_confined_and_sockets_are_in_all(ground: Path, user: int | None):
+    code = """
+go, at_end = threading.Event(), []
+
+def wait(place):
+    go.wait()
+    attempt(f"thread {place}", lambda: socket.socket(socket.AF_UNIX))
+
+threads = [threading.Thread(target=wait, args=(place,)) for place in range(8)]
+for each in threads:
+    each.start()
+attempt("files", confine)
+forbid_sockets(socket.AF_UNIX)
+go.set()
+for each in threads:
+    each.join()
+"""
+    found = outcomes(ground, user, "node", code)
+    assert found.pop("files") == "EBUSY"
+    assert len(found) == 8
+    assert not others(found, "EACCES")
+
+
+CHECKED = """
+def checked(*paths, allowed=()):
+    try:
+        check_confined(paths, allowed=allowed)
+    except InputError as error:
+        return str(error)
+    return "closed"
+
+secrets = (rows, ledger, vault, kit / "silo.toml", vault / "later.db")
+"""
+
+
+@needs_landlock
+def test_the_check_passes_in_a_confined_process_and_fails_in_another(
+    ground: Path, user: int | None
+):
+    vault = ground / "vault"
+    code = CHECKED + 'confine()\nattempt("all", lambda: checked(*secrets))'
+    assert outcomes(ground, user, "node", code) == {"all": "closed"}
+    code = CHECKED + "for each in secrets:\n    attempt(each.name, lambda: checked(each))"
+    beginning = "the node must not be able to open"
+    advice = "let the vault's user alone own it and enter its folder"
+    assert outcomes(ground, user, "open", code) == {
+        "rows.csv": f"{beginning} {vault}/rows.csv, got a readable file; {advice}",
+        "ledger.db": f"{beginning} {vault}/ledger.db, got a readable file; {advice}",
+        "vault": f"{beginning} {vault}, got a readable folder; {advice}",
+        "silo.toml": f"{beginning} {ground}/kit/silo.toml, got a readable file; {advice}",
+        "later.db": f"{beginning} {vault}/later.db, got a folder in which it can make files; {advice}",
+    }
+    assert len(list(vault.iterdir())) == 2
+
+
+@needs_landlock
+def test_the_check_names_the_folder_that_leaves_a_secret_open(ground: Path, user: int | None):
+    code = (
+        CHECKED
+        + """
+confine(ground)
+attempt("below", lambda: checked(rows, allowed=[Path("/usr/lib"), ground]))
+"""
+    )
+    assert outcomes(ground, user, "node", code) == {
+        "below": f"the node must not be able to open {ground}/vault/rows.csv, got a readable file; "
+        f"move it out of {ground}, which the node needs"
+    }
+
+
+@pytest.mark.parametrize("user", [None])
+def test_separate_users_pass_the_check(ground: Path):
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    for path in (ground / "vault", *(ground / "vault").iterdir()):
+        os.chown(path, 1, 1)
+    (ground / "vault").chmod(0o700)
+    ground.chmod(0o755)
+    code = CHECKED + 'attempt("all", lambda: checked(rows, ledger, vault, vault / "later.db"))'
+    found = outcomes(ground, NOBODY, "open", code)
+    assert found == {"all": "closed"}
+
+
+def test_a_check_that_settles_nothing_is_no_pass(tmp_path: Path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        check_confined([tmp_path / "loop"])
+
+
+def test_a_secret_that_can_only_be_written_is_open_too(ground: Path, user: int | None):
+    if user is None and os.getuid() == 0:
+        pytest.skip("root reads whatever the mode")
+    (ground / "vault/ledger.db").chmod(0o200)
+    found = outcomes(ground, user, "open", CHECKED + 'attempt("ledger", lambda: checked(ledger))')
+    assert "ledger.db, got a writable file; " in found["ledger"]
+
+
+GRPC = """
+confine()
+import ipaddress, datetime, grpc, psutil
+from concurrent import futures
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now,
+                               now + datetime.timedelta(days=1))
+made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)
+pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                            serialization.NoEncryption())
+
+class Turn(grpc.GenericRpcHandler):
+    def service(self, details):
+        return grpc.unary_unary_rpc_method_handler(lambda asked, context: asked[::-1])
+
+server = grpc.server(futures.ThreadPoolExecutor(2))
+server.add_generic_rpc_handlers((Turn(),))
+port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(private, pem)]))
+server.start()
+with grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(pem)) as channel:
+    attempt("grpc", lambda: channel.unary_unary("/any/call")(b"abc", timeout=60).decode())
+server.stop(None).wait()
+attempt("processes", lambda: str(psutil.pid_exists(os.getppid()) and psutil.Process().pid == os.getpid()))
+attempt("rows", lambda: os.open(rows, os.O_RDONLY))
+"""
+
+
+@needs_landlock
+def test_grpc_with_certificates_works_in_a_node(ground: Path, user: int | None):
+    found = outcomes(ground, user, "node", GRPC)
+    assert found == {"grpc": "cba", "processes": "True", "rows": "EACCES"}
+
+
+def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder in (home / "data", other, tmp_path / "here"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    paths = ["", ".", str(home), str(other), str(tmp_path / "here"), "/nowhere"]
+    monkeypatch.setattr(sys, "path", paths)
+    kit = tmp_path / "kit"
+    found = node_reads(kit, [home / "data" / "rows.csv"])
+    own = [kit / "startup", kit / "study.toml", other]
+    assert [path for path in found if path.is_relative_to(tmp_path)] == own
+    assert Path(fedpower.__file__).parent in found
+    assert home in node_reads(kit)
+
+
+def test_what_isolates_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch):
+    users = describe(Isolation.USERS, node=1001, vault=1000)
+    assert users == "separate users: the node runs as uid 1001, the vault as uid 1000"
+    monkeypatch.setattr(isolation, "landlock_abi", lambda: 4)
+    assert describe(Isolation.LANDLOCK).startswith("Landlock (ABI 4) and seccomp: the node cannot")
+    assert describe(Isolation.NONE).startswith("NO ISOLATION: ")
+
+
+def test_elsewhere_there_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(isolation.platform, "machine", lambda: "riscv64")
+    assert isolation.available() is Isolation.NONE
+    with pytest.raises(OSError, match="aarch64 or x86_64"):
+        isolation.forbid_sockets(socket.AF_UNIX)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert landlock_abi() == 0
+    with pytest.raises(OSError, match="no Landlock"):
+        isolation.confine_files(read=[])
