@@ -4,8 +4,8 @@ Landlock closes the file system and seccomp closes the ways around it: local soc
 processes' memory. Both hold for the calling process and all it starts, and cannot be undone. They leave
 open what was open before: descriptors stay usable, so only those that are needed may be handed down.
 
-Some things stay open. Landlock does not govern names, modes and times: a confined process sees that a
-file exists, and can change the mode of one that its user owns. In /proc it sees other processes' command
+Some things stay open. A confined process sees that a file exists, how large it is and when it changed.
+In /proc it sees other processes' command
 lines, so no secret belongs on one. It can connect to whatever listens on this machine's own ports.
 """
 
@@ -45,15 +45,25 @@ class _Machine(NamedTuple):
     socketpair: int
     ioctl: int
     refused: tuple[int, ...]
+    attributes: tuple[int, ...]
     beyond: int | None
 
 
 # Refused are ptrace, process_vm_readv and _writev, open_by_handle_at, truncate (before ABI 3 Landlock
 # lets it by), io_uring_setup (it makes sockets unseen by a filter) and pidfd_getfd.
+# Attributes are set by chmod and chown, utime and setxattr in all their forms: Landlock leaves them open.
+_NEW_ATTRIBUTES = (452, 463, 466, 469)  # fchmodat2, setxattrat, removexattrat, file_setattr
 _MACHINES = {
-    "aarch64": _Machine(0xC00000B7, 277, 198, 199, 29, (117, 270, 271, 265, 45, 425, 438), None),
-    "x86_64": _Machine(0xC000003E, 317, 41, 53, 16, (101, 310, 311, 304, 76, 425, 438), 0x40000000),
-}
+    "aarch64": _Machine(
+        0xC00000B7, 277, 198, 199, 29, (117, 270, 271, 265, 45, 425, 438),
+        (*range(52, 56), 88, 5, 6, 7, 14, 15, 16, *_NEW_ATTRIBUTES), None,
+    ),
+    "x86_64": _Machine(
+        0xC000003E, 317, 41, 53, 16, (101, 310, 311, 304, 76, 425, 438),
+        (*range(90, 95), 132, 235, 260, 261, 268, 280, 188, 189, 190, 197, 198, 199, *_NEW_ATTRIBUTES),
+        0x40000000,
+    ),
+}  # fmt: skip
 _LOAD, _IS, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 _FLAGS = 0x80800
@@ -153,10 +163,23 @@ def confine_files(*, read: Iterable[Path], write: Iterable[Path] = ()) -> None:
         os.close(rules)
 
 
+def confine_node(kit: Path, secrets: Iterable[Path]) -> None:
+    """Close to this process all files but those that a node needs, and the ways around that.
+
+    To be called before anything else runs. Refuses to go on where one of ``secrets`` is still open.
+    """
+    secrets = list(secrets)
+    reads = node_reads(kit, secrets)
+    confine_files(read=reads)
+    forbid_sockets(socket.AF_UNIX)
+    drop_capabilities()
+    check_confined(secrets, allowed=reads)
+
+
 def forbid_sockets(*families: int) -> None:
     """Let no socket of these address families be made, and close what else leads around Landlock.
 
-    Pairs of connected sockets can still be made if they are streams: a datagram socket of a pair could
+    Nor can modes, owners, times and attributes of files be changed. Pairs of connected sockets can still be made if they are streams: a datagram socket of a pair could
     be connected to any other. Holds for all threads of the process.
 
     Raises
@@ -164,12 +187,15 @@ def forbid_sockets(*families: int) -> None:
     OSError
         Where the kernel has no seccomp, or its architecture is neither aarch64 nor x86_64.
     """
-    _filter_calls(families, listed=_FAIL | errno.EACCES, others=_ALLOW)
+    machine = _filtering_machine()
+    refused = (*machine.refused, *machine.attributes)
+    _filter_calls(machine, refused, families, listed=_FAIL | errno.EACCES, others=_ALLOW)
 
 
 def allow_sockets(*families: int) -> None:
-    """Let sockets of these address families alone be made; else as :func:`forbid_sockets`."""
-    _filter_calls(families, listed=_ALLOW, others=_FAIL | errno.EACCES)
+    """Let sockets of these address families alone be made; files' attributes can still be changed."""
+    machine = _filtering_machine()
+    _filter_calls(machine, machine.refused, families, listed=_ALLOW, others=_FAIL | errno.EACCES)
 
 
 def drop_capabilities() -> None:
@@ -283,17 +309,28 @@ def _machine() -> _Machine | None:
     return machine if machine and _libc().syscall(machine.seccomp, 2, 0, asked) == 0 else None
 
 
-def _filter_calls(families: Iterable[int], *, listed: int, others: int) -> None:
-    """Put a seccomp filter on all threads: what becomes of sockets of the families, and of others."""
+def _filtering_machine() -> _Machine:
     machine = _machine()
     if machine is None:
         raise OSError(errno.ENOSYS, "seccomp filters need Linux on aarch64 or x86_64")
+    return machine
+
+
+def _filter_calls(
+    machine: _Machine,
+    refused: Iterable[int],
+    families: Iterable[int],
+    *,
+    listed: int,
+    others: int,
+) -> None:
+    """Put a seccomp filter on all threads: what becomes of sockets of the families, and of others."""
     refuse = (_RETURN, 0, 0, _FAIL | errno.EPERM)
     steps: list[_Step] = [(_LOAD, 0, 0, 4), (_IS, 1, 0, machine.audit), (_RETURN, 0, 0, _KILL)]
     steps += [(_LOAD, 0, 0, 0)]
     if machine.beyond is not None:
         steps += [(_AT_LEAST, 0, 1, machine.beyond), refuse]
-    for call in machine.refused:
+    for call in refused:
         steps += [(_IS, 0, 1, call), refuse]
     steps += _by_argument(machine.socket, 0, families, then=listed, otherwise=others)
     streams, no_others = (socket.SOCK_STREAM,), _FAIL | errno.EACCES

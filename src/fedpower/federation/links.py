@@ -1,9 +1,9 @@
 """NVIDIA FLARE's transport: size-limited messages between the parties of a study, over mutual TLS.
 
 Only FLARE's connections are used: gRPC streams whose two ends know each other's certificates. FLARE's
-cells, jobs and administration are never started. So there is no command to run, no application to deploy,
-no file to fetch and no way to pass a message on: a party takes the kinds of message listed for each of its
-peers, and refuses everything else.
+cells, jobs and administration are never started. So there is no command to run, no application to
+deploy, no file to fetch and no way to pass a message on: a party takes one kind of message from each of
+its peers, and refuses everything else.
 """
 
 import logging
@@ -261,7 +261,8 @@ def _check_port(address: str, port: int) -> None:
         try:
             probe.bind((address, port))
         except OSError as error:
+            found = (error.strerror or str(error)).lower()
             raise InputError(
-                f"port {port} must be free for the coordinator, got {(error.strerror or str(error)).lower()}; stop what "
-                "uses it, or agree on another in [coordinator] of the study"
+                f"port {port} must be free for the coordinator, got {found}; stop what uses it, or agree on "
+                "another in [coordinator] of the study"
             ) from None

@@ -11,7 +11,6 @@ import queue
 import signal
 import socket
 import sys
-import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -41,8 +40,10 @@ class NodeSettings:
         The file descriptor of its connection to the vault, or the path of the vault's socket.
     most_question_bytes, most_answer_bytes
         What the study allows.
+    confined
+        Whether the node gives up all files that it does not need.
     secrets
-        What the node must not be able to open; empty where it is not confined.
+        What it must not be able to open then, as far as it is known.
     """
 
     name: str
@@ -52,6 +53,7 @@ class NodeSettings:
     vault: int | str
     most_question_bytes: int
     most_answer_bytes: int
+    confined: bool = False
     secrets: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -126,8 +128,9 @@ def main() -> None:
     settings = NodeSettings.from_json(os.environ.pop(SETTINGS))
     try:
         vault = _connected(settings.vault)
-        if settings.secrets:
-            _confine(settings)
+        if settings.confined:
+            # The kernel confines this thread and those that it starts, so nothing runs before.
+            isolation.confine_node(Path(settings.kit), map(Path, settings.secrets))
         if is_held():
             hold_on()
         Node(settings, vault).run()
@@ -154,14 +157,6 @@ def _connected(vault: int | str) -> socket.socket:
             "with `fedpower silo KIT SILO_FILE --part vault --socket PATH` first"
         ) from None
     return stream
-
-
-def _confine(settings: NodeSettings) -> None:
-    """Give up every file but the ones that a node needs."""
-    # The kernel confines this thread and those that it starts: one that ran before would stay free.
-    assert threading.active_count() == 1, "nothing may run before the node is confined"
-    secrets = [Path(each) for each in settings.secrets]
-    isolation.confine_node(Path(settings.kit), secrets)
 
 
 def _report(peer: str, connected: bool) -> None:

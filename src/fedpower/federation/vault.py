@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.federation import frames, isolation
+from fedpower.federation.isolation import Isolation
 from fedpower.federation.lifeline import start_process
 from fedpower.federation.node import SETTINGS, NodeSettings
 from fedpower.federation.processes import stop, wait_for_signal
@@ -94,6 +95,7 @@ def node_settings(
         port=study_file.port,
         kit=str(kit.absolute()),
         vault=vault,
+        confined=isolation.available() is Isolation.LANDLOCK,
         most_question_bytes=most_question_bytes(study),
         most_answer_bytes=most_answer_bytes(study),
     )
@@ -116,13 +118,11 @@ def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -
         0 after Ctrl-C or SIGTERM; the node's status where it ended by itself, 1 if that is 0.
     """
     here, there = socket.socketpair()
-    confined = isolation.landlock_abi() > 0
-    secrets = tuple(str(path) for path in own.secrets()) if confined else ()
-    child = start_node(
-        replace(settings, vault=there.fileno(), secrets=secrets), pass_fds=(there.fileno(),)
-    )
+    secrets = tuple(str(path) for path in own.secrets())
+    told = replace(settings, vault=there.fileno(), secrets=secrets)
+    child = start_node(told, pass_fds=(there.fileno(),))
     there.close()
-    say(isolation.describe(confined=confined))
+    say(isolation.describe(isolation.available()))
     _leave_network(own, say)
     threading.Thread(target=vault.serve, args=(here,), name="vault", daemon=True).start()
     if not wait_for_signal(until=lambda: child.poll() is not None):
@@ -164,7 +164,9 @@ def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
         _, uid, _ = _CREDENTIALS.unpack(
             stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-        say(isolation.describe(node_uid=uid))
+        own = os.getuid()
+        found = Isolation.USERS if uid != own else isolation.available()
+        say(f"the node connected; {isolation.describe(found, node=uid, vault=own)}")
         threading.Thread(target=vault.serve, args=(stream,), name="node", daemon=True).start()
 
 
@@ -172,5 +174,5 @@ def _leave_network(own: SiloFile, say: Say) -> None:
     """Give up the network, unless rows come over it."""
     if own.uses_network:
         say("the vault keeps the network: its rows come from a database server")
-    else:
-        isolation.allow_unix_sockets_only()
+    elif isolation.available() is Isolation.LANDLOCK:
+        isolation.allow_sockets(socket.AF_UNIX)
