@@ -263,6 +263,6 @@ def _check_port(address: str, port: int) -> None:
         except OSError as error:
             found = (error.strerror or str(error)).lower()
             raise InputError(
-                f"port {port} must be free for the coordinator, got {found}; stop what uses it, or agree on "
-                "another in [coordinator] of the study"
+                f"port {port} must be free for the coordinator, got {found}; stop what uses it, or agree "
+                "on another in [coordinator] of the study"
             ) from None

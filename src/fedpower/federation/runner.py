@@ -197,7 +197,7 @@ class Runner:
 
     def _followed(self, run: str, destination: Path) -> dict[str, Any]:
         """Return the state in which a run ended, its result fetched; nothing where it was lost."""
-        with open_session(self.kit, patience=self.patience) as session:
+        with open_session(self.kit, patience=max(self.patience, _CONNECT_S)) as session:
             try:
                 present = self._gather(session)
                 session.start(run)

@@ -1,0 +1,306 @@
+"""Parties with valid credentials that do what they should not, and a record of what honest ones hold.
+
+Attacks come in two ways: in the words of NVIDIA FLARE's own channels, from a real FLARE cell, and as
+fedpower's messages with forged names, headers and contents.
+"""
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.core_cell import Message as CellMessage
+from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey
+from nvflare.fuel.f3.endpoint import EndpointState
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.private.admin_defs import Message as AdminMessage
+from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+from benchmarks.killed_outright import charges, study_content
+from fedpower.federation.kits import COORDINATOR
+from fedpower.federation.links import APP, Links
+from fedpower.federation.local import LocalFederation
+from fedpower.federation.runner import Runner, open_session
+from fedpower.federation.study_file import read_study, rendered
+
+SILOS = ("north", "south", "east")
+HONEST = ("north", "south")
+"""Whose processes run; the keys of east are in the hands of the adversary."""
+
+COLUMNS = ("a", "b", "c", "d", "e", "f")
+WAIT_S = 60.0
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+class Stage(LocalFederation):
+    """A live federation with an honest coordinator and two honest silos of three."""
+
+    def __init__(self, folder: Path, *, secure: bool = False, deadline: float = 8.0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        content = study_content(
+            "stage", SILOS, epsilon=2.0, min_silos=2, deadline=deadline, grace=2.0
+        )
+        content["solver"] = {}
+        content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "noise": "moment"}
+        if secure:
+            content["privacy"]["aggregation"] = "secure"
+            content["identities"] = {name: str(place) * 64 for place, name in enumerate(SILOS)}
+        path = folder / "agreed.toml"
+        path.write_text(rendered(content))
+        rows = {}
+        for place, name in enumerate(SILOS):
+            numbers = np.random.default_rng(place).normal(size=(400, 6)) * [3, 2, 1, 1, 0.5, 0.5]
+            rows[name] = folder / f"{name}.csv"
+            np.savetxt(rows[name], numbers, delimiter=",", header=",".join(COLUMNS), comments="")
+        self.rows = rows
+        super().__init__(read_study(path), folder / "stage", rows)
+
+    def begin(self) -> None:
+        """Start the honest parties and wait until they are connected."""
+        self.start(COORDINATOR, *HONEST)
+        self.wait_until_connected()
+
+    def wait_until_connected(self) -> None:
+        with open_session(self.runner, patience=WAIT_S) as session:
+            wait_for(lambda: set(HONEST) <= set(session.status()["connected"]), "honest silos")
+
+    def startup(self, party: str) -> Path:
+        return self.kits / party / "startup"
+
+    def honest_run(self, folder: Path) -> dict[str, Any]:
+        """Return the record of a run that must end with a result of the honest silos."""
+        folder.mkdir()
+        runner = Runner(kit=self.runner, patience=0.0, say=lambda _: None, on_round=lambda _: None)
+        state = runner.run(folder, resume=False)
+        assert state["done"]
+        assert (folder / "components.npz").is_file()
+        assert set(HONEST) <= set(state["rounds"][-1]["answered"])
+        return state
+
+    def pids(self) -> dict[str, int]:
+        return {name: each.pid for name, each in self.processes.items() if each.poll() is None}
+
+    def record(self) -> "Record":
+        """Return what the honest parties hold: files with their bytes and modes, charges, processes."""
+        files = {}
+        places = [self.rows[name] for name in HONEST]
+        for party in (COORDINATOR, *HONEST):
+            kit = self.kits / party
+            places += [
+                path for path in kit.rglob("*") if path.is_file() and "runs" not in path.parts
+            ]
+        for path in places:
+            status = path.stat()
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            files[str(path)] = (digest, status.st_mode, status.st_uid, status.st_size)
+        ledgers = {name: tuple(charges(self.ledger(name))) for name in HONEST}
+        return Record(files=files, charges=ledgers, processes=self.pids())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What honest parties hold at one moment."""
+
+    files: dict[str, tuple[Any, ...]]
+    charges: dict[str, tuple[Any, ...]]
+    processes: dict[str, int]
+
+
+@contextlib.contextmanager
+def untouched(stage: Stage) -> Iterator[None]:
+    """Assert that nothing is written, deleted, charged or stopped at honest parties meanwhile."""
+    before = stage.record()
+    yield
+    time.sleep(0.3)
+    assert stage.record() == before
+
+
+@contextlib.contextmanager
+def flare_cell(stage: Stage, party: str, *, name: str | None = None) -> Iterator[CoreCell]:
+    """Give a FLARE cell with a party's certificate, connected to the coordinator: FLARE's own client."""
+    startup = stage.startup(party)
+    side = "server" if party == COORDINATOR else "client"
+    credentials = {
+        "ca_cert": str(startup / "rootCA.pem"),
+        "client_cert": str(startup / f"{side}.crt"),
+        "client_key": str(startup / f"{side}.key"),
+        "connection_security": "mtls",
+    }
+    cell = CoreCell(
+        fqcn=name or party,
+        root_url=f"grpc://localhost:{stage.study.port}",
+        secure=True,
+        credentials=credentials,
+    )
+    cell.start()
+    try:
+        yield cell
+    finally:
+        CoreCell.ALL_CELLS.pop(cell.get_fqcn(), None)
+        threading.Thread(target=cell.stop, daemon=True).start()
+
+
+def cell_request(
+    cell: CoreCell, target: str, channel: str, topic: str, payload: Any, **headers: Any
+) -> Any:
+    """Return what a cell gets for a request within half a second; None where it gets nothing."""
+    message = CellMessage({**headers}, payload)
+    reply = cell.send_request(channel, topic, target, message, timeout=0.5, optional=True)
+    code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+    return reply.payload if code == "ok" else None
+
+
+def admin(topic: str, body: Any = "", **headers: Any) -> AdminMessage:
+    """Return a request to FLARE's administration, without asking for authorisation."""
+    message = AdminMessage(topic, body)
+    for key, value in headers.items():
+        message.set_header(key, value)
+    return message
+
+
+def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
+    """Return requests to every processor and channel that FLARE's clients and servers know."""
+    rows = str(stage.rows["north"])
+    key = str(stage.startup("north") / "client.key")
+    found: list[tuple[str, str, Any]] = [
+        (CellChannel.CLIENT_MAIN, "admin", admin(SysCommandTopic.SHELL, command))
+        for command in (f"head {rows}", f"cat {key}", "ls -a", "grep . silo.toml", "tail log.txt")
+    ]
+    for job in ("rows", "startup", "..", "local", "north.ledger"):
+        found.append(
+            (
+                CellChannel.CLIENT_MAIN,
+                "admin",
+                admin(TrainingTopic.DELETE_RUN, **{RequestHeader.JOB_ID: job}),
+            )
+        )
+        deploy = {
+            RequestHeader.JOB_ID: job,
+            RequestHeader.JOB_META: {"name": "stage"},
+            RequestHeader.APP_NAME: "app",
+        }
+        found.append(
+            (CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DEPLOY, b"PK", **deploy))
+        )
+    topics = {
+        topic
+        for processor in ClientRequestProcessors.request_processors
+        for topic in processor.get_topics()
+    }
+    found += [(CellChannel.CLIENT_MAIN, "admin", admin(topic)) for topic in sorted(topics)]
+    found += [
+        (channel, topic, {})
+        for channel in (
+            CellChannel.SERVER_COMMAND,
+            CellChannel.CLIENT_COMMAND,
+            CellChannel.SERVER_PARENT_LISTENER,
+            CellChannel.AUX_COMMUNICATION,
+        )
+        for topic in ("abort", "abort_task", "shutdown", "get_task", "submit_update", "byoc")
+    ]
+    found += [
+        ("net_manager", topic, {})
+        for topic in ("peers", "cells", "stop", "stop_cell", "change_root", "process_info")
+    ]
+    found += [
+        (CellChannel.SERVER_MAIN, CellChannelTopic.Register, {}),
+        (CellChannel.SERVER_MAIN, CellChannelTopic.Quit, {}),
+        (CellChannel.HCI, "command", b"shutdown all"),
+        (CellChannel.CELLNET, CellChannelTopic.Bye, None),
+        (CellChannel.CELLNET, "bulk", []),
+        ("credential_manager", "key_exchange", {}),
+    ]
+    return found
+
+
+class Peer(Links):
+    """A party that sends what it likes: any kind, any headers, raw frames; and keeps what it gets."""
+
+    def __init__(self, stage: Stage, party: str, *, name: str | None = None) -> None:
+        self.got: list[tuple[str, str, int, bytes]] = []
+        peers = (*SILOS, "runner", COORDINATOR, "server")
+        super().__init__(
+            name or party,
+            accepts=dict.fromkeys(peers, "anything"),
+            most_bytes=2**28,
+            on_message=lambda *message: self.got.append(message),
+        )
+        self._startup = stage.startup(party)
+        self._port = stage.study.port
+
+    def _problem_with(self, peer: str, app_id: int, message: Any) -> None:
+        """Take everything."""
+
+    def join(self) -> "Peer":
+        """Connect to the coordinator."""
+        self.connect("localhost", self._port, self._startup)
+        ends = time.monotonic() + 3.0  # it may be refused
+        while not self.connected() and time.monotonic() < ends:
+            time.sleep(0.02)
+        return self
+
+    def preside(self, *silos: str) -> "Peer":
+        """Take the coordinator's place."""
+        self.listen("localhost", self._port, self._startup)
+        wait_for(lambda: set(silos) <= set(self.connected()), "silos", 40.0)
+        return self
+
+    def put(self, to: str, headers: Any, content: bytes = b"", *, app: int = APP) -> None:
+        """Send a message with any headers; what is not connected any more is no matter."""
+        endpoint = self.find_endpoint(to)
+        if endpoint is not None and endpoint.state == EndpointState.READY:
+            with contextlib.suppress(Exception):
+                self.send_message(endpoint, app, headers, content)
+
+    def put_frame(self, frame: bytes) -> None:
+        """Send bytes as a frame of FLARE's, whatever they are."""
+        for each in list(self.sfm_conns.values()):
+            with contextlib.suppress(Exception):
+                each.conn.send_frame(frame)
+
+    def asked(self, to: str, content: bytes, number: int, seconds: float = 20.0) -> bytes | None:
+        """Return what a silo answers to a question; None where nothing comes."""
+        before = len(self.got)
+        self.put(to, {"kind": "ask", "number": number}, content)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            for peer, kind, found, answer in self.got[before:]:
+                if (peer, kind, found) == (to, "answer", number):
+                    return answer
+            time.sleep(0.02)
+        return None
+
+    def leave(self) -> None:
+        """Hang up without waiting."""
+        threading.Thread(target=lambda: ConnManager.stop(self), daemon=True).start()
+
+
+@contextlib.contextmanager
+def peer(stage: Stage, party: str, *, name: str | None = None) -> Iterator[Peer]:
+    made = Peer(stage, party, name=name)
+    try:
+        yield made.join()
+    finally:
+        made.leave()
+
+
+def resident_bytes(pid: int) -> int:
+    """Return how much memory a process has had at most."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(os.strerror(0))

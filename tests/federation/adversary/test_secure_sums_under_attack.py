@@ -1,0 +1,142 @@
+"""Secure sums whose coordinator equivocates, and a silo that restarts in the middle of one."""
+
+import numpy as np
+import pytest
+from adversary.hostile import HONEST, SILOS, Peer, Stage, wait_for
+
+from fedpower.federation.kits import COORDINATOR
+from fedpower.protocol.messages import (
+    AskMasked,
+    AskMoment,
+    CallRoll,
+    KeyGone,
+    MaskedMoment,
+    Message,
+    Present,
+    Refusal,
+    decode,
+    encode,
+)
+from fedpower.protocol.roll import Place, Roll
+
+pytestmark = pytest.mark.federation
+
+
+@pytest.fixture
+def stage(tmp_path):
+    made = Stage(tmp_path / "secure", secure=True)
+    made.start(*SILOS)
+    yield made
+    made.stop()
+
+
+class Chair:
+    """A coordinator that calls rolls and asks for sums as it likes."""
+
+    def __init__(self, stage) -> None:
+        self.terms, _, _ = stage.study.terms()
+        self.links = Peer(stage, COORDINATOR).preside(*SILOS)
+        self.number = 0
+
+    def ask(self, silo: str, body, *, run="a" * 16):
+        self.number += 1
+        message = Message(study=self.terms.digest, run=run, round=self.number, silo=silo, body=body)
+        answer = self.links.asked(silo, encode(message), self.number)
+        assert answer, "an answer"
+        return decode(answer).body
+
+    def roll(self, attempt: int, *silos: str, run="a" * 16) -> Roll:
+        """Return a roll that these silos have signed."""
+        places = []
+        for name in silos:
+            each = self.ask(name, CallRoll(attempt=attempt), run=run)
+            assert isinstance(each, Present), each
+            place = Place(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
+            places.append(place)
+        return Roll(study=self.terms.digest, run=run, attempt=attempt, places=tuple(places))
+
+    def masked(self, silo: str, roll: Roll):
+        return self.ask(silo, AskMasked(roll=roll.to_bytes()), run=roll.run)
+
+
+@pytest.fixture
+def chair(stage):
+    made = Chair(stage)
+    yield made
+    made.links.leave()
+
+
+def charges(stage, name="north") -> int:
+    return len(stage.record().charges[name])
+
+
+def test_a_second_roll_of_an_attempt_is_refused(stage, chair):
+    """Two sums over different silos, with the same noise, would give one silo away by their difference."""
+    three = chair.roll(1, *SILOS)
+    two = Roll(study=three.study, run=three.run, attempt=1, places=three.places[:2])
+    first = chair.masked("north", three)
+    assert isinstance(first, MaskedMoment)
+    assert isinstance(chair.masked("north", two), Refusal | KeyGone)
+    again = chair.masked("north", three)
+    assert again.words.tobytes() == first.words.tobytes()
+    assert charges(stage) == 1
+
+
+def test_silos_with_different_rolls_give_a_sum_that_says_nothing(stage, chair):
+    three = chair.roll(1, *SILOS)
+    two = Roll(study=three.study, run=three.run, attempt=1, places=three.places[:2])
+    north, south = chair.masked("north", three), chair.masked("south", two)
+    total = (north.words + south.words).view(np.int64)
+    assert np.abs(total.astype(float)).max() > 2.0**60, "masks that do not cancel"
+
+
+def test_a_forged_place_is_refused_and_costs_nothing(stage, chair):
+    honest = chair.roll(1, *SILOS)
+    for place in (
+        Place(
+            silo="east",
+            n_rows=10**9,
+            key=honest.places[2].key,
+            signature=honest.places[2].signature,
+        ),
+        Place(silo="east", n_rows=400, key=bytes(32), signature=honest.places[2].signature),
+        Place(
+            silo="east", n_rows=400, key=honest.places[1].key, signature=honest.places[1].signature
+        ),
+    ):
+        forged = Roll(
+            study=honest.study, run=honest.run, attempt=1, places=(*honest.places[:2], place)
+        )
+        assert isinstance(chair.masked("north", forged), Refusal)
+    alone = Roll(study=honest.study, run=honest.run, attempt=1, places=honest.places[:1])
+    assert isinstance(chair.masked("north", alone), Refusal)
+    assert charges(stage) == 0
+
+
+def test_attempts_end_where_the_study_says_whatever_runs_are_called(stage, chair):
+    given = []
+    for number in range(6):
+        run = f"{number:016x}"
+        try:
+            roll = chair.roll(number + 1 if number < chair.terms.attempts else 1, *SILOS, run=run)
+        except AssertionError:  # a refusal in place of a signature
+            continue
+        given.append(chair.masked("north", roll))
+    assert sum(isinstance(each, MaskedMoment) for each in given) <= chair.terms.attempts
+    assert charges(stage) <= chair.terms.attempts
+
+
+def test_nothing_but_masked_sums_leaves(stage, chair):
+    assert isinstance(chair.ask("north", AskMoment()), Refusal)
+    assert charges(stage) == 0
+
+
+def test_a_silo_that_restarts_in_the_middle_of_a_sum_has_lost_its_key_and_says_so(stage, chair):
+    roll = chair.roll(1, *SILOS)
+    stage.stop("north")
+    wait_for(lambda: "north" not in chair.links.connected(), "north's end")
+    stage.start("north")
+    wait_for(lambda: "north" in chair.links.connected(), "north's return")
+    assert isinstance(chair.masked("north", roll), KeyGone)
+    assert charges(stage) == 0
+    assert set(HONEST) <= set(chair.links.connected())

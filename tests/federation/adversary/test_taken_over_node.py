@@ -1,0 +1,237 @@
+"""A node whose process runs the attacker's Python: rows, ledger and signing key stay out of reach."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from adversary.hostile import Stage, untouched, wait_for
+
+from fedpower.federation import isolation
+from fedpower.federation.kits import COORDINATOR
+
+pytestmark = [
+    pytest.mark.federation,
+    pytest.mark.skipif(
+        isolation.available() is not isolation.Isolation.LANDLOCK,
+        reason="this kernel has no Landlock",
+    ),
+]
+
+INJECTED = """
+import os
+if "FEDPOWER_NODE" in os.environ:
+    import threading
+    from fedpower.federation import isolation
+    confine = isolation.confine_node
+
+    def taken_over(*args):
+        confine(*args)
+        import loot
+        threading.Thread(target=loot.go, daemon=True).start()
+
+    isolation.confine_node = taken_over
+"""
+"""Runs in every process; in the node it starts the attacker's program, which has the node's rights."""
+
+LOOT = r'''
+import ctypes, gc, json, os, shutil, socket, subprocess, sys, time
+from pathlib import Path
+
+PLAN = json.loads((Path(__file__).parent / "plan.json").read_text())
+
+
+def tried(call):
+    """Return what a call gave, in a word, or its error."""
+    try:
+        return ["GOT", repr(call())[:200]]
+    except BaseException as error:
+        return ["refused", type(error).__name__]
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read(100)
+
+
+def write(path):
+    with open(path, "ab") as file:
+        file.write(b"x")
+
+
+def raw_open(path):
+    handle = ctypes.CDLL(None, use_errno=True).open(str(path).encode(), os.O_RDONLY)
+    if handle < 0:
+        raise OSError(ctypes.get_errno(), "open")
+    return os.read(handle, 100)
+
+
+def cat(path):
+    return subprocess.run(["/bin/cat", path], capture_output=True, check=True).stdout
+
+
+def new_python(path):
+    code = f"print(open({path!r}).read(100))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+
+
+def linked(path):
+    place = f"/tmp/linked-{os.getpid()}"
+    os.symlink(path, place)
+    return read(place)
+
+
+def unix(path):
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(path)
+
+
+def ask_vault(stream, content):
+    """Speak to the vault past the node's own code."""
+    stream.sendall(len(content).to_bytes(8, "big") + content)
+    size = int.from_bytes(stream.recv(8), "big")
+    got = b""
+    while len(got) < size:
+        got += stream.recv(size - len(got))
+    return got
+
+
+def questions(stream):
+    """Return the digests of what the vault gives away, for questions that the test prepared."""
+    import hashlib
+    return [[name, hashlib.sha256(ask_vault(stream, bytes.fromhex(text))).hexdigest()]
+            for name, text in PLAN["questions"]]
+
+
+def go():
+    found = {}
+    for path in PLAN["secrets"]:
+        for name, attempt in {
+            "read": lambda: read(path), "write": lambda: write(path), "raw": lambda: raw_open(path),
+            "delete": lambda: os.unlink(path), "rename": lambda: os.rename(path, path + "x"),
+            "chmod": lambda: os.chmod(path, 0o666), "truncate": lambda: os.truncate(path, 0),
+            "utime": lambda: os.utime(path), "hard link": lambda: os.link(path, path + "l"),
+            "copy": lambda: shutil.copy(path, "/tmp/stolen"), "cat": lambda: cat(path),
+            "python": lambda: new_python(path), "symlink": lambda: linked(path),
+        }.items():
+            found[f"{name} {path}"] = tried(attempt)
+    vault = os.getppid()
+    for name in ("mem", "environ", "maps"):
+        found[f"proc {name}"] = tried(lambda: read(f"/proc/{vault}/{name}"))
+    for name in ("root", "cwd"):
+        found[f"proc {name}"] = tried(lambda: os.listdir(f"/proc/{vault}/{name}"))
+    for number in range(3, 30):
+        found[f"proc fd {number}"] = tried(lambda: read(f"/proc/{vault}/fd/{number}"))
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ptrace():
+        if libc.ptrace(16, vault, 0, 0) < 0:
+            raise OSError(ctypes.get_errno(), "ptrace")
+
+    found["ptrace"] = tried(ptrace)
+    found["kill"] = tried(lambda: os.kill(vault, 0))
+    found["unix"] = tried(lambda: unix(PLAN["listener"]))
+    found["list kit"] = tried(lambda: os.listdir(PLAN["kit"]))
+    for place in ("kit", "home"):
+        found[f"new file in {place}"] = tried(lambda: write(PLAN[place] + "/planted"))
+    found["new file in tmp"] = tried(lambda: write("/tmp/planted-by-node"))
+    streams = [each for each in gc.get_objects()
+               if isinstance(each, socket.socket) and each.family == socket.AF_UNIX]
+    given = questions(streams[0])
+    sys.stdout.write("LOOT " + json.dumps({"tried": found, "given": given}) + "\n")
+    sys.stdout.flush()
+'''
+
+
+@pytest.fixture(scope="module", params=["plain", "secure"])
+def looted(request, tmp_path_factory):
+    """A stage after a silo's node was taken over, and what the attacker got."""
+    import socket  # noqa: PLC0415
+
+    from fedpower.protocol.messages import AskMoment, CallRoll, Enrol, Message, encode  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("taken")
+    stage = Stage(folder, secure=request.param == "secure")
+    study, _, _ = stage.study.terms()
+    bodies = {
+        "enrol": Enrol(),
+        "moment": AskMoment(),
+        "moment again": AskMoment(),
+        "roll": CallRoll(attempt=1),
+    }
+    asked = [
+        Message(study=study.digest, run="r", round=place, silo="north", body=body)
+        for place, body in enumerate(bodies.values())
+    ]
+    other = Message(study="0" * 64, run="r", round=0, silo="north", body=AskMoment())
+    kit = stage.kits / "north"
+    injected = folder / "injected"
+    injected.mkdir()
+    (injected / "sitecustomize.py").write_text(INJECTED)
+    (injected / "loot.py").write_text(LOOT)
+    secrets = [stage.rows["north"], stage.ledger("north"), kit / "silo.toml", stage.rows["south"]]
+    secrets += [kit / "identity.pem"] if request.param == "secure" else []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "agent.sock"))
+    listener.listen()
+    plan = {
+        "secrets": [str(path) for path in secrets],
+        "kit": str(kit),
+        "home": str(Path.home()),
+        "listener": str(folder / "agent.sock"),
+        "questions": [
+            *((name, encode(each).hex()) for name, each in zip(bodies, asked, strict=True)),
+            ("another study", encode(other).hex()),
+            ("junk", b"rows, please".hex()),
+        ],
+    }
+    (injected / "plan.json").write_text(json.dumps(plan))
+    stage.start(COORDINATOR, "south")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(injected), os.environ.get("PYTHONPATH", "")])
+        )
+        before = stage.record()
+        stage.start("north")
+    wait_for(lambda: "LOOT " in stage.log("north"), "the attacker's report")
+    line = next(each for each in stage.log("north").splitlines() if each.startswith("LOOT "))
+    yield stage, json.loads(line.removeprefix("LOOT ")), before, request.param
+    listener.close()
+    stage.stop()
+
+
+def test_nothing_could_be_read_written_deleted_or_renamed(looted):
+    _, found, _, _ = looted
+    assert found["tried"], "the attacker tried"
+    assert {name: how for name, how in found["tried"].items() if how[0] != "refused"} == {}
+
+
+def test_files_are_what_they_were(looted):
+    stage, _, before, _ = looted
+    after = stage.record()
+    ledger = str(stage.ledger("north"))
+    changed = {path for path in before.files if after.files.get(path) != before.files[path]}
+    assert {path for path in changed if not path.startswith(ledger)} == set()
+    assert set(after.files) - set(before.files) <= {f"{ledger}-wal", f"{ledger}-shm"}
+    assert not Path("/tmp/stolen").exists()  # noqa: S108
+    assert not Path("/tmp/planted-by-node").exists()  # noqa: S108
+
+
+def test_what_it_got_is_what_the_ledger_paid_for(looted):
+    """One release where the study is plain, the same bytes each time; nothing where sums are masked."""
+    stage, found, _, kind = looted
+    given = dict(found["given"])
+    charged = stage.record().charges["north"]
+    if kind == "plain":
+        assert len(charged) == 1
+    else:
+        assert len(charged) == 0
+        assert given["roll"], "a place on the roll is public"
+    assert len({given["another study"], given["moment"], given["enrol"]}) == 3
+
+
+def test_the_vault_answers_on(looted):
+    stage, _, _, _ = looted
+    assert stage.processes["north"].poll() is None
+    with untouched(stage):
+        pass

@@ -1,0 +1,71 @@
+"""The controls: what is refused in the other files succeeds against FLARE's own client."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from adversary.hostile import admin, cell_request, wait_for
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import CellChannel
+from nvflare.fuel.sec.audit import AuditService
+from nvflare.private.defs import SysCommandTopic
+from nvflare.private.fed.client.admin import FedAdminAgent
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+from fedpower.federation.kits import make_kits
+from fedpower.federation.local import _free_port
+from fedpower.federation.study_file import moved, read_study
+from studies import write_study
+
+pytestmark = pytest.mark.federation
+
+
+class Engine:
+    """As much of a FLARE client's engine as its administration asks for."""
+
+    @contextmanager
+    def new_context(self):
+        yield FLContext()
+
+
+def cell(kit: Path, name: str, port: int) -> CoreCell:
+    side = "server" if name == "server" else "client"
+    credentials = {
+        "ca_cert": str(kit / "startup" / "rootCA.pem"),
+        f"{side}_cert": str(kit / "startup" / f"{side}.crt"),
+        f"{side}_key": str(kit / "startup" / f"{side}.key"),
+        "connection_security": "mtls",
+    }
+    made = CoreCell(
+        fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=credentials
+    )
+    CoreCell.ALL_CELLS.pop(name)  # cells of one process would talk past the network
+    made.start()
+    return made
+
+
+def test_a_silo_reads_another_s_file_through_flare_s_server_and_client(tmp_path):
+    """Mutual TLS, valid certificates, FLARE's routing and request processors, and no authorisation."""
+    AuditService.initialize(str(tmp_path / "audit.log"))
+    path = tmp_path / "study.toml"
+    path.write_text(moved(write_study(tmp_path), "localhost", _free_port(), {}))
+    study = read_study(path)
+    make_kits(study, tmp_path / "kits")
+    secret = tmp_path / "rows.csv"
+    secret.write_text("a secret row\n")
+    cells = []
+    try:
+        for party, name in (("coordinator", "server"), ("north", "north"), ("east", "east")):
+            cells.append(cell(tmp_path / "kits" / party, name, study.port))
+        server, north, east = cells
+        agent = FedAdminAgent("north", north, Engine())
+        for processor in ClientRequestProcessors.request_processors:
+            agent.register_processor(processor)
+        wait_for(lambda: {"north", "east"} <= set(server.agents), "both silos")
+        shell = admin(SysCommandTopic.SHELL, f"head {secret}")
+        stolen = cell_request(east, "north", CellChannel.CLIENT_MAIN, "admin", shell)
+        assert "a secret row" in str(stolen.body)
+    finally:
+        for each in cells:
+            each.stop()
