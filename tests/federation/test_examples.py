@@ -1,0 +1,204 @@
+"""The examples of a federation keep the network from the rows, and the image can be built."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from studies import write_study
+
+from fedpower.cli import COMMANDS
+from fedpower.cli.parties import silo
+from fedpower.federation.kits import check_certificate, kit_study, make_kits
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "federation"
+UNITS = ("vault", "node", "coordinator")
+CONTAINERFILE = (EXAMPLES / "Containerfile").read_text(encoding="utf-8")
+PROGRAM = "/opt/fedpower/bin/fedpower"
+
+
+def unit(name: str) -> dict[str, list[str]]:
+    """Return the settings of a unit's service; one that is given again adds to what was there."""
+    found: dict[str, list[str]] = {}
+    for line in (EXAMPLES / f"fedpower-{name}.service").read_text(encoding="utf-8").splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def compose() -> dict[str, Any]:
+    """Return the services of the compose file."""
+    services: dict[str, Any] = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
+    return services
+
+
+def check_words(words: list[str]) -> None:
+    """Refuse what is no command of fedpower, or an option that `fedpower silo` does not have."""
+    assert words[0] in COMMANDS
+    if words[0] == "silo":
+        options = {name for each in silo.params for name in each.opts}
+        assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_is_hardened_and_starts_a_command_that_there_is(name: str) -> None:
+    settings = unit(name)
+    words = settings["ExecStart"][0].split()
+    assert words[0] == PROGRAM
+    check_words(words[1:])
+    for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "ProtectKernelModules"):
+        assert settings[key] == ["yes"]
+    assert settings["ProtectSystem"] == ["strict"]
+    assert settings["CapabilityBoundingSet"] == [""]
+    assert settings["User"] != ["root"]
+    assert settings["Restart"][0] in ("on-failure", "always")
+
+
+def test_node_and_vault_are_units_of_different_users_that_share_a_socket() -> None:
+    node, vault = unit("node"), unit("vault")
+    assert node["User"] != vault["User"]
+    assert node["SupplementaryGroups"] == vault["Group"]
+    assert "--socket /run/fedpower-north/vault" in node["ExecStart"][0]
+    assert "--socket /run/fedpower-north/vault" in vault["ExecStart"][0]
+    assert vault["RuntimeDirectory"] == ["fedpower-north"]
+    assert vault["RuntimeDirectoryMode"] == ["0750"]
+    assert "fedpower-vault.service" in node["After"][-1].split()
+    assert node["Requires"] == ["fedpower-vault.service"]
+
+
+def test_the_vault_s_unit_has_no_network_and_the_node_s_no_way_to_the_vault_s_folder() -> None:
+    node, vault = unit("node"), unit("vault")
+    assert vault["PrivateNetwork"] == ["yes"]
+    assert vault["RestrictAddressFamilies"] == ["AF_UNIX"]
+    folder = vault["WorkingDirectory"][0]
+    assert node["InaccessiblePaths"] == [folder]
+    assert not {"ReadWritePaths", "StateDirectory", "RuntimeDirectory"} & node.keys()
+    assert vault["ReadWritePaths"] == [f"{folder}/north/ledger"]
+
+
+@pytest.mark.parametrize("name", ["node", "vault"])
+def test_a_unit_leaves_what_a_silo_needs_to_confine_itself(name: str) -> None:
+    """The first line is what may be called; one with a tilde takes from it; a later one adds again."""
+    filters = unit(name)["SystemCallFilter"]
+    assert filters[:2] == ["@system-service", "~@privileged"]
+    assert {"seccomp", "capset", "landlock_restrict_self"} <= set(filters[2].split())
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
+    units = []
+    for name in UNITS:
+        units.append(tmp_path / f"fedpower-{name}.service")
+        text = (EXAMPLES / units[-1].name).read_text(encoding="utf-8")
+        units[-1].write_text(text.replace(PROGRAM, sys.executable), encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *units],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fedpower-" not in done.stderr, done.stderr
+
+
+def test_services_of_the_compose_file_are_node_and_vault_of_different_users() -> None:
+    services = compose()
+    node, vault = services["node"], services["vault"]
+    assert node["user"].split(":")[0] != vault["user"].split(":")[0]
+    assert node["user"].split(":")[1] == vault["user"].split(":")[1]
+    assert vault["network_mode"] == "none"
+    assert "network_mode" not in node
+    assert "ports" not in node
+    shared = _sources(node["volumes"]) & _sources(vault["volumes"])
+    assert shared == {"socket"}
+    assert all(volume.endswith(":ro") for volume in node["volumes"] if volume[0] == ".")
+    for service in services.values():
+        check_words(service["command"])
+        assert service["user"].split(":")[0] != "0"
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["restart"] in ("on-failure", "always")
+
+
+def test_the_image_has_the_users_and_the_socket_s_folder_of_the_compose_file() -> None:
+    made = dict(re.findall(r"--uid (\d+) --gid fedpower (\w+)", CONTAINERFILE))
+    group = re.search(r"groupadd --gid (\d+) fedpower", CONTAINERFILE)
+    assert group is not None
+    for name in ("node", "vault"):
+        user, _, users_group = compose()[name]["user"].partition(":")
+        assert (made[user], users_group) == (name, group[1])
+    assert "install -d -o vault -g fedpower -m 0750 /socket" in CONTAINERFILE
+    run_as = re.search(r"^USER (\d+):(\d+)$", CONTAINERFILE, flags=re.MULTILINE)
+    assert run_as is not None
+    assert run_as[1] in made
+
+
+def test_a_vault_needs_no_tls_key(tmp_path: Path) -> None:
+    """What the comments of the units copy for the vault is enough for it."""
+    named = re.search(
+        r"cp kits/north/startup/{([\w.,]+)} ", (EXAMPLES / "fedpower-vault.service").read_text()
+    )
+    assert named is not None
+    study = write_study(tmp_path)
+    make_kits(study, tmp_path / "kits")
+    kit, own = tmp_path / "kits" / "north", tmp_path / "vault"
+    (own / "startup").mkdir(parents=True)
+    shutil.copy(kit / "study.toml", own)
+    for name in named[1].split(","):
+        assert not name.endswith(".key")
+        shutil.copy(kit / "startup" / name, own / "startup")
+    assert kit_study(own, "north").digest == study.digest
+    assert check_certificate(own) > 0
+
+
+def test_the_image_is_built_from_all_files_that_the_project_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    named = {project["project"]["readme"], *project["project"]["license-files"]}
+    named |= {wheel["hooks"]["custom"]["path"], "pyproject.toml", "constraints.txt"}
+    assert named <= set(_copied())
+    assert all(package.startswith("src/") for package in wheel["packages"])
+    assert "src" in _copied()
+
+
+@pytest.mark.programs
+def test_the_wheel_is_built_from_the_files_that_the_image_copies(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in _copied():
+        if (ROOT / name).is_dir():
+            left_out = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / name, source / name, ignore=left_out)
+        else:
+            shutil.copy(ROOT / name, source)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, "."],
+        cwd=source,
+        env={**os.environ, "PIP_CONSTRAINT": "constraints.txt"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("fedpower-*.whl"))) == 1
+
+
+def _copied() -> list[str]:
+    """Return what the Containerfile copies from the project."""
+    lines = re.findall(r"^COPY (?!--)(.+)$", CONTAINERFILE, flags=re.MULTILINE)
+    return [name for line in lines for name in line.split()[:-1]]
+
+
+def _sources(volumes: Iterable[str]) -> set[str]:
+    return {volume.split(":")[0] for volume in volumes}
