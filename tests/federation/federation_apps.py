@@ -19,13 +19,13 @@ import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from fedpower.engines.flare import KEY, TASK
+from fedpower.federation.apps import StudyController, StudySilo
+from fedpower.federation.job_check import JobCheck
 from nvflare.apis.controller_spec import SendOrder, Task
 from nvflare.apis.shareable import Shareable
 
-from fedpower.engines.flare import KEY, TASK
 from fedpower.federation import environment, policy
-from fedpower.federation.apps import StudyController, StudySilo
-from fedpower.federation.job_check import JobCheck
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.privacy.noise import SeededNoiseForExperiments

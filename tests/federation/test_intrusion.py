@@ -12,11 +12,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
+from fedpower.federation.policy import job
 from ground import SILOS, Ground, wait_for
 
 from fedpower.federation import policy
 from fedpower.federation.kits import COORDINATOR, make_kits
-from fedpower.federation.policy import job
 from fedpower.federation.processes import coordinator_command, silo_command, start, stop
 from fedpower.federation.runner import open_session
 

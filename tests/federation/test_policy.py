@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedpower.engines.flare import TASK
+from fedpower.federation.apps import StudyController, StudySilo
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeComponentError
@@ -15,10 +17,8 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import COMMAND_CATEGORIES, FLAuthorizer
 
-from fedpower.engines.flare import TASK
 from fedpower.errors import InputError
 from fedpower.federation import apps, policy
-from fedpower.federation.apps import StudyController, StudySilo
 
 RUN = "0123456789abcdef"
 RUNNER = Person("runner@fedpower.local", "coordinator", policy.ROLE)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedpower.federation.apps import StudySilo
 from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_study
 
 from fedpower.data import open_source
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.federation import environment, local
-from fedpower.federation.apps import StudySilo
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo

@@ -4,7 +4,11 @@ import json
 import os
 import time
 
+import numpy as np
+import psutil
 import pytest
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+
 from adversary.hostile import (
     HONEST,
     Peer,
@@ -17,8 +21,6 @@ from adversary.hostile import (
     untouched,
     wait_for,
 )
-from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.runner import open_session
 from fedpower.protocol.messages import (
@@ -65,7 +67,7 @@ def question(stage, body, *, silo="north", run="a" * 16, number=1, study=None) -
 
 
 def test_a_real_flare_server_gets_nothing_from_a_silo(stage, tmp_path):
-    """FLARE's own server cell, with the coordinator's certificate, sends all that FLARE's clients take."""
+    """FLARE's server cell, with the coordinator's certificate, sends all that FLARE's clients take."""
     stage.stop(COORDINATOR)
     startup = stage.startup(COORDINATOR)
     credentials = {
@@ -97,7 +99,7 @@ def test_a_real_flare_server_gets_nothing_from_a_silo(stage, tmp_path):
 
 def test_other_kinds_headers_and_sizes_are_refused_by_a_silo(stage, presiding):
     study, _, _ = stage.study.terms()
-    node_memory = [resident_bytes(pid) for pid in _nodes(stage)]
+    before = [resident_bytes(pid) for pid in _nodes(stage)]
     with untouched(stage):
         for kind in ("call", "answer", "reply", "shell", "deploy", "abort", "delete", "restart"):
             presiding.put("north", {"kind": kind, "number": 1}, b"head rows.csv")
@@ -115,7 +117,8 @@ def test_other_kinds_headers_and_sizes_are_refused_by_a_silo(stage, presiding):
         wait_for(lambda: "north" not in presiding.connected(), "the end of the connection")
         wait_for(lambda: "north" in presiding.connected(), "north's return")
     grown = [
-        now - then for now, then in zip((resident_bytes(p) for p in _nodes(stage)), node_memory)
+        now - then
+        for now, then in zip(map(resident_bytes, _nodes(stage)), node_memory, strict=True)
     ]
     assert max(grown) < 60 * 2**20
     assert "refused what coordinator sent" in stage.log("north")
@@ -123,13 +126,14 @@ def test_other_kinds_headers_and_sizes_are_refused_by_a_silo(stage, presiding):
 
 def _nodes(stage) -> list[int]:
     """Return the processes of the honest silos' nodes: children of their vaults."""
-    found = []
-    for name in HONEST:
-        vault = stage.processes[name].pid
-        children = (f"/proc/{vault}/task/{vault}/children", f"/proc/{vault}/status")[0]
-        with open(children) as file:
-            found += [int(word) for word in file.read().split()]
-    return found
+    vaults = [stage.processes[name].pid for name in HONEST]
+    return [child.pid for vault in vaults for child in psutil.Process(vault).children()]
+
+
+def test_a_silo_listens_nowhere(stage):
+    for pid in (*_nodes(stage), *(stage.processes[name].pid for name in HONEST)):
+        open_ = psutil.Process(pid).net_connections(kind="inet")
+        assert [each for each in open_ if each.status == psutil.CONN_LISTEN] == []
 
 
 def test_a_flood_of_questions_leaves_the_silo_answering(stage, presiding):
@@ -169,8 +173,6 @@ def test_however_often_it_asks_it_gets_the_same_bytes_for_one_charge(stage, pres
 
 
 def _basis(study):
-    import numpy as np  # noqa: PLC0415
-
     return np.eye(study.n_features, study.iteration_rank)
 
 

@@ -7,8 +7,11 @@ import time
 
 import numpy as np
 import pytest
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+
 from adversary.hostile import (
     HONEST,
+    Peer,
     Stage,
     cell_request,
     flare_cell,
@@ -18,8 +21,6 @@ from adversary.hostile import (
     untouched,
     wait_for,
 )
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
-
 from fedpower.federation.kits import COORDINATOR
 from fedpower.protocol.messages import Enrolment, Message, PackedMoment, decode, encode
 
@@ -159,15 +160,12 @@ def test_a_flood_is_cut_off(stage):
 
 def test_many_connections_of_one_silo_leave_room_for_the_others(stage, tmp_path):
     with untouched(stage):
-        made = [peer(stage, "east") for _ in range(20)]
-        held = []
-        for each in made[:4]:
-            held.append(each.__enter__())
-        for each in made[4:]:
-            threading.Thread(target=each.__enter__, daemon=True).start()
-        time.sleep(1.0)
+        made = [Peer(stage, "east") for _ in range(20)]
+        for each in made:
+            threading.Thread(target=each.join, daemon=True).start()
+        time.sleep(2.0)
         stage.wait_until_connected()
-        for each in held:
+        for each in made:
             each.leave()
 
 

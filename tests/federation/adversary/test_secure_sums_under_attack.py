@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from adversary.hostile import HONEST, SILOS, Peer, Stage, wait_for
 
+from adversary.hostile import HONEST, SILOS, Peer, Stage, wait_for
 from fedpower.federation.kits import COORDINATOR
 from fedpower.protocol.messages import (
     AskMasked,
@@ -71,7 +71,7 @@ def charges(stage, name="north") -> int:
 
 
 def test_a_second_roll_of_an_attempt_is_refused(stage, chair):
-    """Two sums over different silos, with the same noise, would give one silo away by their difference."""
+    """Two sums over different silos with the same noise give one silo away by their difference."""
     three = chair.roll(1, *SILOS)
     two = Roll(study=three.study, run=three.run, attempt=1, places=three.places[:2])
     first = chair.masked("north", three)

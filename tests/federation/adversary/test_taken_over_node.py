@@ -2,13 +2,15 @@
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
-from adversary.hostile import Stage, untouched, wait_for
 
+from adversary.hostile import Stage, untouched, wait_for
 from fedpower.federation import isolation
 from fedpower.federation.kits import COORDINATOR
+from fedpower.protocol.messages import AskMoment, CallRoll, Enrol, Message, encode
 
 pytestmark = [
     pytest.mark.federation,
@@ -146,10 +148,6 @@ def go():
 @pytest.fixture(scope="module", params=["plain", "secure"])
 def looted(request, tmp_path_factory):
     """A stage after a silo's node was taken over, and what the attacker got."""
-    import socket  # noqa: PLC0415
-
-    from fedpower.protocol.messages import AskMoment, CallRoll, Enrol, Message, encode  # noqa: PLC0415
-
     folder = tmp_path_factory.mktemp("taken")
     stage = Stage(folder, secure=request.param == "secure")
     study, _, _ = stage.study.terms()

@@ -4,7 +4,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from adversary.hostile import admin, cell_request, wait_for
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel
@@ -12,11 +11,12 @@ from nvflare.fuel.sec.audit import AuditService
 from nvflare.private.defs import SysCommandTopic
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from studies import write_study
 
+from adversary.hostile import admin, cell_request, wait_for
 from fedpower.federation.kits import make_kits
 from fedpower.federation.local import _free_port
 from fedpower.federation.study_file import moved, read_study
-from studies import write_study
 
 pytestmark = pytest.mark.federation
 

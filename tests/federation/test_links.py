@@ -1,0 +1,105 @@
+"""What is used of FLARE is what was looked at: this fails when a release of FLARE adds a way in."""
+
+import importlib.metadata
+import inspect
+import re
+
+from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerServicer
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.constants import Types
+
+from fedpower.federation.links import APP, ASK, Links
+
+FRAMES = {"DATA": 1, "FRAG": 2, "ACK": 3, "HELLO": 4, "READY": 5, "PING": 6, "PONG": 7}
+"""Kinds of frames: data for a receiver, greetings, heartbeats, and two that FLARE does not read."""
+
+READ = {"HELLO", "READY", "PING", "PONG", "DATA"}
+
+
+def links(**settings):
+    got = []
+    made = Links(
+        "north",
+        accepts={"coordinator": ASK},
+        most_bytes=1000,
+        on_message=lambda *message: got.append(message),
+        **settings,
+    )
+    return made, got
+
+
+def test_flare_knows_no_other_frames():
+    found = {name: value for name, value in vars(Types).items() if not name.startswith("_")}
+    assert found == FRAMES
+    source = inspect.getsource(ConnManager.process_frame_task)
+    assert set(re.findall(r"Types\.([A-Z]+)", source)) == READ
+
+
+def test_flare_s_server_has_one_call():
+    calls = {name for name in vars(StreamerServicer) if not name.startswith("_")}
+    assert calls == {"Stream"}
+
+
+def test_flare_is_pinned_to_the_minor_version_that_was_looked_at():
+    lines = importlib.metadata.requires("fedpower") or []
+    (pinned,) = {line.split(";")[0].strip() for line in lines if line.startswith("nvflare")}
+    assert re.fullmatch(
+        r"nvflare<2\.10,>=2\.9(\.\d+)?|nvflare~=2\.9\.\d+|nvflare==2\.9\.\*", pinned
+    )
+    assert importlib.metadata.version("nvflare").startswith("2.9.")
+
+
+def test_connections_have_no_receiver_but_our_own():
+    made, _ = links()
+    assert dict(made.receivers) == {}
+    assert all(made.receivers.get(app) is made for app in range(100))
+    assert list(made.monitors) == [made]
+
+
+class Line:
+    """A connection that remembers whether it was closed."""
+
+    name = "CN1"
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def get_conn_properties(self):
+        return {"peer_cn": "coordinator"}
+
+    def close(self):
+        self.closed = True
+
+
+class Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_one_kind_of_message_is_taken_from_each_peer():
+    made, got = links()
+    good = {"kind": ASK, "number": 3}
+    made.process_message(Named("coordinator"), Line(), APP, Message(good, b"x"))
+    assert got == [("coordinator", ASK, 3, b"x")]
+    for peer, app, headers in (
+        ("south", APP, good),
+        ("server", APP, good),
+        ("coordinator", 1, good),
+        ("coordinator", APP, None),
+        ("coordinator", APP, {**good, "more": 1}),
+        ("coordinator", APP, {"kind": "answer", "number": 3}),
+        ("coordinator", APP, {"kind": ASK, "number": True}),
+        ("coordinator", APP, {"kind": ASK, "number": 2**63}),
+    ):
+        made.process_message(Named(peer), Line(), app, Message(headers, b"x"))
+    assert len(got) == 1
+
+
+def test_a_connection_that_sends_nothing_else_is_closed():
+    made, got = links()
+    line = Line()
+    for _ in range(60):
+        made.process_message(Named("coordinator"), line, 1, Message({}, b""))
+    assert got == []
+    assert line.closed
