@@ -3,6 +3,8 @@
 import importlib.metadata
 import inspect
 import re
+import subprocess
+import sys
 
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerServicer
 from nvflare.fuel.f3.message import Message
@@ -39,6 +41,17 @@ def test_flare_knows_no_other_frames():
 def test_flare_s_server_has_one_call():
     calls = {name for name in vars(StreamerServicer) if not name.startswith("_")}
     assert calls == {"Stream"}
+
+
+def test_nothing_of_flare_that_could_run_a_command_is_loaded():
+    """Nor what routes messages, reads objects of any class, or starts jobs."""
+    code = "import sys, fedpower.federation.links; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [name for name in run.stdout.split() if name.startswith("nvflare.")]
+    closed = ("nvflare.private", "nvflare.fuel.hci", "nvflare.app_common", "nvflare.job_config")
+    assert [name for name in loaded if name.startswith(closed)] == []
+    assert "nvflare.fuel.f3.cellnet.core_cell" not in loaded
+    assert "nvflare.fuel.f3.cellnet.cell" not in loaded
 
 
 def test_flare_is_pinned_to_the_minor_version_that_was_looked_at():

@@ -179,8 +179,9 @@ def confine_node(kit: Path, secrets: Iterable[Path]) -> None:
 def forbid_sockets(*families: int) -> None:
     """Let no socket of these address families be made, and close what else leads around Landlock.
 
-    Nor can modes, owners, times and attributes of files be changed. Pairs of connected sockets can still be made if they are streams: a datagram socket of a pair could
-    be connected to any other. Holds for all threads of the process.
+    Nor can modes, owners, times and attributes of files be changed. Pairs of connected sockets can still
+    be made if they are streams: a datagram socket of a pair could be connected to any other. Holds for
+    all threads of the process.
 
     Raises
     ------

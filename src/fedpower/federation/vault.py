@@ -56,6 +56,7 @@ class Vault:
         self._silo = silo
         self._study, _, _ = study_file.terms()
         self._one_at_a_time = threading.Lock()
+        _give_memory_back()
 
     def serve(self, stream: socket.socket) -> None:
         """Answer what a node sends until it is gone."""
@@ -77,11 +78,19 @@ class Vault:
             return b""
         with self._one_at_a_time:
             answer = self._silo.answer(question)
+            _give_memory_back()
         if isinstance(answer.body, Refusal):
             logger.warning("refused round %s: %s", question.round, answer.body.reason)
         else:
             logger.info("answered round %s (%s)", question.round, answer.body.kind)
         return encode(answer)
+
+
+def _give_memory_back() -> None:
+    """Return what Arrow keeps of the blocks that it read: a vault waits for most of its life."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
 
 
 def node_settings(
