@@ -185,7 +185,6 @@ def test_persons_count_once_however_many_rows_they_have():
         {"aggregation": "secure"},
         {"aggregation": "secure", "row_norm": 8.0},
         {"noise": "clipped", "row_norm": 8.0},
-        {"epsilon": math.inf, "scores_epsilon": math.inf, "aggregation": "secure"},
     ],
 )
 def test_a_plan_counts_the_round_of_scores(way):
