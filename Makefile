@@ -131,7 +131,6 @@ bench-rounds: setup  ## rounds and bytes to a given error, every solver
 bench-secure: setup  ## secure sums: accuracy beside a curator, and cost (about ten minutes)
 	$(BIN)/python -m benchmarks.secure --json benchmarks/results/secure.json
 	$(BIN)/python -m benchmarks.secure --models "Model I" --seeds 100 --noises-per-draw 25 --columns --json benchmarks/results/secure_spiked.json
-	$(BIN)/python -m benchmarks.exact_secure --json benchmarks/results/exact_secure.json
 	$(BIN)/python -m benchmarks.render
 
 bench-federation: setup  ## rounds over separate processes, and a whole study (about ten minutes)

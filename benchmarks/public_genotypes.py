@@ -1,4 +1,4 @@
-"""Public genotypes from files of PLINK to a picture, as three silos would: exact, over secure sums.
+"""Public genotypes from files of PLINK to a picture, as three silos would: an exact fit.
 
 The example data of the package bed-reader (500 people, 10,000 variants), which its wheel holds:
 `pip download --no-deps bed-reader`, and `--wheel FILE`. People are shared out to three silos; one of them
@@ -64,9 +64,8 @@ def main() -> None:
         ],
         raw=found,
         notes=[
-            "`fedpower fit --variants all.afreq --epsilon inf --aggregation secure`, then `transform` at "
-            "each silo with `--outliers 6`; `--scores-epsilon inf` draws where people lie in the report. "
-            "NOT differentially private."
+            "`fedpower fit --variants all.afreq --epsilon inf`, then `transform` at each silo with "
+            "`--outliers 6`; `--scores-epsilon inf` draws where people lie in the report. NOT private."
         ],
     )
 
@@ -97,7 +96,7 @@ def _ran(known: Array, p: Array, picture: Path | None) -> dict[str, Any]:
     started = time.perf_counter()
     _fedpower(
         "fit", *files, "-k", str(RANK), "--variants", "all.afreq", "--epsilon", "inf",
-        "--aggregation", "secure", "--scores-epsilon", "inf", "-o", "result",
+        "--scores-epsilon", "inf", "-o", "result",
     )  # fmt: skip
     seconds = time.perf_counter() - started
     result = read_result("result")

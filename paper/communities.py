@@ -65,7 +65,7 @@ def placed(size: Size, repetition: int, epsilon: float) -> Iterator[Placed]:
     """Yield the share of every release at one epsilon, of a repetition with networks of its own."""
     layers, truth = layers_of(size, seed=repetition)
     for unit, how in NAMES:
-        if math.isinf(epsilon) and how == "secure":  # the same numbers
+        if math.isinf(epsilon) and how == "secure":  # refused: masks need noise
             continue
         model = FedCommunities(size.rank, unit=unit, epsilon=epsilon, delta=DELTA, aggregation=how)
         model.fit_silos(layers, truth)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, Sentence
 
 Group = Literal["main", "rows", "privacy", "solver", "paper", "rounds", "running"]
 """Under which heading an option is listed; those that most people need come first."""
@@ -542,6 +542,7 @@ class Parameters:
         for name, spec in SPECS.items():
             if spec.rule is not None:
                 spec.rule.check(name, getattr(self, name))
+        check_sums_are_noised(self.aggregation, self.epsilon)
 
     @property
     def is_private(self) -> bool:
@@ -571,6 +572,17 @@ class Parameters:
             for name, spec in SPECS.items()
             if spec.paper_only
             and (np.ndim(getattr(self, name)) or getattr(self, name) != DEFAULTS[name])
+        )
+
+
+def check_sums_are_noised(aggregation: str, epsilon: float) -> None:
+    """Refuse secure sums without noise: a coordinator can make them tell what one silo holds."""
+    if aggregation == "secure" and math.isinf(epsilon):
+        raise InputError(
+            Sentence(
+                "{aggregation:secure} must have a finite epsilon, got {epsilon:inf}; exact sums under "
+                "masks can be made to reveal one silo, so use {aggregation:plain} or a finite epsilon"
+            )
         )
 
 

@@ -122,13 +122,6 @@ def test_persons_count_once_however_much_they_compare():
 
 
 @pytest.mark.slow
-def test_exact_secure_sums_give_the_same_scores():
-    plain = Ranking().fit(release(TABLE))
-    secure = Ranking().fit(release(TABLE, aggregation="secure"))
-    assert np.abs(secure.scores_ - plain.scores_).max() < 1e-8
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["least_squares", "bradley_terry"])
 def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
     """Fails with probability below 1e-5: 36 ratios of 4,000 draws, 5 deviations of each are 11%."""

@@ -33,7 +33,7 @@ def beds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 FIT = ("fit", "north.bed", "south.bed", "east.bed", "-k", 2, "--variants", "public.afreq")
-EXACT = ("--epsilon", "inf", "--aggregation", "secure")
+EXACT = ("--epsilon", "inf")
 
 
 def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds: Path):

@@ -9,6 +9,7 @@ from consortium import PRIVATE_STUDY, STUDY, write_study
 from hospitals import COLUMNS, run, succeed
 
 from fedpower.federation.study_file import read_study
+from fedpower.protocol.roll import Identity
 from fedpower.report.codebook_file import read_code_book
 
 WRONG = {
@@ -41,6 +42,22 @@ def test_a_wrong_study_command_is_refused_in_one_sentence(here: Path, use: str) 
     (sentence,) = said.stderr.splitlines()
     assert sentence.startswith("Error: ")
     assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(
+    here: Path,
+) -> None:
+    names = ("north", "south", "east")
+    keys = [f"--identity={name}={Identity.new().public}" for name in names]
+    said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *keys)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "must have a finite epsilon, got --epsilon inf; exact sums under masks" in said.stderr
+    assert not (here / "s.toml").exists()
+    path = write_study(*keys)
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = inf"))
+    said = run("study", "check", path)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "aggregation='secure' must have a finite epsilon, got epsilon=inf" in said.stderr
 
 
 def test_init_writes_a_study_that_check_finds_in_order(here: Path) -> None:

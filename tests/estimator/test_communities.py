@@ -72,10 +72,9 @@ def test_weights_are_told_in_their_own_units():
         assert getattr(counted.analysis_, name) == pytest.approx(wanted, abs=1e-9)
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
 @pytest.mark.parametrize("unit", ["edge", "row"])
-def test_without_noise_it_is_what_pooled_networks_give(unit: str, aggregation: str):
-    model = FedCommunities(K, unit=unit, epsilon=math.inf, aggregation=aggregation)
+def test_without_noise_it_is_what_pooled_networks_give(unit: str):
+    model = FedCommunities(K, unit=unit, epsilon=math.inf)
     model.fit_silos(LAYERS, LABELS)
     values, vectors = central(unit)
     assert np.allclose(model.eigenvalues_, values, rtol=0, atol=1e-8)
@@ -85,6 +84,13 @@ def test_without_noise_it_is_what_pooled_networks_give(unit: str, aggregation: s
     assert adjusted_rand_score(pooled, model.labels_) == 1.0
     assert model.agreement_ == agreement(LABELS, model.labels_) == 1.0
     assert model.n_above_noise_ is None
+
+
+def test_exact_secure_sums_are_refused():
+    with pytest.raises(
+        InputError, match="aggregation='secure' must have a finite epsilon, got eps"
+    ):
+        FedCommunities(K, epsilon=math.inf, aggregation="secure").fit_silos(LAYERS)
 
 
 def test_layers_that_repel_within_communities_count_as_much_as_those_that_attract():

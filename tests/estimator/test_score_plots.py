@@ -44,8 +44,6 @@ WAYS = [
     {"offset": np.ones(6), "scale": np.arange(1.0, 7.0)},
     {"solver": "krylov"},
     {"solver": "fedpower"},
-    {"aggregation": "secure"},
-    {"aggregation": "secure", "solver": "krylov"},
 ]
 
 
@@ -55,11 +53,8 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
     model = FedPCA(3, random_state=0, **EXACT, **way).fit_silos(silos())
     found = model.score_counts_
     assert found.noise_std == 0
-    if way.get("aggregation") == "secure":
-        assert list(found.counts) == ["all silos"]
-    else:
-        for name, rows in silos().items():
-            assert np.array_equal(found.counts[name], histogram(model, rows))
+    for name, rows in silos().items():
+        assert np.array_equal(found.counts[name], histogram(model, rows))
     assert np.array_equal(found.pooled, histogram(model, np.vstack(list(silos().values()))))
     assert "exactly: NOT differentially private" in str(model.privacy_)
 
@@ -185,7 +180,6 @@ def test_persons_count_once_however_many_rows_they_have():
         {"aggregation": "secure"},
         {"aggregation": "secure", "row_norm": 8.0},
         {"noise": "clipped", "row_norm": 8.0},
-        {"epsilon": math.inf, "scores_epsilon": math.inf, "aggregation": "secure"},
     ],
 )
 def test_a_plan_counts_the_round_of_scores(way):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpower import FedPCA, every
+from fedpower import FedMoment, FedPCA, every
 from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
@@ -22,6 +22,7 @@ from problems import spiked_rows, split
 ROWS = spiked_rows(n_rows=6000, n_features=8, rank=2)
 PARTS = dict(zip(("a", "b", "c", "d"), split(ROWS, [3000, 1500, 1000, 500]), strict=True))
 TERMS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 8.0, "aggregation": "secure"}
+EXACT = {"epsilon": math.inf, "aggregation": "secure"}
 
 
 def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
@@ -110,6 +111,33 @@ def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
 def test_what_a_secure_sum_cannot_go_with_is_refused_with_the_reason(change, sentence):
     with pytest.raises(InputError, match=sentence):
         FedPCA(2, **{**TERMS, **change}).fit_silos(PARTS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FedPCA(2, **EXACT),
+        FedPCA(2, **EXACT, solver="krylov", scores_epsilon=math.inf),
+        FedMoment(**EXACT),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_exact_secure_sums_are_refused_before_anything_is_read(model):
+    """A coordinator can choose what is asked such that an exact sum tells what one silo holds."""
+    silos = {name: f"nowhere/{name}.csv" for name in PARTS}
+    with pytest.raises(InputError) as refused:
+        model.fit_silos(silos)
+    assert str(refused.value) == (
+        "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums under masks can be "
+        "made to reveal one silo, so use aggregation='plain' or a finite epsilon"
+    )
+
+
+def test_exact_secure_sums_are_no_way_of_a_plan():
+    with pytest.raises(InputError, match="must have a finite epsilon"):
+        plan(FedPCA(2, **EXACT), sizes=[100] * 3, n_features=8)
+    made = plan(FedPCA(2, epsilon=math.inf), sizes=[100] * 3, n_features=8)
+    assert {way.aggregation for way in made.ways} == {"plain"}
 
 
 def test_a_single_silo_is_refused():

@@ -194,38 +194,6 @@ def test_a_study_with_rules_gives_over_flare_what_it_gives_in_process(tmp_path):
     np.testing.assert_allclose(scores, here.transform(files["south"]), atol=1e-9)
 
 
-@pytest.mark.parametrize("solver", ["moment", "krylov"])
-def test_an_exact_study_over_secure_sums_is_rehearsed_with_one_command(tmp_path, solver):
-    rows = tmp_path / "rows"
-    rows.mkdir()
-    for name in SIZES:
-        write_rows(rows / f"{name}.csv", silo_rows(name))
-    keys = [f"--identity={name}={Identity.new().public}" for name in SIZES]
-    made = fedpower(
-        "study", "init", "study.toml", "--name=exact", f"--silos={','.join(SIZES)}",
-        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=inf", "--deadline=60", *keys, cwd=tmp_path,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    study = tmp_path / "study.toml"
-    study.write_text(f'{study.read_text()}\n[solver]\nsolver = "{solver}"\n')
-    shown = fedpower("study", "show", "study.toml", "--json", cwd=tmp_path)
-    assert json.loads(shown.stdout)["solver"] == solver, shown.stderr
-    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
-    kinds = [each["kind"] for each in record["rounds"]]
-    assert kinds[0] == "call-roll"
-    assert set(kinds[1:]) == {"masked-sum"}
-    statement = (tmp_path / "result" / "privacy.txt").read_text()
-    assert "NOT differentially private" in statement
-    assert "read sums over 3 silos and nothing of a single one" in statement
-    with np.load(tmp_path / "result" / "components.npz") as arrays:
-        found = arrays["components"]
-    pooled = np.vstack([silo_rows(name) for name in SIZES])
-    exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:2]
-    assert sin_theta(found.T, exact.T) < 1e-8
-
-
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_a_clipped_study_is_rehearsed_with_one_command(tmp_path, aggregation):
     rows = tmp_path / "rows"

@@ -1,12 +1,11 @@
 """A study that counts scores: run over its parties' own files, taken up again and charged once."""
 
-import math
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from studies import silo_rows, write_silo, write_study
+from studies import write_silo, write_study
 from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
 from fedpower.errors import InputError
@@ -67,37 +66,6 @@ def test_scores_of_a_study_with_secure_sums_are_its_last_sum(tmp_path: Path, pre
         found = node.result
     assert [row["kind"] for row in found.rounds] == ["call-roll"] + ["masked-sum"] * n_sums
     assert list(found.score_counts.counts) == ["all silos"]
-
-
-@pytest.mark.parametrize("solver", ["moment", "krylov"])
-def test_exact_secure_sums_count_every_row_once(tmp_path: Path, solver):
-    for name, key in KEYS.items():
-        key.save(tmp_path / f"{name}.pem")
-    study = write_study(
-        tmp_path,
-        rows={"row_norm": None},
-        privacy={
-            "epsilon": math.inf,
-            "scores_epsilon": math.inf,
-            "delta": None,
-            "aggregation": "secure",
-        },
-        solver={"solver": solver},
-        identities={name: key.public for name, key in KEYS.items()},
-    )
-    with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
-        silos.finish(node)
-        found = node.result
-    edges = found.score_counts.edges
-    scores = found.transform(np.vstack([silo_rows(name) for name in study.silos]))
-    inside = [np.clip(scores[:, axis], edges[axis, 0], edges[axis, -1]) for axis in (0, 1)]
-    assert np.array_equal(found.score_counts.pooled, np.histogram2d(*inside, bins=edges)[0])
-    asked = sum(row["kind"] == "masked-sum" for row in found.rounds)
-    assert asked < len(study.terms()[0].sums) if solver == "krylov" else asked == 5
-    if solver == "krylov":
-        products = asked - 4
-        assert f"{products} products" in str(found.privacy)
 
 
 def test_a_study_with_scores_is_another_and_more_than_half_for_them_is_refused(tmp_path: Path):

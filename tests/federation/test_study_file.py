@@ -396,6 +396,10 @@ def test_rendered_and_read_back_a_study_is_the_same_wherever_it_moves(
             {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
             "attempts must be at least 1, got 0",
         ),
+        (
+            {"privacy": SECURE | EXACT, "identities": KEYS, "rows": {"row_norm": None}},
+            "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums",
+        ),
         ({"privacy": {"attempts": 2}}, r"attempts in \[privacy\] .* must go with aggregation"),
     ],
 )

@@ -1,6 +1,7 @@
 """Secure sums among honest parties: the sum is exact, a part of it is noise, failures are repeated."""
 
 import math
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -43,10 +44,13 @@ from fedpower.protocol.private_study import budget_of, noise_edge, pooled_std, s
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.roll import Place, Roll, new_exchange_key
 from fedpower.protocol.secure_releases import masked, share_of_sum, total
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.sums import MOST_FREE_ROLLS, summed
+from fedpower.protocol.study import SumTerms
 from problems import ArrayMoment
 
 STUDY = study_of()
+EXACT = {"noise": "none", "epsilon": math.inf}
 centred = pytest.mark.parametrize("study", [STUDY, study_of(center=True)], ids=["plain", "centred"])
 
 
@@ -586,7 +590,11 @@ def test_a_sum_over_bytes_on_a_wire_is_the_sum_over_objects():
         ({"min_silos": 5}, "1 <= colluders < min_silos <= silos"),
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"noise": "step", "n_steps": 3}, "must go with noise='moment'"),
-        ({"noise": "none", "epsilon": math.inf}, "an exact study .* must list its sums"),
+        (EXACT, "aggregation='secure' must have a finite epsilon, got epsilon=inf"),
+        (
+            EXACT | {"sums": (SumTerms("squares", 22, 0.0),)},
+            "aggregation='secure' must have a finite epsilon, got epsilon=inf",
+        ),
         ({"aggregation": "plain"}, "must go with aggregation='secure'"),
         ({"aggregation": "other"}, "must be 'plain' or 'secure'"),
         ({"identities": (("a", "00" * 32), ("b", "00" * 32))}, "different names and keys"),
@@ -596,6 +604,15 @@ def test_a_sum_over_bytes_on_a_wire_is_the_sum_over_objects():
 def test_terms_that_cannot_be_are_refused(change, sentence):
     with pytest.raises(InputError, match=sentence):
         replace(STUDY, **change)
+
+
+def test_no_silo_is_assembled_for_exact_secure_sums():
+    """Not even for terms that were made without being looked at."""
+    forged = copy(STUDY)
+    for name, value in EXACT.items():
+        object.__setattr__(forged, name, value)
+    with pytest.raises(InputError, match="so use aggregation='plain' or a finite epsilon"):
+        assemble("north", ArrayMoment(bounded_rows()), forged, ledger=None, identity=KEYS["north"])
 
 
 def test_terms_of_secure_sums_are_in_the_hash_and_leave_that_of_plain_studies_alone():

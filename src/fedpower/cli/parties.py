@@ -23,10 +23,8 @@ from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
-from fedpower.protocol.exact_sums import PRODUCT
 from fedpower.protocol.private_study import study_mu, worst_epsilon
 from fedpower.protocol.secure_releases import SecureReleases
-from fedpower.protocol.study import Study
 from fedpower.report.page.markup import human_bytes
 
 PATH = click.Path(path_type=Path)
@@ -205,12 +203,7 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
     if advice := _advice(node):
         facts["advice"] = advice
     if budget is None:
-        return {
-            **facts,
-            "leaves": _leaves_exactly(terms)
-            if terms.aggregation == "secure"
-            else "exact numbers: this study is NOT private",
-        }
+        return {**facts, "leaves": "exact numbers: this study is NOT private"}
     secure = terms.aggregation == "secure"
     things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
     by_edge = terms.network == "edge"
@@ -259,22 +252,6 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
             "affordable": node.affordable,
         }
     return facts
-
-
-def _leaves_exactly(terms: Study) -> str:
-    """Return what leaves the silo in an exact study with secure sums."""
-    products = sum(label.startswith(PRODUCT) for label, _, _ in terms.sums)
-    what = (
-        f"up to {products} products of the moment with blocks of {terms.iteration_rank} columns that the "
-        "coordinator chooses"
-        if products
-        else "the moment"
-    )
-    mean = "the mean row and " if terms.center else ""
-    return (
-        f"{mean}{what}, exact and under masks: readable in the sum over all silos of a roll and in no "
-        "other way, and NOT differentially private"
-    )
 
 
 def _cut_off(node: SiloNode) -> dict[str, int | None]:

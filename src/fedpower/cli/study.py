@@ -234,9 +234,10 @@ def _facts(read: StudyFile) -> dict[str, Any]:
     given = read.parameters
     attempts: dict[str, Any] = {}
     if terms.aggregation == "secure":
-        attempts = {"attempts": terms.attempts}
-        if terms.is_private:
-            attempts["epsilon_of_all_attempts"] = float(f"{worst_epsilon(terms):.4g}")
+        attempts = {
+            "attempts": terms.attempts,
+            "epsilon_of_all_attempts": float(f"{worst_epsilon(terms):.4g}"),
+        }
     return {
         "name": read.name,
         "hash": read.digest,

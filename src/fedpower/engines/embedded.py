@@ -36,7 +36,6 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.private_study import (
     REHEARSED,
-    REHEARSED_EXACTLY,
     budget_of,
     sums_moment,
 )
@@ -285,8 +284,7 @@ def federate(
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
     if study.aggregation == "secure":
-        said = REHEARSED if study.is_private else REHEARSED_EXACTLY
-        notes = (*outcome.privacy.notes, said)
+        notes = (*outcome.privacy.notes, REHEARSED)
         outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
     return outcome
 

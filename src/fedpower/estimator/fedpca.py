@@ -148,9 +148,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     aggregation : {"plain", "secure"}, default="plain"
         Whether the coordinator reads every silo's noised moment, or their sum alone: silos then share
         the noise of one trusted curator, √m times less than m of them add by themselves. Needs the
-        extra ``secure``, noise ``moment`` or ``clipped``, and every silo that answers to stay to the
-        end. With ``epsilon=inf`` it reads exact sums, of the moment or of krylov's products: NOT
-        private.
+        extra ``secure``, a finite ``epsilon``, noise ``moment`` or ``clipped``, and every silo that
+        answers to stay to the end.
     colluders : int, default=1
         Of a secure sum: how many silos may tell the coordinator all they know; the noise is
         √(m/(m − colluders)) times that of a trusted curator.

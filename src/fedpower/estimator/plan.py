@@ -23,7 +23,6 @@ from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse, secure_bytes, unrehearsed
 from fedpower.protocol.solvers import (
     ClippedSettings,
-    ExactSumsSettings,
     SecureSettings,
     SolverSettings,
     UploadSettings,
@@ -329,8 +328,6 @@ def _ways(
         kinds.insert(1, ("moment", "secure"))
     if mode == "clipped":
         kinds.append(("auto", "secure"))
-    if mode == "none":
-        kinds = [*kinds[:2], ("moment", "secure"), ("krylov", "secure"), *kinds[2:]]
     for solver, aggregation in kinds:
         way: dict[str, Any] = {"solver": solver, "noise": "auto" if mode == "none" else mode}
         varied = replace(_summing(parameters, aggregation), **way)
@@ -604,9 +601,6 @@ def _narrowed(
         iteration_rank=width,
         sums=narrowed_sums(study, fewer) if clipped else (),
     )
-    assert not isinstance(settings, ExactSumsSettings), (
-        "these are rehearsed as they are: they draw no d×d noise"
-    )
     small: SolverSettings
     if isinstance(settings, SecureSettings | ClippedSettings):
         small = replace(settings, study=narrow)
@@ -698,16 +692,10 @@ def _out_of_reach(
     if known > 0:
         needed = f"about {_rounded_up(2.0 * n_rows * least / known):,.0f} would be needed"
     best = "even if they held half of the variance, " if values is None else ""
-    alternative = (
-        "; {epsilon:inf} with {aggregation:secure} finds them exactly, of which nobody reads more than "
-        "sums over the silos, but is NOT differentially private"
-        if len(sizes) > 1
-        else ""
-    )
     return [
         Sentence(
             "{k} components of {d:,} columns are out of reach at epsilon={asked:g} with {n:,} rows: "
-            "{best}{needed}" + alternative,
+            "{best}{needed}",
             k=int(rank),
             d=n_features,
             asked=float(parameters.epsilon),

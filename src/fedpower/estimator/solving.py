@@ -13,7 +13,6 @@ from fedpower.protocol.private_study import noise_floor, sums_moment
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
     ClippedSettings,
-    ExactSumsSettings,
     KrylovSettings,
     PowerSettings,
     SecureSettings,
@@ -68,8 +67,6 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
             solver="clipped",
             reason=f"rows count by their clipped products with few directions, {warm}",
         )
-    if study.aggregation == "secure" and not study.is_private:
-        return exact_solver(parameters, study.n_features, study.iteration_rank)
     if study.aggregation == "secure":
         return SolverChoice(
             solver="moment",
@@ -105,36 +102,6 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
             advice="it belongs to {solver:fedpower}",
             taken=parameters.solver,
         )
-    return SolverChoice(solver=parameters.solver, reason="it was asked for")
-
-
-def exact_solver(parameters: Parameters, n_features: int, iteration_rank: int) -> SolverChoice:
-    """Return the solver of an exact fit over secure sums."""
-    if parameters.standardize:
-        if parameters.solver == "krylov":
-            raise InputError(
-                Sentence(
-                    "standardize must go with the sum of the moment, whose diagonal has the variances, "
-                    "got {solver:krylov}; leave one of them out, or give public scales"
-                )
-            )
-        return SolverChoice(
-            solver="moment",
-            reason="columns are standardised by the moment's diagonal, which its sum gives",
-        )
-    if keeps_moment(parameters):
-        if parameters.solver == "krylov":
-            raise InputError(
-                Sentence(
-                    "{keep_moment:True} must go with the sum of the moment, got {solver:krylov}, which "
-                    "sums products; leave one of them out"
-                )
-            )
-        return SolverChoice(
-            solver="moment", reason="the pooled moment is kept, which its sum gives"
-        )
-    if parameters.solver == "auto":
-        return choose_solver(n_features=n_features, iteration_rank=iteration_rank, noise="none")
     return SolverChoice(solver=parameters.solver, reason="it was asked for")
 
 
@@ -201,16 +168,6 @@ def settings_of(
     if study.noise == "clipped":
         assert isinstance(rank, int), "a clipped fit has a number of components"
         return ClippedSettings(study=study, rank=rank)
-    if study.aggregation == "secure" and not study.is_private:
-        assert rank != "noise", "without noise there is nothing to stand above"
-        return ExactSumsSettings(
-            study=study,
-            rank=rank,
-            solver="krylov" if choice.solver == "krylov" else "moment",
-            tol=float(parameters.tol),
-            standardize=_standardizes(parameters, study),
-            keep_moment=keeps_moment(parameters),
-        )
     if study.aggregation == "secure":
         return SecureSettings(
             study=study,

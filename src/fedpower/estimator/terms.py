@@ -13,7 +13,7 @@ from fedpower.data.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.data.rules import TableRules
 from fedpower.errors import InputError, Sentence
-from fedpower.estimator.solving import exact_solver, settings_of, solver_of
+from fedpower.estimator.solving import settings_of, solver_of
 from fedpower.estimator.treatment import known_ranges, prepares, rules_of
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy.accounting import default_delta, mu_of
@@ -21,7 +21,6 @@ from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.privacy.clipped import Design, choose_design, predicted_gain
 from fedpower.privacy.preparation import scores_share, shares_of
 from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.exact_sums import MOST_PRODUCTS, exact_sums
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers import (
     SolverSettings,
@@ -195,16 +194,6 @@ def build_study(
     if rules is not None and columns is not None:
         prepared["rules"] = rules.digest
         prepared["groups"] = rules.groups(columns)
-    if parameters.aggregation == "secure" and noise == "none":
-        _check_compatible(parameters, noise)
-        iterates = exact_solver(parameters, n_features, width).solver == "krylov"
-        prepared["sums"] = exact_sums(
-            n_features=n_features,
-            iteration_rank=width,
-            center=center,
-            n_products=min(parameters.max_rounds, MOST_PRODUCTS) if iterates else None,
-            scores=bool(scores),
-        )
     if center and noise == "moment" and (treatment is None or treatment.low is not None):
         prepared["mean_weight"] = PREPARED_MEAN_WEIGHT
     study = Study(
@@ -437,19 +426,12 @@ def _secure_terms(
 
 def _check_compatible(parameters: Parameters, noise: str) -> None:
     """Refuse what a secure sum cannot go with, each with the reason."""
-    if noise not in ("moment", "clipped", "none"):
+    if noise not in ("moment", "clipped"):
         raise InputError(
             "{aggregation:secure} must go with {noise:moment}, got {mode!r}, of which each step is "
             "one more sum that could be told apart from the others; leave noise alone, or set it to "
             "'moment' for wide rows",
             mode=noise,
-        )
-    if noise == "none" and parameters.solver == "fedpower":
-        raise InputError(
-            Sentence(
-                "{aggregation:secure} must go with {solver:moment} or {solver:krylov}, got "
-                "{solver:fedpower}, whose local steps are no sum over silos; leave solver alone"
-            )
         )
     if noise == "moment" and parameters.solver not in ("auto", "moment"):
         raise InputError(

@@ -4,6 +4,7 @@ It takes one message of the protocol, answers it, and takes the next. Whoever co
 what a coordinator can ask, and gets what the ledger pays for.
 """
 
+import ctypes
 import logging
 import os
 import re
@@ -87,10 +88,13 @@ class Vault:
 
 
 def _give_memory_back() -> None:
-    """Return what Arrow keeps of the blocks that it read: a vault waits for most of its life."""
+    """Return what Arrow and malloc keep of what is done: a vault waits for most of its life."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def node_settings(

@@ -1,7 +1,7 @@
 """The privacy statement that goes with every result, in words a data officer reads."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,12 +68,6 @@ ALL_NOT_PRIVATE = (
     "the result can learn about single rows"
 )
 """How the statement of an exact fit begins."""
-
-SUMS_NOT_PRIVATE = (
-    "NOT PRIVATE (epsilon = inf): exact sums over the silos were read, which is NOT differentially "
-    "private: whoever reads them or the result can learn about single rows"
-)
-"""How the statement of an exact fit over secure sums begins."""
 
 
 EXACT_SCORES = (
@@ -176,9 +170,9 @@ class PrivacyStatement:
                 "noise was added, and nothing is promised."
             )
         if not self.is_private:
-            # Where there are notes on exact numbers, sums alone were seen of them.
-            begin = SUMS_NOT_PRIVATE if of_sums(self.notes) else ALL_NOT_PRIVATE
-            return "\n".join([f"{begin}.", *_listed("Notes", map(as_sentence, self.notes))])
+            return "\n".join(
+                [f"{ALL_NOT_PRIVATE}.", *_listed("Notes", map(as_sentence, self.notes))]
+            )
         lines = [
             f"Private: {self.unit}.",
             f"Neighbours are {self.neighbours}.",
@@ -205,11 +199,6 @@ def _listed(heading: str, entries: Iterable[str]) -> list[str]:
     """Return lines of a list; none without entries."""
     lines = [f"- {entry}" for entry in entries]
     return [f"{heading}:", *lines] if lines else []
-
-
-def of_sums(notes: Sequence[str]) -> bool:
-    """Return whether the notes of an exact fit are those of one over secure sums."""
-    return any(note != EXACT_SCORES for note in notes)
 
 
 def counted_as(parameters: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 from fedpower.privacy.publication import smoothing
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.exact_sums import notes_of
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.private_study import (
     PUBLISHED,
@@ -19,7 +18,6 @@ from fedpower.protocol.private_study import (
 )
 from fedpower.protocol.solvers import (
     ClippedSettings,
-    ExactSumsSettings,
     SecureSettings,
     Solution,
     SolverSettings,
@@ -62,7 +60,7 @@ def with_noise(
     ``kept``: whether the silos' ledgers outlive the run.
     """
     budget = budget_of(study)
-    if isinstance(settings, SecureSettings | ClippedSettings | ExactSumsSettings):
+    if isinstance(settings, SecureSettings | ClippedSettings):
         return replace(settings, run=run)
     if budget is None:
         return settings
@@ -101,12 +99,6 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
         sampled=getattr(settings, "n_participants", None) is not None,
         used_before=used_before,
     )
-    if study.aggregation == "secure" and not study.is_private:
-        privacy = replace(
-            privacy,
-            public=(*privacy.public, "who was on the roll"),
-            notes=notes_of(study, solution.sizes, rounds),
-        )
     if solution.pooled is not None:
         privacy = _with_the_moment(privacy)
     declared = _declared_versions(coordinator, solution.sizes)

@@ -390,9 +390,6 @@ REHEARSED = (
 )
 """Said where a secure sum was made on one machine."""
 
-REHEARSED_EXACTLY = REHEARSED.replace("masks, signatures and ledgers", "masks and signatures")
-"""The same of exact sums, which no ledger books."""
-
 
 def _public_facts(study: Study) -> tuple[str, ...]:
     """Return what everybody may know about a study."""

@@ -6,7 +6,6 @@ the pooled noise, so that a rehearsal costs as much as one silo however many the
 """
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,8 +24,6 @@ from fedpower.protocol.clipped_rehearsal import (
 )
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.driving import drive, in_turn
-from fedpower.protocol.exact_sums import MEAN, MEAN_RANGE, PRODUCT
-from fedpower.protocol.exact_sums import Question as SumQuestion
 from fedpower.protocol.messages import (
     Answer,
     AskMasked,
@@ -55,15 +52,12 @@ from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_ne
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import (
     ClippedSettings,
-    ExactSumsSettings,
-    KrylovSettings,
     SecureSettings,
     SolverSettings,
     UploadSettings,
     start,
 )
-from fedpower.protocol.solvers.exact_sums import most_columns
-from fedpower.protocol.study import Study, SumTerms
+from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
 
@@ -123,8 +117,6 @@ def rehearse(
         return _rehearse_clipped(
             settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
         )
-    if isinstance(settings, ExactSumsSettings):
-        return _rehearse_exact_sums(settings, spectrum=spectrum, n_rows=n_rows, rng=rng)
     if isinstance(settings, SecureSettings):
         return _rehearse_secure(
             settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
@@ -212,20 +204,6 @@ def unrehearsed(settings: ClippedSettings, *, n_rows: int) -> Rehearsed:
     return found if study.aggregation == "secure" else _with_scores(found, study)
 
 
-def _as_plain(study: Study) -> Study:
-    """Return the study of a fit that asks the same without secure sums, scores left out."""
-    return replace(
-        study,
-        aggregation="plain",
-        colluders=0,
-        identities=(),
-        min_silos=0,
-        attempts=1,
-        sums=(),
-        scores=0.0,
-    )
-
-
 def _rehearse_secure(
     settings: SecureSettings,
     *,
@@ -236,7 +214,16 @@ def _rehearse_secure(
 ) -> Rehearsed:
     """Return what a secure sum comes to: the plain upload of a pooled moment, with its own messages."""
     study = settings.study
-    plain = _as_plain(study)
+    plain = replace(
+        study,
+        aggregation="plain",
+        colluders=0,
+        identities=(),
+        min_silos=0,
+        attempts=1,
+        sums=(),
+        scores=0.0,
+    )
     upload = UploadSettings(
         n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
     )
@@ -245,48 +232,6 @@ def _rehearse_secure(
     )
     down, up = secure_bytes(study, n_rows=n_rows)
     return replace(found, n_rounds=1 + max(1, len(study.sums)), bytes_up=up, bytes_down=down)
-
-
-def _rehearse_exact_sums(
-    settings: ExactSumsSettings, *, spectrum: Array, n_rows: int, rng: np.random.Generator
-) -> Rehearsed:
-    """Return what exact secure sums come to: the plain fit that asks the same, with its messages."""
-    study = settings.study
-    plain = _as_plain(study)
-    same: SolverSettings = UploadSettings(
-        n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
-    )
-    products = [each for each in study.sums if each.label.startswith(PRODUCT)]
-    last = [each for each in study.sums if each.label == SCORES]
-    before = [each for each in study.sums if each not in (*products, *last)]
-    if settings.solver == "krylov":
-        same = KrylovSettings(
-            n_features=study.n_features,
-            rank=settings.rank,
-            iteration_rank=study.iteration_rank,
-            tol=settings.tol,
-            max_rounds=len(products),
-            warm=False,
-            lookahead=False,
-            max_basis=most_columns(study.n_features, study.iteration_rank),
-        )
-    found = rehearse(
-        same, plain, spectrum=spectrum, noise_std=0.0, silo_std=0.0, n_rows=n_rows, rng=rng
-    )
-    asked = (*before, *products[: found.n_rounds], *last)
-    center = np.zeros(study.n_features) if study.center else None
-    block = np.zeros((study.n_features, study.iteration_rank))
-
-    def public(label: str) -> bytes:
-        if label == SCORES:
-            return _score_question(study).to_bytes()
-        return SumQuestion(
-            center=None if label in (MEAN_RANGE, MEAN) else center,
-            block=block if label.startswith(PRODUCT) else None,
-        ).to_bytes()
-
-    down, up = _bytes_of(study, asked, public, n_rows=n_rows)
-    return replace(found, n_rounds=1 + len(asked), bytes_up=up, bytes_down=down)
 
 
 def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
@@ -300,13 +245,6 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
         given = [np.zeros(study.n_features) if n < N_VECTORS[label] else None for n in range(4)]
         return to_public((given[0], given[1], given[2], given[3]), 1.0 if label == MOMENT else None)
 
-    return _bytes_of(study, study.sums, public, n_rows=n_rows)
-
-
-def _bytes_of(
-    study: Study, sums: Sequence[SumTerms], public: Callable[[str], bytes], *, n_rows: int
-) -> tuple[int, int]:
-    """Return the bytes down to one silo and up from it of these sums, asked for with ``public``."""
     names = [name for name, _ in study.identities]
     present = Present(
         n_rows=max(1, n_rows // len(names)),
@@ -333,11 +271,11 @@ def _bytes_of(
 
     down, up = sent(1, CallRoll(attempt=0)), sent(1, present)
     content = roll.to_bytes()
-    if not sums:
+    if not study.sums:
         words = np.zeros(summary_size(study.n_features, with_mean=study.center), dtype=np.uint64)
         down += sent(2, AskMasked(roll=content))
         return down, up + sent(2, MaskedMoment(words=words, charged=1))
-    for index, (label, size, _) in enumerate(sums):
+    for index, (label, size, _) in enumerate(study.sums):
         down += sent(
             index + 2, AskSum(roll=content, index=index, label=label, public=public(label))
         )

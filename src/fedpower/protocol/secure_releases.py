@@ -7,7 +7,6 @@ exactly the sum of what was hidden.
 import hashlib
 import math
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -232,19 +231,27 @@ class _KeyGoneError(Exception):
     """There are no bytes for a roll in the ledger, and no key to make them with."""
 
 
-class RollReleases(ABC):
-    """A silo's side of sums over rolls: its keys, the rolls that they are on, and what was asked of it.
+class SecureReleases:
+    """A silo's side of secure sums that are noised: charged before its share leaves.
 
     Parameters
     ----------
     name
         The silo's, as the study lists it.
-    rows
-        Its rows, of norm at most 1; those that are yet to be prepared, where others compute the sums.
-    study
-        The agreed terms.
+    moment
+        Its rows, of norm at most 1; those that are yet to be prepared, with ``summands`` that do it.
+    study, budget
+        The agreed terms and the price list that follows from them.
     identity
         The key that the study lists for this silo.
+    ledger
+        The silo's own.
+    source
+        Where noise comes from.
+    data
+        Which rows these are, as their operator declares them; None for a ledger that lives no longer.
+    summands
+        Computes what goes into the sums of a study that has several; without, only the moment can.
     exchange
         How a pair comes to its secret; `PairSecrets` where all silos are in one process.
     """
@@ -252,10 +259,15 @@ class RollReleases(ABC):
     def __init__(
         self,
         name: str,
-        rows: Moment | Survey,
+        moment: Moment | Survey,
         study: Study,
+        budget: Budget,
         *,
         identity: Identity,
+        ledger: Ledger,
+        source: NoiseSource,
+        data: DataVersion | None,
+        summands: Summands | None = None,
         exchange: Exchanging = exchanged,
     ) -> None:
         if dict(study.identities).get(name) != identity.public:
@@ -264,12 +276,19 @@ class RollReleases(ABC):
                 "the right file, or agree on a study with the new key"
             )
         self._name = name
-        self._rows = rows
+        self._rows = moment
         self._study = study
         self._identity = identity
         self._exchange = exchange
         self._attempt: _Attempt | None = None
         self._lock = threading.Lock()
+        self._budget = budget
+        self._ledger = ledger
+        self._source = source
+        self._data = data
+        self._booked = THIS_FIT if data is None else ledger.booked_as(data)
+        self._booked_as = f"{study.ledger_name}/{self._booked.name}"
+        self._summands = summands
 
     @property
     def n_rows(self) -> int:
@@ -282,13 +301,24 @@ class RollReleases(ABC):
         return self._rows
 
     @property
-    @abstractmethod
     def attempts_charged(self) -> int:
-        """In how many attempts this silo's numbers were summed so far."""
+        """For how many attempts this silo was charged so far, in this study and on these rows."""
+        opening = f"{SUM} 1/" if self._study.sums else ""  # the first of its sums makes an attempt
+        return self._ledger.spent_on(self._booked_as, key=opening).n_releases
 
-    @abstractmethod
     def check_affordable(self) -> None:
-        """Refuse now, in one sentence, an attempt that cannot be."""
+        """Refuse now, in one sentence, an attempt that the ledger could not pay for."""
+        charged = self.attempts_charged
+        if charged >= self._study.attempts:
+            raise BudgetError(
+                f"a study must keep to the attempts it agreed on, but silo {self._name!r} was charged "
+                f"for {charged} of {self._study.attempts} on these rows; agree on a new study"
+            )
+        self._ledger.check_affordable(
+            study=f"{self._booked_as}, attempt {charged + 1}",  # what was paid for pays for no other
+            mu=self._budget.mu,
+            slack_delta=self._budget.slack_delta,
+        )
 
     def present(self, ask: CallRoll, *, run: str) -> Present:
         """Return this silo's place for an attempt, under a key made now; asked again, the same.
@@ -313,18 +343,96 @@ class RollReleases(ABC):
             return kept.present
 
     def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
-        """Refuse: a study that lists its sums is asked for them."""
-        raise ProtocolError(
-            "a study with several secure sums must be asked for them by their names, got a question for "
-            "the moment alone; ask for the first of them"
-        )
+        """Return this silo's part of the sum over the roll, masked; charged before it leaves.
 
-    @abstractmethod
-    def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
-        """Return this silo's part of one of several sums over a roll, masked.
-
-        Sums are answered in the study's order, each once.
+        A silo that was started again since the roll call says that its key is gone: a new roll helps.
         """
+        if self._study.sums:
+            raise ProtocolError(
+                "a study with several secure sums must be asked for them by their names, got a question "
+                "for the moment alone; ask for the first of them"
+            )
+        roll, own = self._checked(ask.roll, run)
+        noise = self._noise(roll)
+        with self._lock:
+            secret = self._bound_secret(roll, own)
+            # Made before the ledger's transaction, which others may wait for; leaves only after it.
+            made = None if secret is None else self._masked(roll, noise, secret)
+
+            def payload() -> bytes:
+                if made is None:
+                    raise _KeyGoneError
+                return made
+
+            try:
+                raw = self._ledger.release(
+                    key=self._key(roll),
+                    purpose=purpose_of(
+                        self._study, f"share of a secure sum over {noise.n_silos} silos"
+                    ),
+                    study=self._booked_as,
+                    data=self._data,
+                    mu=self._budget.mu,
+                    slack_delta=self._budget.slack_delta,
+                    study_mu=self._budget.mu * math.sqrt(self._study.attempts),
+                    payload=payload,
+                )
+            except _KeyGoneError:
+                return KeyGone()
+            if self._attempt is not None and self._attempt.roll == roll.digest:
+                self._attempt.secret = None
+        words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
+        return MaskedMoment(words=words, charged=self.attempts_charged)
+
+    def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
+        """Return this silo's part of one of several sums over a roll, masked; charged before it leaves.
+
+        Sums are answered in the study's order, each once: the same question again gets the same bytes,
+        and another one, an earlier one, one that is ahead, or one over another roll gets none.
+        """
+        terms = self._terms(ask)
+        roll, own = self._checked(ask.roll, run)
+        question = _question(ask)
+        with self._lock:
+            attempt = self._bound_attempt(roll, own, ask.index, question)
+            made = None
+            if attempt is not None and attempt.done == ask.index:
+                assert attempt.chain is not None
+                # Made before the ledger's transaction, which others may wait for; leaves only after it.
+                words = self._share(terms, ask.public, roll, ask.index).view(np.uint64)
+                made = attempt.chain.masked(words, question=question).tobytes()
+
+            def payload() -> bytes:
+                if made is None:
+                    raise _KeyGoneError
+                return made
+
+            price = self._budget.price_of_sum(ask.index)
+            try:
+                raw = self._ledger.release(
+                    key=self._key_of_sum(roll, ask.index, question),
+                    purpose=purpose_of(
+                        self._study,
+                        f"share of the secure sum {ask.label} over {len(roll.places)} silos",
+                    ),
+                    study=self._booked_as,
+                    data=self._data,
+                    mu=price.mu,
+                    slack_delta=price.slack_delta,
+                    study_mu=self._budget.mu * math.sqrt(self._study.attempts),
+                    payload=payload,
+                )
+            except _KeyGoneError:
+                return KeyGone()
+            if made is not None:
+                assert attempt is not None
+                assert attempt.chain is not None
+                attempt.done += 1
+                attempt.chain.advance()
+                if attempt.done == len(self._study.sums):
+                    attempt.chain = None
+        words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
+        return MaskedSum(words=words, charged=self.attempts_charged)
 
     def _terms(self, ask: AskSum) -> SumTerms:
         """Return the agreed terms of the sum that is asked for; refuse one that was not agreed on."""
@@ -415,164 +523,6 @@ class RollReleases(ABC):
         attempt.roll = roll.digest
         return attempt.secret
 
-
-class SecureReleases(RollReleases):
-    """A silo's side of secure sums that are noised: charged before its share leaves.
-
-    Parameters
-    ----------
-    name
-        The silo's, as the study lists it.
-    moment
-        Its rows, of norm at most 1; those that are yet to be prepared, with ``summands`` that do it.
-    study, budget
-        The agreed terms and the price list that follows from them.
-    identity
-        The key that the study lists for this silo.
-    ledger
-        The silo's own.
-    source
-        Where noise comes from.
-    data
-        Which rows these are, as their operator declares them; None for a ledger that lives no longer.
-    summands
-        Computes what goes into the sums of a study that has several; without, only the moment can.
-    exchange
-        How a pair comes to its secret; `PairSecrets` where all silos are in one process.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        moment: Moment | Survey,
-        study: Study,
-        budget: Budget,
-        *,
-        identity: Identity,
-        ledger: Ledger,
-        source: NoiseSource,
-        data: DataVersion | None,
-        summands: Summands | None = None,
-        exchange: Exchanging = exchanged,
-    ) -> None:
-        super().__init__(name, moment, study, identity=identity, exchange=exchange)
-        self._budget = budget
-        self._ledger = ledger
-        self._source = source
-        self._data = data
-        self._booked = THIS_FIT if data is None else ledger.booked_as(data)
-        self._booked_as = f"{study.ledger_name}/{self._booked.name}"
-        self._summands = summands
-
-    @property
-    def attempts_charged(self) -> int:
-        """For how many attempts this silo was charged so far, in this study and on these rows."""
-        opening = f"{SUM} 1/" if self._study.sums else ""  # the first of its sums makes an attempt
-        return self._ledger.spent_on(self._booked_as, key=opening).n_releases
-
-    def check_affordable(self) -> None:
-        """Refuse now, in one sentence, an attempt that the ledger could not pay for."""
-        charged = self.attempts_charged
-        if charged >= self._study.attempts:
-            raise BudgetError(
-                f"a study must keep to the attempts it agreed on, but silo {self._name!r} was charged "
-                f"for {charged} of {self._study.attempts} on these rows; agree on a new study"
-            )
-        self._ledger.check_affordable(
-            study=f"{self._booked_as}, attempt {charged + 1}",  # what was paid for pays for no other
-            mu=self._budget.mu,
-            slack_delta=self._budget.slack_delta,
-        )
-
-    def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
-        """Return this silo's part of the sum over the roll, masked; charged before it leaves.
-
-        A silo that was started again since the roll call says that its key is gone: a new roll helps.
-        """
-        if self._study.sums:
-            return super().masked_moment(ask, run=run)
-        roll, own = self._checked(ask.roll, run)
-        noise = self._noise(roll)
-        with self._lock:
-            secret = self._bound_secret(roll, own)
-            # Made before the ledger's transaction, which others may wait for; leaves only after it.
-            made = None if secret is None else self._masked(roll, noise, secret)
-
-            def payload() -> bytes:
-                if made is None:
-                    raise _KeyGoneError
-                return made
-
-            try:
-                raw = self._ledger.release(
-                    key=self._key(roll),
-                    purpose=purpose_of(
-                        self._study, f"share of a secure sum over {noise.n_silos} silos"
-                    ),
-                    study=self._booked_as,
-                    data=self._data,
-                    mu=self._budget.mu,
-                    slack_delta=self._budget.slack_delta,
-                    study_mu=self._budget.mu * math.sqrt(self._study.attempts),
-                    payload=payload,
-                )
-            except _KeyGoneError:
-                return KeyGone()
-            if self._attempt is not None and self._attempt.roll == roll.digest:
-                self._attempt.secret = None
-        words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
-        return MaskedMoment(words=words, charged=self.attempts_charged)
-
-    def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
-        """Return this silo's part of one of several sums over a roll, masked; charged before it leaves.
-
-        Sums are answered in the study's order, each once: the same question again gets the same bytes,
-        and another one, an earlier one, one that is ahead, or one over another roll gets none.
-        """
-        terms = self._terms(ask)
-        roll, own = self._checked(ask.roll, run)
-        question = question_of(ask)
-        with self._lock:
-            attempt = self._bound_attempt(roll, own, ask.index, question)
-            made = None
-            if attempt is not None and attempt.done == ask.index:
-                assert attempt.chain is not None
-                # Made before the ledger's transaction, which others may wait for; leaves only after it.
-                words = self._share(terms, ask.public, roll, ask.index).view(np.uint64)
-                made = attempt.chain.masked(words, question=question).tobytes()
-
-            def payload() -> bytes:
-                if made is None:
-                    raise _KeyGoneError
-                return made
-
-            price = self._budget.price_of_sum(ask.index)
-            try:
-                raw = self._ledger.release(
-                    key=self._key_of_sum(roll, ask.index, question),
-                    purpose=purpose_of(
-                        self._study,
-                        f"share of the secure sum {ask.label} over {len(roll.places)} silos",
-                    ),
-                    study=self._booked_as,
-                    data=self._data,
-                    mu=price.mu,
-                    slack_delta=price.slack_delta,
-                    study_mu=self._budget.mu * math.sqrt(self._study.attempts),
-                    payload=payload,
-                )
-            except _KeyGoneError:
-                return KeyGone()
-            if made is not None:
-                assert attempt is not None
-                assert attempt.chain is not None
-                attempt.done += 1
-                attempt.chain.advance()
-                if attempt.done == len(self._study.sums):
-                    attempt.chain = None
-        words = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=False)
-        return MaskedSum(words=words, charged=self.attempts_charged)
-
     def _share(self, terms: SumTerms, public: bytes, roll: Roll, index: int) -> NDArray[np.int64]:
         """Return this silo's whole numbers for a sum and its share of the noise."""
         if terms.label == MOMENT:
@@ -628,7 +578,7 @@ class SecureReleases(RollReleases):
         return f"{SUM} {index + 1}/{len(self._study.sums)}:{digest.hexdigest()}"
 
 
-def question_of(ask: AskSum) -> bytes:
+def _question(ask: AskSum) -> bytes:
     """Return the hash of what is asked for; silos that are asked for different things share no mask."""
     digest = hashlib.sha256()
     for part in (b"%d" % ask.index, ask.label.encode(), ask.public):

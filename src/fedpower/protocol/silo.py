@@ -16,12 +16,12 @@ from fedpower.data.score_counts import ScoreQuestion
 from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
+from fedpower.parameters import check_sums_are_noised
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.clipped_releases import ClippedReleases
 from fedpower.protocol.clipped_sums import ClippedSums
-from fedpower.protocol.exact_sums import ExactSecureReleases
 from fedpower.protocol.messages import (
     Answer,
     AskFactor,
@@ -57,7 +57,7 @@ from fedpower.protocol.releases import (
 )
 from fedpower.protocol.roll import Exchanging, Identity, exchanged
 from fedpower.protocol.score_sums import ScoreSums
-from fedpower.protocol.secure_releases import RollReleases, SecureReleases, Summands
+from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -121,12 +121,12 @@ class Silo:
         self,
         name: str,
         study: Study,
-        releases: Releases | RollReleases,
+        releases: Releases | SecureReleases,
         *,
         data_version: str = "",
         survey: Survey | None = None,
     ) -> None:
-        if isinstance(releases, RollReleases) != (study.aggregation == "secure"):
+        if isinstance(releases, SecureReleases) != (study.aggregation == "secure"):
             raise InputError(
                 f"what silo {name!r} releases must be made for aggregation={study.aggregation!r}, got "
                 "something else; use SecureReleases with 'secure' and only with it"
@@ -187,7 +187,7 @@ class Silo:
                 n_features=self.study.n_features,
                 data_version=self._data_version,
             )
-        if isinstance(releases, RollReleases):
+        if isinstance(releases, SecureReleases):
             return _summed(message, releases)
         return self._computed(message, releases)
 
@@ -315,7 +315,7 @@ def _prepared(
     return releases.tally(checked_stage(study, body.stage, vectors))
 
 
-def _summed(message: Message, releases: RollReleases) -> Answer:
+def _summed(message: Message, releases: SecureReleases) -> Answer:
     """Return the answer in a study of which nothing leaves but a part of a secure sum."""
     match message.body:
         case CallRoll() as call:
@@ -376,6 +376,7 @@ def assemble(
     exchange
         How two silos of a secure sum come to their secret.
     """
+    check_sums_are_noised(study.aggregation, study.epsilon)
     releases = _releases(
         name,
         moment,
@@ -407,7 +408,7 @@ def _releases(
     data: DataVersion | None,
     summands: Summands | None,
     exchange: Exchanging,
-) -> Releases | RollReleases:
+) -> Releases | SecureReleases:
     """Return what a silo lets out of ``study``: exact answers where nothing is private."""
     budget = budget_of(study)
     if isinstance(moment, Survey) != bool(study.preparation):
@@ -417,10 +418,6 @@ def _releases(
         )
     if budget is None:
         assert not isinstance(moment, Survey), "only a private study prepares"
-        if study.aggregation == "secure":
-            return ExactSecureReleases(
-                name, moment, study, identity=_signing(name, identity), exchange=exchange
-            )
         return ExactReleases(moment, center=study.center)
     if ledger is None:
         raise InputError(

@@ -12,7 +12,7 @@ import numpy as np
 from fedpower.data.score_counts import SCORE_CELLS
 from fedpower.data.survey import STAGES, Stage
 from fedpower.errors import InputError, Sentence, is_showable
-from fedpower.parameters import EDGE_WEIGHT
+from fedpower.parameters import EDGE_WEIGHT, check_sums_are_noised
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
@@ -42,7 +42,7 @@ class SumTerms(NamedTuple):
     size
         How many numbers are summed.
     share
-        Of μ²: the sums of an attempt compose to the study's ε exactly. 0 in an exact study.
+        Of μ²: the sums of an attempt compose to the study's ε exactly.
     """
 
     label: str
@@ -85,7 +85,7 @@ def preparation_sums(
 
 
 def scores_sum(share: float) -> SumTerms:
-    """Return the secure sum of the counts of scores, the last of a study; 0 is the share of an exact one.
+    """Return the secure sum of the counts of scores, the last of a study.
 
     However many places a grid has, so many numbers are summed: a study's sums are agreed on before.
     """
@@ -120,7 +120,7 @@ class Study:
         (who takes part, k, solver, deadlines); empty where there is none.
     aggregation
         ``plain``: the coordinator reads what each silo sends. ``secure``: it reads their sum alone, of
-        the moment, once, or of what ``sums`` lists, and silos share the noise, if there is any.
+        the moment, once, or of what ``sums`` lists, and silos share its noise.
     colluders
         c, how many silos of a secure sum may tell the coordinator all they know; at least 1, for every
         silo knows its own share of the noise and sees the result.
@@ -212,6 +212,7 @@ class Study:
                 f"noise mode {self.noise!r} and epsilon={self.epsilon} contradict each other; "
                 "epsilon=inf goes with noise='none' and only with it"
             )
+        check_sums_are_noised(self.aggregation, self.epsilon)
         if not 1 <= self.iteration_rank <= self.n_features:
             raise InputError.about(
                 "iteration_rank",
@@ -266,8 +267,7 @@ class Study:
                 f"counts of scores must have a share of the budget between 0 and 1, or be exact in an "
                 f"exact study, got {self.scores}; leave it to the study"
             )
-        last = scores_sum(self.scores if self.is_private else 0.0)
-        wanted = [last] if self.aggregation == "secure" else []
+        wanted = [scores_sum(self.scores)] if self.aggregation == "secure" else []
         if listed != wanted or listed != list(self.sums[len(self.sums) - len(wanted) :]):
             raise InputError(
                 "the secure sum of scores must be the last one of its study, with their share, got "
@@ -379,15 +379,10 @@ class Study:
                 )
             return
         self._check_sums()
-        if self.noise not in ("moment", "clipped", "none"):
+        if self.noise not in ("moment", "clipped"):
             raise InputError(
                 "aggregation='secure' must go with noise='moment', whose sum is all that is needed, got "
                 f"noise={self.noise!r}; choose that and a finite epsilon"
-            )
-        if self.noise == "none" and not self.sums:
-            raise InputError(
-                "an exact study with aggregation='secure' must list its sums, got none; leave them to "
-                "the study"
             )
         keys = [key for _, key in self.identities]
         if len(dict(self.identities)) < len(keys) or len(set(keys)) < len(keys):
@@ -419,8 +414,7 @@ class Study:
                 f"{labels!a}; rename them"
             )
         if len(labels) > _MOST_SUMS or not all(
-            type(size) is int and size >= 1 and (0 < share <= 1 if self.is_private else share == 0)
-            for _, size, share in self.sums
+            type(size) is int and size >= 1 and 0 < share <= 1 for _, size, share in self.sums
         ):
             raise InputError(
                 f"there must be at most {_MOST_SUMS} secure sums, each of 1 number or more and with "

@@ -4,7 +4,6 @@ import numpy as np
 
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.solvers.clipped import ClippedSettings, clipped
-from fedpower.protocol.solvers.exact_sums import ExactSumsSettings, exact_secure
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower
 from fedpower.protocol.solvers.scores import with_scores
@@ -19,18 +18,10 @@ from fedpower.protocol.solvers.upload import (
 )
 from fedpower.protocol.study import Study
 
-SolverSettings = (
-    PowerSettings
-    | KrylovSettings
-    | UploadSettings
-    | SecureSettings
-    | ClippedSettings
-    | ExactSumsSettings
-)
+SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings | ClippedSettings
 
 __all__ = [
     "ClippedSettings",
-    "ExactSumsSettings",
     "KrylovSettings",
     "PowerSettings",
     "PrepareSettings",
@@ -39,7 +30,6 @@ __all__ = [
     "SolverSettings",
     "UploadSettings",
     "clipped",
-    "exact_secure",
     "fedpower",
     "krylov",
     "preparation",
@@ -77,7 +67,5 @@ def start(
             return secure(settings, rng)
         case ClippedSettings():
             return clipped(settings, rng)
-        case ExactSumsSettings():
-            return exact_secure(settings, rng)
         case PrepareSettings():
             return preparation(settings, rng)

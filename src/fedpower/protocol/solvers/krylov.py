@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,27 +57,7 @@ _MODEL_PRODUCTS = 12
 """Inner products with the model per round: at the coordinator, over arrays it holds."""
 
 
-class PooledProducts(Protocol):
-    """What :class:`Expansion` asks; :class:`Products` is one."""
-
-    step: int
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether no exchange is left."""
-
-    @property
-    def total_variance(self) -> float:
-        """The trace of the pooled moment, or NaN."""
-
-    def multiply(self, block: Array) -> Exchange:
-        """Return the :class:`Product` of the pooled moment and an orthonormal block."""
-
-    def model(self, block: Array) -> Array:
-        """Return a lower bound of the pooled moment, times ``block``."""
-
-
-class Expansion:
+class _Expansion:
     """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors.
 
     Parameters
@@ -98,7 +78,7 @@ class Expansion:
 
     def __init__(
         self,
-        products: PooledProducts,
+        products: Products,
         *,
         rank: int | float,
         tol: float,
@@ -526,13 +506,13 @@ def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_featur
     return weights
 
 
-FRACTION_BLOCK = 16
+_FRACTION_BLOCK = 16
 """Columns of a block where the number of components is to be found."""
 
 _RANDOM_COLUMNS = 2
 """Columns of a warm start that stay random."""
 
-MOST_BYTES = 2**30
+_MOST_BYTES = 2**30
 """What the coordinator keeps of all silos' answers, where the choice is left to it."""
 
 
@@ -632,7 +612,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     else:
         if settings.warm and settings.max_rounds != 1:
             start = yield from _warm_start(products, start, settings, shift)
-        expansion = Expansion(
+        expansion = _Expansion(
             products,
             rank=settings.rank,
             tol=settings.tol
@@ -736,7 +716,7 @@ def _warm_start(
 
 def _block_width(settings: KrylovSettings) -> int:
     if isinstance(settings.rank, float):
-        return min(settings.n_features, FRACTION_BLOCK)
+        return min(settings.n_features, _FRACTION_BLOCK)
     return min(settings.n_features, settings.iteration_rank)
 
 
@@ -745,5 +725,5 @@ def _max_basis(settings: KrylovSettings, n_silos: int) -> int:
     width = _block_width(settings)
     asked = settings.max_basis
     if asked is None:
-        asked = min(10 * width, MOST_BYTES // (32 * settings.n_features * n_silos))
+        asked = min(10 * width, _MOST_BYTES // (32 * settings.n_features * n_silos))
     return min(settings.n_features, max(asked, 3 * width))

@@ -66,19 +66,12 @@ def summed_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solut
         return solution
     parts, n_rows = tally_parts(study), sum(sums.sizes.values())
     moved, per_row = moved_by_a_row(study, SCORES)
-    std = 0.0
-    if study.is_private:
-        noise = sums.noise(len(study.sums) - 1, sensitivity=moved, per_row=per_row)
-        std = noise.std / parts
+    noise = sums.noise(len(study.sums) - 1, sensitivity=moved, per_row=per_row)
+    std = noise.std / parts
     question = score_question(solution, study, n_rows=n_rows, std=std)
     public = question.to_bytes()
-    if study.is_private:
-        found = yield from sums.total(SCORES, public, sensitivity=moved, per_row=per_row)
-        values = found.values
-    else:
-        sums.leave_out(SCORES)
-        values = (yield from sums.words(SCORES, public)).astype(np.float64)
-    return _found(solution, question, {"": values[: question.n_bins**2] / parts}, std)
+    found = yield from sums.total(SCORES, public, sensitivity=moved, per_row=per_row)
+    return _found(solution, question, {"": found.values[: question.n_bins**2] / parts}, std)
 
 
 def score_question(solution: Solution, study: Study, *, n_rows: float, std: float) -> ScoreQuestion:

@@ -6,7 +6,7 @@ with the first sum again, with fresh noise and a fresh charge for whatever is su
 
 import itertools
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -83,14 +83,13 @@ class Sums:
     ----------
     study, roll
         The terms, and who takes part.
-    n_done, last
-        How many sums were had, and the round of the last one.
+    n_done
+        How many sums were had.
     """
 
     study: Study
     roll: Roll
     n_done: int = field(default=0, init=False)
-    last: Round | None = field(default=None, init=False)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -127,27 +126,10 @@ class Sums:
             colluders=self.study.colluders,
         )
 
-    def leave_out(self, label: str) -> None:
-        """Go on to the sum ``label``: an exact study lists more products than are needed."""
-        self.n_done = [each.label for each in self.study.sums].index(label)
-
     def moment(self, public: bytes = b"") -> Generator[Ask, Round, Array]:
         """Return the packed, noised summary of all rows: the sum of the moment, which is next."""
         uploads = yield from self._next(MOMENT, public)
         return summed(uploads, self.roll, self.study)
-
-    def words(self, label: str, public: bytes = b"") -> Generator[Ask, Round, NDArray[np.int64]]:
-        """Return the study's next sum of whole numbers as it is: of an exact study, without noise."""
-        uploads = yield from self._next(label, public)
-        found = total(each.words for each in uploads.values())
-        assert self.last is not None
-        nothing = np.empty(
-            0, dtype=np.uint64
-        )  # many wide sums follow: the record keeps no masked word
-        self.last.answers = {
-            name: replace(body, words=nothing) for name, body in self.last.answers.items()
-        }
-        return found
 
     def _next(
         self, label: str, public: bytes
@@ -173,7 +155,6 @@ class Sums:
             raise _LostError(opened, uploads)
         opened.notes["change"] = 0.0
         self.n_done += 1
-        self.last = opened
         return uploads
 
 
@@ -205,11 +186,10 @@ def secure_sums(
     everybody = tuple(enrolled)
     there = everybody
     attempts = free = 0
-    fixed: tuple[str, ...] | None = None
     for number in itertools.count():
         called = yield Ask(body=CallRoll(attempt=number), silos=there, step=0)
         roll = _roll(called.answers, study, run=run, attempt=number)
-        if len(roll.places) < study.min_silos or fixed not in (None, tuple(roll.sizes)):
+        if len(roll.places) < study.min_silos:
             break
         sums = Sums(study=study, roll=roll)
         try:
@@ -222,23 +202,13 @@ def secure_sums(
             free += 1
         if attempts == study.attempts or free == MOST_FREE_ROLLS:
             break
-        if sums.n_done and not study.is_private:
-            # Exact sums over fewer silos would tell by their difference what those who left had added.
-            fixed = tuple(roll.sizes)
-        there = fixed or tuple(
+        there = tuple(
             name
             for name, body in opened.answers.items()
             if name in uploads or isinstance(body, KeyGone)
         )
         if len(there) < study.min_silos:
             there = everybody
-    if fixed is not None:
-        raise ProtocolError(
-            "exact secure sums must be over the same silos to the end, within {attempts} attempts, but "
-            "not all of {silos} stayed; bring them back and begin a new run",
-            attempts=study.attempts,
-            silos=", ".join(fixed),
-        )
     raise ProtocolError(
         "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
         "few were left; nothing was learned from the attempts made: bring the others back, or agree "

@@ -7,9 +7,7 @@ from fedpower.privacy.statement import (
     ALL_NOT_PRIVATE,
     EDGE,
     PERSON,
-    SUMS_NOT_PRIVATE,
     as_sentence,
-    of_sums,
 )
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import (
@@ -147,8 +145,7 @@ def _not_private(promise: dict[str, Any]) -> str:
             f"NOT PRIVATE although {equals('ε', promise['asked_epsilon'])} was asked for: "
             f"{promise['leak']}; noise was added, and nothing is promised."
         )
-    said = SUMS_NOT_PRIVATE if of_sums(promise["notes"]) else ALL_NOT_PRIVATE
-    return f"{said}.".replace("epsilon = inf", "ε = ∞")
+    return f"{ALL_NOT_PRIVATE}.".replace("epsilon = inf", "ε = ∞")
 
 
 def _protections(promise: dict[str, Any]) -> list[Markup]:
