@@ -104,7 +104,13 @@ def silo(
             "vault and node at once"
         )
     if part == "node":
+        if dry_run:
+            raise InputError(
+                "--dry-run must go with the vault, which has the rows, got --part node; leave one out"
+            )
         study, name = kit_study(kit), kit_party(kit)
+        if name not in study.silos:
+            raise InputError(f"{kit} must be the kit of a silo, got that of {name!r}; give its own")
         check_certificate(kit)
         become_node(node_settings(kit, study, name, vault=str(place)))
     if silo_file is None:
