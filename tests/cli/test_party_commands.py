@@ -10,6 +10,7 @@ import pytest
 from consortium import kit_for, silo_file, write_study
 from hospitals import run, succeed
 
+from fedpower.cli import parties
 from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.data_version import DataVersion, columns_digest
@@ -186,6 +187,26 @@ def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
     assert facts["leaves_without_noise"] == "the number of rows"
     steps = read_study(kit).terms()[0].n_steps
     assert noise == "moment" or f"{steps} products" in facts["leaves"]
+
+
+@pytest.mark.parametrize(
+    "words", [("silo", "kits/north", "north.toml"), ("coordinator", "kits/coordinator")]
+)
+def test_a_party_that_another_process_started_holds_on_to_it_before_anything_else(
+    place: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read its rows may take minutes, in which its starter may be killed."""
+
+    class HeldError(Exception):
+        pass
+
+    def hold_on() -> None:
+        raise HeldError
+
+    monkeypatch.setattr(parties, "is_held", lambda: True)
+    monkeypatch.setattr(parties, "hold_on", hold_on)
+    monkeypatch.setattr(parties, "read_silo", lambda path: pytest.fail("a file was read"))
+    assert "HeldError" in run(*words, "--traceback").stderr
 
 
 WRONG = {
