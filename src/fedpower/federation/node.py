@@ -61,7 +61,8 @@ class NodeSettings:
     @classmethod
     def from_json(cls, text: str) -> "NodeSettings":
         """Return the settings in a text."""
-        return cls(**json.loads(text))
+        found = json.loads(text)
+        return cls(**{**found, "secrets": tuple(found["secrets"])})
 
 
 class Node:
