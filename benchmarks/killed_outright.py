@@ -31,10 +31,11 @@ from fedpower.privacy.ledger import Ledger
 SILOS = ("north", "south", "east")
 SETTLE_S = 10.0
 LONGEST_S = 300.0
-MARK = "KILLED_OUTRIGHT"
-"""In the environment of all that is started here, and so of all that it starts."""
+MARK = "PYTHON_KILLED_OUTRIGHT"
+"""In the environment of all that is started here, and so of all that it starts: a silo's node inherits
+few variables, those of Python among them."""
 
-PROGRAM = (sys.executable, "-c", "from fedpower.cli import main; main()")
+PROGRAM = (sys.executable, "-m", "fedpower")
 """What starts fedpower in a process of its own, wherever it is installed."""
 
 N_RELEASES = 4

@@ -9,10 +9,14 @@ import pytest
 import fedpower
 
 
-def modules_after(statement: str) -> set[str]:
+def full_modules_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.split(".")[0] for name in run.stdout.split()}
+    return set(run.stdout.split())
+
+
+def modules_after(statement: str) -> set[str]:
+    return {name.split(".")[0] for name in full_modules_after(statement)}
 
 
 def test_importing_the_package_takes_nothing_with_it() -> None:
@@ -38,11 +42,31 @@ def test_a_command_that_fits_nothing_does_not_wait_for_scikit_learn(command: str
 
 
 @pytest.mark.slow
-def test_what_flare_loads_takes_no_scikit_learn_with_it() -> None:
-    """Every job of every silo is a process of its own, which begins with these imports."""
-    loaded = modules_after("import fedpower.federation.apps")
+def test_the_coordinator_takes_no_scikit_learn_with_it() -> None:
+    loaded = modules_after("import fedpower.federation.coordinator_service")
     assert "nvflare" in loaded
     assert not loaded & {"sklearn", "pandas", "torch", "matplotlib"}
+
+
+@pytest.mark.slow
+def test_the_node_takes_nothing_with_it_that_reads_or_computes() -> None:
+    """It is the silo's one process that talks to the network."""
+    loaded = full_modules_after(
+        "import fedpower.federation.node, fedpower.federation.links, fedpower.federation.frames"
+    )
+    assert "nvflare.fuel.f3.sfm.conn_manager" in loaded
+    for name in ("numpy", "pyarrow", "scipy", "sklearn", "pandas", "torch", "sqlite3"):
+        assert name not in loaded
+    own = {name for name in loaded if name.startswith("fedpower.")}
+    allowed = {
+        "fedpower.errors",
+        "fedpower.federation",
+        *(
+            f"fedpower.federation.{part}"
+            for part in ("frames", "isolation", "lifeline", "links", "node")
+        ),
+    }
+    assert own <= allowed
 
 
 def test_the_version_is_told_once() -> None:

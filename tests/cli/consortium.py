@@ -1,6 +1,5 @@
 """A study of the three hospitals, and kits that hold no keys: enough for all that contacts nobody."""
 
-import json
 from pathlib import Path
 
 from hospitals import succeed
@@ -19,10 +18,8 @@ def kit_for(party: str, *, study: str = "study.toml") -> Path:
     """Return a folder that is told from a kit by nothing but its keys."""
     kit = Path("kits") / party
     (kit / "startup").mkdir(parents=True)
-    kind = {"coordinator": "fed_server.json", "runner": "fed_admin.json"}
     (kit / "startup" / "rootCA.pem").write_text("")
-    reported = json.dumps({"client": {"fqsn": party}})
-    (kit / "startup" / kind.get(party, "fed_client.json")).write_text(reported)
+    (kit / "startup" / "party").write_text(party)
     (kit / "study.toml").write_text(Path(study).read_text())
     return kit
 

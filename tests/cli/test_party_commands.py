@@ -10,9 +10,8 @@ import pytest
 from consortium import kit_for, silo_file, write_study
 from hospitals import run, succeed
 
-from fedpower.federation import environment, processes
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
+from fedpower.cli import parties
+from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.data_version import DataVersion, columns_digest
 from fedpower.privacy.ledger import Ledger
@@ -109,26 +108,25 @@ def test_a_dry_run_of_a_network_speaks_of_nodes_and_edges(here: Path, aggregatio
 
 
 @pytest.mark.slow
-def test_a_silo_tells_its_jobs_which_rows_were_checked_before_it_connects(
+def test_a_silo_whose_rows_cannot_be_read_starts_no_node(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it would start is looked at in place of being started."""
-    started: list[dict[str, str]] = []
+    started: list[Any] = []
 
-    def supervise(command: list[str], reported: dict[str, str], **_: Any) -> int:
-        started.append(reported)
+    def run_silo(made: Any, settings: Any, own: Any, *, say: Any) -> int:
+        started.append((settings.name, settings.kit, own.path))
         return 0
 
-    monkeypatch.setattr(processes, "supervise", supervise)
+    monkeypatch.setattr(vault, "run_silo", run_silo)
     succeed("federation", "init", "study.toml", "-o", "whole", "--with-keys")
-    succeed("silo", "whole/north", "north.toml")
-    silo = read_silo(Path("north.toml"))
-    with open_silo(read_study(Path("whole/north/study.toml")), silo) as node:
-        assert started[0][environment.ROWS] == node.fingerprint != ""
+    said = succeed("silo", "whole/north", "north.toml").stdout
+    assert "60 rows of 5 columns are readable" in said
+    assert started == [("north", str(place / "whole" / "north"), place / "north.toml")]
     Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
-    said = run("silo", "whole/north", "north.toml")
-    assert said.exit_code == 2
-    assert "the data of silo 'north'" in said.stderr
+    refused = run("silo", "whole/north", "north.toml")
+    assert refused.exit_code == 2
+    assert "the data of silo 'north'" in refused.stderr
     assert len(started) == 1
 
 
@@ -191,8 +189,53 @@ def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
     assert noise == "moment" or f"{steps} products" in facts["leaves"]
 
 
+@pytest.mark.parametrize(
+    "words", [("silo", "kits/north", "north.toml"), ("coordinator", "kits/coordinator")]
+)
+def test_a_party_that_another_process_started_holds_on_to_it_before_anything_else(
+    place: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read its rows may take minutes, in which its starter may be killed."""
+
+    class HeldError(Exception):
+        pass
+
+    def hold_on() -> None:
+        raise HeldError
+
+    monkeypatch.setattr(parties, "is_held", lambda: True)
+    monkeypatch.setattr(parties, "hold_on", hold_on)
+    monkeypatch.setattr(parties, "read_silo", lambda path: pytest.fail("a file was read"))
+    assert "HeldError" in run(*words, "--traceback").stderr
+
+
 WRONG = {
     "silo without files": (("silo",), "Missing argument"),
+    "silo without its own file": (("silo", "kits/north"), "must have its own file, got none; give"),
+    "vault without its own file": (
+        ("silo", "kits/north", "--part", "vault", "--socket", "vault.socket"),
+        "must have its own file, got none; give",
+    ),
+    "part without a socket": (
+        ("silo", "kits/north", "north.toml", "--part", "vault"),
+        "--part and --socket must be given together",
+    ),
+    "socket without a part": (
+        ("silo", "kits/north", "north.toml", "--socket", "vault.socket"),
+        "--part and --socket must be given together",
+    ),
+    "a part that there is none of": (
+        ("silo", "kits/north", "--part", "runner", "--socket", "vault.socket"),
+        "'runner' is not one of 'vault', 'node'",
+    ),
+    "dry run of a node": (
+        ("silo", "kits/north", "--part", "node", "--socket", "vault.socket", "--dry-run"),
+        "--dry-run must go with the vault",
+    ),
+    "node with the runner's kit": (
+        ("silo", "kits/runner", "--part", "node", "--socket", "vault.socket"),
+        "must be the kit of a silo, got that of 'runner'",
+    ),
     "silo with no kit": (
         ("silo", ".", "north.toml"),
         "must be a kit made by `fedpower federation request`",

@@ -1,4 +1,4 @@
-"""What the fault tests load into FLARE in place of the product's classes: the same, held up at will.
+"""What the fault tests start in place of `fedpower`: the same parties, held up at will.
 
 Noise is seeded, so that runs can be compared bit for bit. Files in a party's folder hold it up:
 
@@ -13,23 +13,20 @@ A party that waits leaves ``reached-…``; it goes on when the file is gone.
 
 import hashlib
 import json
-import os
+import queue
 import resource
 import time
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
-from fedpower.engines.flare import KEY, TASK
-from fedpower.federation.apps import StudyController, StudySilo
-from fedpower.federation.job_check import JobCheck
-from nvflare.apis.controller_spec import SendOrder, Task
-from nvflare.apis.shareable import Shareable
-
-from fedpower.federation import environment, policy
-from fedpower.federation.silo_file import read_silo
+import fedpower.cli
+from fedpower.federation import coordinator_service
+from fedpower.federation.links import ASK
 from fedpower.federation.silo_node import open_silo
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import encode
+from fedpower.protocol.receiving import most_question_bytes
 
 WAIT_S = 120.0
 
@@ -97,66 +94,87 @@ class Held:
         return answer
 
 
-class HeldSilo(StudySilo):
-    @contextmanager
-    def _opened(self):
-        own = read_silo(Path(os.environ[environment.SILO]))
-        noise = NoiseByRound(own.name)
-        checked = os.environ.get(environment.ROWS, "")
-        with open_silo(self._study(), own, noise=noise, checked=checked) as node:
-            yield Held(ByRound(node.silo, noise), own.path.parent)
+@contextmanager
+def open_held_silo(study_file, silo_file):
+    noise = NoiseByRound(silo_file.name)
+    with open_silo(study_file, silo_file, noise=noise) as node:
+        yield replace(node, silo=Held(ByRound(node.silo, noise), silo_file.path.parent))
 
 
-class HeldJobCheck(JobCheck):
-    """Lets in jobs that name the class above in place of the product's."""
+class HeldQuestions(coordinator_service.Questions):
+    """Remembers what was asked, and keeps what comes back to junk."""
 
-    def deploy(self, *args, **options):
-        policy.EXECUTOR = "federation_apps.HeldSilo"
-        return super().deploy(*args, **options)
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.asked = {}
+        self.junk_numbers = set()
+        self.back = queue.Queue()
+        self.changes = queue.Queue()
 
+    def send(self, question):
+        self.asked.setdefault(question.round, {})[question.silo] = question
+        super().send(question)
 
-class HeldController(StudyController):
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self._folder = Path(os.environ[environment.RUNS]).parent
-        self._asked = {}
-        self._again = []
+    def take(self, silo, number, content):
+        if number in self.junk_numbers:
+            self.back.put((number, content))
+        else:
+            super().take(silo, number, content)
 
-    def _ask(self, question, fl_ctx):
-        self._asked.setdefault(question.round, {})[question.silo] = question
-        return super()._ask(question, fl_ctx)
+    def change(self, silo, connected):
+        self.changes.put((silo, connected))
+        super().change(silo, connected)
 
-    def _closed(self, closed, fl_ctx):
-        number = closed.number
-        hold(self._folder, f"between-{number}")
-        if (self._folder / f"replay-{number - 1}").exists():
-            self._replay(number - 1, fl_ctx)
-        if (self._folder / "junk").exists():
-            self._junk(fl_ctx)
+    def replay(self, number: int) -> dict[str, str]:
+        """Ask an old round's questions again; return digests of what comes back, by silo."""
+        again = list(self.asked[number].values())
+        for question in again:
+            super().send(question)
+        arrived = [self._arrived.get(timeout=WAIT_S) for _ in again]
+        return {name: hashlib.sha256(content).hexdigest() for name, content in arrived}
 
-    def _replay(self, number, fl_ctx):
-        """Ask an old round's questions again; keep digests of what comes back."""
-        ask = super()._ask
-        asked = [ask(question, fl_ctx) for question in self._asked[number].values()]
-        digests = {}
-        for _ in filter(None, asked):
-            name, result = self._arrived.get(timeout=WAIT_S)
-            digests[name] = hashlib.sha256(result[KEY]).hexdigest()
-        (self._folder / "replayed.json").write_text(json.dumps(digests))
-
-    def _junk(self, fl_ctx):
-        """Send what is no question of the study; keep what comes back."""
+    def send_junk(self, silo: str) -> dict[str, int | None]:
+        """Send what is no question of the study; return how many bytes came back, by what was sent."""
         junk = {
-            "oversized": b"x" * 10_000_000,
             "malformed": b"fedpower1\n" + b"\0" * 100,
-            "not bytes": "rows, please",
+            "empty": b"",
+            "oversized": b"x" * (2 * most_question_bytes(self._study)),
         }
-        reported = {}
-        for name, content in junk.items():
-            carried = Shareable()
-            carried[KEY] = content
-            task = Task(name=TASK, data=carried, result_received_cb=self._received)
-            self.send(task, fl_ctx, targets=["north"], send_order=SendOrder.ANY)
-            _, result = self._arrived.get(timeout=WAIT_S)
-            reported[name] = [str(result.get_return_code()), KEY in result]
-        (self._folder / "junk.json").write_text(json.dumps(reported))
+        found = {}
+        for number, (name, content) in enumerate(junk.items(), start=10**6):
+            self.junk_numbers.add(number)
+            assert self._links.send(silo, ASK, number, content)
+            if name == "oversized":
+                for connected in (False, True):
+                    assert self.changes.get(timeout=WAIT_S) == (silo, connected)
+                found[name] = None if self.back.empty() else len(self.back.get()[1])
+            else:
+                found[name] = len(self.back.get(timeout=WAIT_S)[1])
+        return found
+
+
+class HeldService(coordinator_service.CoordinatorService):
+    def questions(self, node, stopped):
+        self._held = HeldQuestions(self.links, node.coordinator, node.study, stopped)
+        return self._held
+
+    def closed(self, closed):
+        number = closed.number
+        hold(self.kit, f"between-{number}")
+        if (self.kit / f"replay-{number - 1}").exists():
+            (self.kit / "replayed.json").write_text(json.dumps(self._held.replay(number - 1)))
+        if (self.kit / "junk").exists():
+            (self.kit / "junk").unlink()
+            (self.kit / "junk.json").write_text(json.dumps(self._held.send_junk("north")))
+
+
+def main() -> None:
+    from fedpower.cli import parties
+
+    parties.open_silo = open_held_silo
+    coordinator_service.CoordinatorService = HeldService
+    fedpower.cli.main()
+
+
+if __name__ == "__main__":
+    main()

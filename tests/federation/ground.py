@@ -15,7 +15,7 @@ from federation_apps import ByRound, NoiseByRound
 
 from benchmarks.killed_outright import PROGRAM, charges, study_content
 from fedpower.engines.inprocess import run_in_process
-from fedpower.federation import policy
+from fedpower.federation import processes
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
@@ -67,11 +67,9 @@ def write_rows(folder: Path) -> dict[str, Path]:
 
 @contextmanager
 def held_up() -> Iterator[None]:
-    """Let FLARE load the classes that can be held up; only the tests' own kits allow them."""
+    """Let parties be started that can be held up."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policy, "CONTROLLER", "federation_apps.HeldController")
-        patch.setattr(policy, "EXECUTOR", "federation_apps.HeldSilo")
-        patch.setattr(policy, "JOB_CHECK", "federation_apps.HeldJobCheck")
+        patch.setattr(processes, "PROGRAM", "federation_apps")
         here = str(Path(__file__).parent)
         patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
         yield
@@ -92,7 +90,9 @@ class Ground(LocalFederation):
         return self.kits / party
 
     def fresh(self) -> None:
-        """Forget earlier charges, runs and flags; the processes stay."""
+        """Forget earlier charges, runs and flags: silos have their ledgers open, so they start anew."""
+        running = [name for name in SILOS if name in self.processes]
+        self.stop(*running)
         for party in (COORDINATOR, *SILOS):
             for flag in (
                 "before-*",
@@ -110,6 +110,8 @@ class Ground(LocalFederation):
             self.ledger(name).unlink(missing_ok=True)
             self.make_ledger(name)
         self.sentences, self.rounds = [], []
+        if running:
+            self.start(*running)
 
     def hold(self, party: str, what: str) -> None:
         (self.place(party) / what).touch()
@@ -122,21 +124,14 @@ class Ground(LocalFederation):
         wait_for((self.place(party) / f"reached-{what}").exists, f"{party} at {what}")
 
     def kill(self, party: str) -> None:
-        """Kill -9 a party: its process and its jobs' processes."""
+        """Kill -9 a party's own process; a silo's node finds out by itself."""
         child = self.processes.pop(party)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
     def gone(self, party: str) -> bool:
-        """Whether no process of a party is left; a job's ends a moment after its party was killed."""
-        kit = str(self.place(party)).encode()
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                if kit in path.read_bytes():
-                    return False
-            except OSError:  # it has just ended
-                continue
-        return True
+        """Whether no process of a party is left; a node ends a moment after its vault was killed."""
+        return not processes_naming(self.place(party))
 
     def charges(self, name: str) -> list[tuple]:
         """Return every release in a silo's ledger, in order."""
@@ -176,6 +171,19 @@ class Running:
             raise self.error
         with np.load(self.folder / "components.npz") as arrays:
             return {name: arrays[name] for name in arrays.files}
+
+
+def processes_naming(kit: Path) -> list[int]:
+    """Return the processes that have a kit in their command, or in the environment they began with."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+        except OSError:  # it has just ended
+            continue
+        if str(kit).encode() in told:
+            found.append(int(folder.name))
+    return found
 
 
 def wait_for(condition, what: str) -> None:

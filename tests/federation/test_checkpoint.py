@@ -223,7 +223,7 @@ def secure_study(folder: Path) -> StudyFile:
 
 @contextmanager
 def secure_silos_of(study: StudyFile, folder: Path) -> Iterator[Counted]:
-    """The silos as a job starts them: rows and ledgers from disk, nothing of an earlier process."""
+    """The silos as they start: rows and ledgers from disk, nothing of an earlier process."""
     with ExitStack() as stack:
         nodes = {}
         for name in study.silos:
@@ -232,8 +232,8 @@ def secure_silos_of(study: StudyFile, folder: Path) -> Iterator[Counted]:
         yield Counted(nodes)
 
 
-def test_a_run_whose_roll_died_with_its_job_is_taken_up_with_a_new_roll(tmp_path: Path) -> None:
-    """Every job has silos of its own, so one that ends with a roll open takes the roll's keys along."""
+def test_a_run_whose_roll_died_with_its_silos_is_taken_up_with_a_new_roll(tmp_path: Path) -> None:
+    """Silos keep the keys of a roll in memory, so those that end with a roll open take them along."""
     study, path = secure_study(tmp_path), tmp_path / "rounds.journal"
     with secure_silos_of(study, tmp_path) as silos:
         node = CoordinatorNode(study, run=RUN, checkpoint=path)

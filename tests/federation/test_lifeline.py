@@ -2,10 +2,8 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,25 +14,23 @@ from studies import COLUMNS, SIZES
 
 from benchmarks.killed_outright import MARK, PROGRAM, marked
 from fedpower.federation.kits import COORDINATOR
-from fedpower.federation.processes import start
+from fedpower.federation.lifeline import start_process
+from fedpower.federation.runner import open_session
 
 STARTER = """
 import os, sys, time
-from pathlib import Path
-from fedpower.federation.processes import start
+from fedpower.federation.lifeline import start_process
 
-child = start([sys.executable, "-c", sys.argv[1]], {}, cwd=Path.cwd())
+child = start_process([sys.executable, "-c", sys.argv[1]], os.environ)
 print(child.pid, flush=True)
 time.sleep(600)
 """
 LATE = """
 import os, time
 time.sleep(float(os.environ["BEGINS_AFTER"]))
-import sys
-sys.argv = ["party", "this"]  # a module that sleeps
-from fedpower.federation import party
-party.runpy.run_module = lambda *args, **options: time.sleep(600)
-party.main()
+from fedpower.federation.lifeline import hold_on
+hold_on()
+time.sleep(600)
 """
 
 
@@ -61,21 +57,21 @@ def test_a_party_ends_with_its_starter_also_one_that_begins_when_that_is_gone(be
     wait_for(lambda: not is_there(child), "the child's end")
 
 
-def test_a_party_that_nobody_holds_does_not_start():
+def test_a_node_that_no_vault_started_does_not_start():
     said = subprocess.run(
-        [sys.executable, "-m", "fedpower.federation.party", "this"],
+        [sys.executable, "-m", "fedpower.federation.node"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert said.returncode != 0
-    assert "must be started by `fedpower coordinator`" in said.stderr
+    assert "must be started by `fedpower silo`" in said.stderr
     assert "Traceback" not in said.stderr
 
 
 def test_killing_one_process_s_child_leaves_another_s_alone(tmp_path):
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    one, other = (start(sleep, {}, cwd=tmp_path) for _ in range(2))
+    one, other = (start_process(sleep, {}, cwd=tmp_path) for _ in range(2))
     os.killpg(one.pid, signal.SIGKILL)
     one.wait()
     assert other.poll() is None
@@ -83,78 +79,74 @@ def test_killing_one_process_s_child_leaves_another_s_alone(tmp_path):
     other.wait()
 
 
-REACHING = """
-import sys, time
-from fedpower.federation import party
-
-party.LOOK_S = party.AGAIN_S = 0.2
-party.end_when_unreached(("127.0.0.1", int(sys.argv[1])), within=float(sys.argv[2]))
-time.sleep(float(sys.argv[3]))
-"""
+def node_of(vault: int) -> int:
+    """Return the process of a silo's node, as soon as it is there."""
+    wait_for(lambda: psutil.Process(vault).children(), "the node")
+    (node,) = psutil.Process(vault).children()
+    return node.pid
 
 
-def reaching(port: int, *, within: float, sleep: float) -> int:
-    words = [str(each) for each in (port, within, sleep)]
-    return subprocess.run(
-        [sys.executable, "-c", REACHING, *words], check=False, start_new_session=True
-    ).returncode
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    made = Ground(tmp_path_factory.mktemp("lifeline"), min_silos=4, deadline=30.0)
+    made.start()
+    yield made
+    made.stop()
 
 
-@pytest.mark.programs
-def test_a_job_that_cannot_reach_its_party_ends_and_one_that_can_does_not():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        threading.Thread(target=_take_all, args=(server,), daemon=True).start()
-        assert reaching(port, within=0.5, sleep=3.0) == 0
-        server.shutdown(socket.SHUT_RDWR)
-    assert reaching(port, within=0.5, sleep=600.0) == -signal.SIGKILL
+def connected(ground: Ground) -> set[str]:
+    with open_session(ground.runner, patience=60.0) as session:
+        return set(session.status()["connected"])
 
 
-def _take_all(server: socket.socket) -> None:
-    while True:
-        try:
-            server.accept()[0].close()
-        except OSError:
-            return
-
-
-def jobs_of(party: int) -> list[int]:
-    """Return the job processes of a party's process."""
-    return [each.pid for each in psutil.Process(party).children(recursive=True)]
+SEEN_S = 5.0
+"""Within so many seconds a silo that ended is shown as not connected."""
 
 
 @pytest.mark.federation
-@pytest.mark.parametrize("kind", ["silo", "coordinator"])
-def test_a_party_killed_while_its_job_s_process_starts_leaves_no_job(kind, tmp_path):
-    """The job has not run a line of its own when its parent is gone already."""
-    ground = Ground(tmp_path, min_silos=4, deadline=30.0)
-    ground.start()
-    try:
-        run = ground.run("killed-while-starting", patience=120.0)
-        party = ground.processes["west" if kind == "silo" else COORDINATOR].pid
-        wait_for(lambda: jobs_of(party), "a job's process")
-        jobs = jobs_of(party)
-        os.kill(party, signal.SIGKILL)
-        wait_for(lambda: not any(map(is_there, jobs)), "the job's end")
-        name = "west" if kind == "silo" else COORDINATOR
-        ground.processes.pop(name).wait()
-        ground.start(name)
-        run.result()
-        assert [len(ground.charges(each)) for each in SILOS] == [4] * 4
-    finally:
-        ground.stop()
+@pytest.mark.parametrize("killed", ["vault", "node"])
+def test_vault_and_node_end_together_and_a_silo_that_ended_is_soon_not_connected(killed, ground):
+    wait_for(lambda: connected(ground) == set(SILOS), "four silos")
+    silo = ground.processes["west"]
+    node = node_of(silo.pid)
+    with open_session(ground.runner, patience=60.0) as session:
+        os.kill(silo.pid if killed == "vault" else node, signal.SIGKILL)
+        began = time.monotonic()
+        wait_for(lambda: "west" not in session.status()["connected"], "west's absence")
+        assert time.monotonic() - began < SEEN_S
+    assert silo.wait(10) != 0
+    wait_for(lambda: not is_there(node), "the node's end")
+    if killed == "node":
+        assert "the node ended with status -9, and so does the silo" in ground.log("west")
+    del ground.processes["west"]
+    ground.start("west")
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("name", ["west", COORDINATOR])
+def test_a_party_killed_as_a_run_starts_leaves_nothing_and_the_run_goes_on(name, ground):
+    ground.fresh()
+    run = ground.run(f"killed-{name}", patience=120.0)
+    party = ground.processes[name].pid
+    wait_for(lambda: any("asking" in each for each in ground.sentences), "the run's start")
+    started = [each.pid for each in psutil.Process(party).children(recursive=True)]
+    os.kill(party, signal.SIGKILL)
+    wait_for(lambda: not any(map(is_there, started)), "the end of what it started")
+    ground.processes.pop(name).wait()
+    ground.start(name)
+    run.result()
+    assert [len(ground.charges(each)) for each in SILOS] == [4] * 4
 
 
 GONE_S = 30.0
-"""Only what is there can start more: once nothing is, nothing comes. Half of what a job without its party
-has, so that nothing else can have ended it."""
+"""Only what is there can start more: once nothing is, nothing comes."""
 
 MOMENTS = {
     "as it begins": lambda found: len(found) == 1,
     "as parties begin": lambda found: len(found) >= 3,
-    "once all parties are there": lambda found: len(found) == 5,
-    "as jobs begin": lambda found: len(found) >= 6,
-    "once all jobs are there": lambda found: len(found) == 9,
+    "once all parties are there": lambda found: len(found) >= 5,
+    "as nodes begin": lambda found: len(found) >= 6,
+    "once all nodes are there": lambda found: len(found) == 8,
 }
 
 

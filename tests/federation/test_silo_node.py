@@ -1,18 +1,17 @@
 """A silo put together from its files: refuses before it charges, and looks without touching."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fedpower.federation.apps import StudySilo
 from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_study
 
 from fedpower.data import open_source
 from fedpower.errors import FedpowerError, InputError, LedgerError
-from fedpower.federation import environment, local
+from fedpower.federation import local
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
@@ -203,44 +202,31 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
         )
 
 
-def test_a_job_answers_for_the_rows_that_were_checked_when_the_silo_started_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_silo_answers_for_the_rows_that_were_checked_when_it_started_and_no_others(
+    tmp_path: Path,
 ) -> None:
-    """The job is another process, which reads the rows again: it is told their fingerprint."""
-    study, silo = write_study(tmp_path), write_silo(tmp_path)
+    study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
+    silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
-        checked = node.fingerprint
-    monkeypatch.setenv(environment.STUDY, str(tmp_path / "study.toml"))
-    monkeypatch.setenv(environment.SILO, str(silo.path))
-    monkeypatch.setenv(environment.ROWS, checked)
-    with StudySilo()._opened() as answers:
-        assert isinstance(answers.answer(question(study, AskMoment())).body, PackedMoment)
-    before = Ledger.open(tmp_path / "north.ledger").spent()
-    rows = silo_rows("north").copy()
-    rows[3, 1] += 1e-9
-    write_rows(tmp_path / "north.csv", rows)
-    with (
-        pytest.raises(InputError, match="must be the rows that were there when it started"),
-        StudySilo()._opened(),
-    ):
-        pytest.fail("the silo was opened")
-    assert Ledger.open(tmp_path / "north.ledger").spent() == before
+        expected = node.silo.answer(question(study, AskMoment())).body
+    with open_silo(study, silo) as node:
+        write_rows(tmp_path / "north.csv", silo_rows("south"))
+        found = node.silo.answer(question(study, AskMoment())).body
+    assert isinstance(expected, PackedMoment)
+    assert isinstance(found, PackedMoment)
+    np.testing.assert_array_equal(found.triangle, expected.triangle)
 
 
 @pytest.mark.slow
-def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
+def test_a_rehearsal_s_parties_are_started_as_a_user_starts_them_and_none_where_a_row_is_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would start is looked at in place of being started; a bad row, and nothing is.
+    """What it would start is looked at in place of being started.
 
     The rows lie in a folder whose name has what TOML must escape.
     """
-    started: dict[str, Mapping[str, str]] = {}
-
-    def start(command: list[str], reported: Mapping[str, str], *, cwd: Path, log: int) -> None:
-        started[cwd.name] = reported
-
-    monkeypatch.setattr(local, "start", start)
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(local, "start_party", lambda *words, log: started.append(words))
     study = write_study(tmp_path)
     folder = tmp_path / 'a "folder" \\ of é\tours'
     folder.mkdir()
@@ -249,16 +235,19 @@ def test_a_rehearsal_s_silos_tell_their_jobs_which_rows_were_checked(
         write_rows(path, silo_rows(name))
     made = local.LocalFederation(study, tmp_path / "rehearsal", data)
     made.start()
-    assert list(started) == ["coordinator", *SIZES]
+    kits = {name: str(made.kits / name) for name in ("coordinator", *SIZES)}
+    assert started == [
+        ("coordinator", kits["coordinator"]),
+        *(("silo", kits[name], f"{kits[name]}/silo.toml") for name in SIZES),
+    ]
     for name in SIZES:
-        own = read_silo(made.kits / name / "silo.toml")
-        with open_silo(made.study, own) as node:
-            assert started[name][environment.ROWS] == node.fingerprint != ""
+        with open_silo(made.study, read_silo(made.kits / name / "silo.toml")) as node:
+            assert node.moment.n_rows == SIZES[name]
     started.clear()
     data["east"].write_text(data["east"].read_text().replace("1", "x", 1))
     with pytest.raises(InputError, match="the data of silo 'east'"):
         made.start()
-    assert started == {}
+    assert started == []
 
 
 def test_made_up_rows_have_the_study_s_columns_whatever_is_in_their_names(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def coordinator(kit: Path) -> None:
     It listens at the host and port of the study, moves messages, keeps a checkpoint of every round in
     KIT/runs, and never sees a row. Started again after a crash it goes on where it was.
     """
+    _end_with_starter()
     needs_flare()
     from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
     from fedpower.federation.coordinator_service import CoordinatorService  # noqa: PLC0415
@@ -86,6 +87,7 @@ def silo(
     study that it agreed to and no other, and charges its ledger before anything leaves. The node connects
     to the coordinator (no port is opened here), passes messages on, and cannot open the vault's files.
     """
+    _end_with_starter()
     needs_flare()
     from fedpower.federation.kits import check_certificate, kit_party, kit_study  # noqa: PLC0415
     from fedpower.federation.node import become_node  # noqa: PLC0415
@@ -102,7 +104,13 @@ def silo(
             "vault and node at once"
         )
     if part == "node":
+        if dry_run:
+            raise InputError(
+                "--dry-run must go with the vault, which has the rows, got --part node; leave one out"
+            )
         study, name = kit_study(kit), kit_party(kit)
+        if name not in study.silos:
+            raise InputError(f"{kit} must be the kit of a silo, got that of {name!r}; give its own")
         check_certificate(kit)
         become_node(node_settings(kit, study, name, vault=str(place)))
     if silo_file is None:
@@ -135,10 +143,14 @@ def silo(
     raise SystemExit(status)
 
 
-def _log_to_console() -> None:
-    """Show what a party's process logs; where another process started it, end with that one."""
+def _end_with_starter() -> None:
+    """Where another process started this one, end with it: also while rows are read, which takes time."""
     if is_held():
         hold_on()
+
+
+def _log_to_console() -> None:
+    """Show what a party's process logs."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout
     )

@@ -107,10 +107,11 @@ class Questions:
     def take(self, silo: str, number: int, content: bytes) -> None:
         """Take an answer, if it is the first to a question that is open."""
         with self._lock:
-            if self._open.get(silo, (0, None))[0] != number:
+            expected, question = self._open.get(silo, (0, None))
+            if question is None or number != expected:
                 logger.info("a late or repeated answer of %s was dropped", silo)
                 return
-            _, question = self._open.pop(silo)
+            del self._open[silo]
             most = most_answer_bytes(self._study, cast("Question", question.body))
             if len(content) > most:
                 content = b""  # it is reported as no answer; its bytes are not kept
@@ -326,7 +327,7 @@ class CoordinatorService:
         try:
             call = json.loads(content)
             reply, more = self._calls[call["do"]](call)
-        except (InputError, OSError) as error:
+        except InputError as error:
             reply, more = {"error": str(error)}, b""
         except Exception:
             logger.exception("refused a call of the runner")
@@ -359,6 +360,8 @@ class CoordinatorService:
     def _fetch(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the names of a result's files, or a piece of one of them."""
         folder = self.place(_run_id(call.get("run"))) / RESULT
+        if not folder.is_dir():
+            raise InputError("a run must have a result, got one that has none yet; see it through")
         sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         name = call.get("file")
         if name is None:

@@ -63,7 +63,8 @@ class NodeSettings:
     @classmethod
     def from_json(cls, text: str) -> "NodeSettings":
         """Return the settings in a text."""
-        return cls(**json.loads(text))
+        found = json.loads(text)
+        return cls(**{**found, "secrets": tuple(found["secrets"])})
 
 
 class Node:
@@ -117,6 +118,8 @@ def become_node(settings: NodeSettings) -> NoReturn:
 
 def main() -> None:
     """Run a node with the settings in the environment."""
+    if SETTINGS not in os.environ:
+        raise SystemExit("a node must be started by `fedpower silo`, got no settings; use it")
     os.umask(0o077)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout

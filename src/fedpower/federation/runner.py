@@ -65,7 +65,7 @@ class CoordinatorSession:
         """Write the files of a run's result into a folder."""
         files, _ = self._call("fetch", run=run)
         for name, size in files["files"].items():
-            if Path(name).name != name:
+            if Path(name).name != name or name in ("", ".."):
                 raise ProtocolError("a result must be plain files, got a path; do not trust it")
             with (destination / name).open("wb") as file:
                 while file.tell() < size:
@@ -94,7 +94,13 @@ class CoordinatorSession:
             if number == self._number:
                 break
         head, _, more = reply.partition(b"\n")
-        found = json.loads(head)
+        try:
+            found: dict[str, Any] = dict(json.loads(head))
+        except (ValueError, TypeError):
+            raise ProtocolError(
+                "the coordinator must answer as fedpower does, got something else; see that all parties "
+                "run the same version"
+            ) from None
         if "error" in found:
             raise ProtocolError(cleaned(found["error"]))
         return found, more

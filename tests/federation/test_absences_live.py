@@ -101,7 +101,7 @@ def test_a_silo_killed_between_roll_call_and_upload_is_called_to_a_new_roll(summ
     others = SILOS[:3]
     wait_for(lambda: all(summed.charges(name) for name in others), "the others' uploads")
     summed.kill("west")
-    wait_for(lambda: summed.gone("west"), "the end of west's job")
+    wait_for(lambda: summed.gone("west"), "the end of west's node")
     summed.release("west", "before-2")
     summed.start("west")
     run.result()

@@ -1,0 +1,276 @@
+"""The vault over a socket: a question of the study is answered, anything else gets nothing."""
+
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from studies import write_silo, write_study
+
+from fedpower.errors import ProtocolError
+from fedpower.federation import frames
+from fedpower.federation.node import NodeSettings
+from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.study_file import StudyFile
+from fedpower.federation.vault import Vault, node_settings, start_node
+from fedpower.protocol.messages import (
+    AskMoment,
+    AskSteps,
+    Enrol,
+    Enrolment,
+    Message,
+    PackedMoment,
+    Refusal,
+    decode,
+    encode,
+    read_only,
+)
+from fedpower.protocol.receiving import most_answer_bytes, most_question_bytes
+
+RUN = "0123456789abcdef"
+MANY = 10**9
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> StudyFile:
+    return write_study(tmp_path)
+
+
+@pytest.fixture
+def node(study: StudyFile, tmp_path: Path) -> Iterator[SiloNode]:
+    with open_silo(study, write_silo(tmp_path)) as opened:
+        yield opened
+
+
+def question(agreed: StudyFile, **changes: Any) -> Message:
+    fields = {"study": agreed.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
+    return Message(**{**fields, "body": AskMoment(), **changes})
+
+
+def n_charged(node: SiloNode) -> int:
+    assert node.ledger is not None
+    return node.ledger.spent().n_releases
+
+
+@contextmanager
+def served(vault: Vault) -> Iterator[socket.socket]:
+    """Give the node's end of a connection that a vault answers in a thread of its own."""
+    here, there = socket.socketpair()
+    there.settimeout(30)
+    thread = threading.Thread(target=vault.serve, args=(here,))
+    thread.start()
+    with there:
+        yield there
+    thread.join(30)
+    assert not thread.is_alive()
+    assert here.fileno() == -1, "the vault leaves a connection open"
+
+
+def asked(stream: socket.socket, content: bytes) -> bytes | None:
+    frames.send(stream, content)
+    return frames.receive(stream, most_bytes=MANY)
+
+
+def test_a_question_is_answered_as_the_silo_answers_it(node: SiloNode, study: StudyFile) -> None:
+    with served(Vault(node.silo, study)) as stream:
+        found = asked(stream, encode(question(study)))
+    assert found == encode(node.silo.answer(question(study)))
+    assert isinstance(decode(found).body, PackedMoment)
+    assert n_charged(node) == 1
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def turned(content: bytes) -> bytes:
+    return bytes([*content[:40], content[40] ^ 1, *content[41:]])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: b"",
+        cut,
+        turned,
+        lambda content: content + b"\0",
+        lambda content: content + content,
+        lambda content: os.urandom(200),
+        lambda content: b"fedpower1\n" + bytes(100),
+        lambda content: b"GET / HTTP/1.1\r\n\r\n",
+    ],
+    ids=[
+        "empty", "cut short", "a bit turned", "a byte more", "twice", "noise", "zeros",
+        "another protocol",
+    ],
+)  # fmt: skip
+def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
+    spoil: Callable[[bytes], bytes],
+    node: SiloNode,
+    study: StudyFile,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
+        assert asked(stream, spoil(encode(question(study)))) == b""
+        assert n_charged(node) == 0
+        again = asked(stream, encode(question(study)))
+    assert again is not None
+    assert isinstance(decode(again).body, PackedMoment), "the next question is answered"
+    assert "refused what is no question of this study" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"study": "0" * 64},
+        {"silo": "south"},
+        {"body": Enrolment(n_rows=1, n_features=1)},
+        {"body": Refusal(reason="no")},
+        {"body": AskSteps(basis=read_only(np.full((5, 2), 9.0)), n_local_steps=1)},
+    ],
+    ids=["another study", "another silo", "an answer", "a refusal", "an inflated basis"],
+)
+def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(
+    changes: dict[str, object],
+    node: SiloNode,
+    study: StudyFile,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        answer = decode(Vault(node.silo, study).answer(encode(question(study, **changes))))
+    assert isinstance(answer.body, Refusal)
+    assert answer.silo == "north"
+    assert "refused round 0" in caplog.text
+    assert n_charged(node) == 0
+
+
+def test_an_answer_says_nothing_about_rows_that_cannot_be_read(
+    node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.ledger.close()  # type: ignore[union-attr]
+    with caplog.at_level(logging.ERROR):
+        answer = decode(Vault(node.silo, study).answer(encode(question(study))))
+    assert answer.body == Refusal(reason="the silo could not answer; its operator's log says why")
+
+
+def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(
+    node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    most = most_question_bytes(study.terms()[0])
+    with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
+        stream.sendall(struct.pack("!Q", most + 1))
+        assert stream.recv(1) == b""
+    assert f"must have at most {most} bytes, got {most + 1}" in caplog.text
+    with served(Vault(node.silo, study)) as stream:
+        assert asked(stream, bytes(most)) == b"", "the largest that is read"
+    assert n_charged(node) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", struct.pack("!Q", 100) + b"half"])
+def test_a_node_that_ends_within_a_message_leaves_nothing_behind(
+    content: bytes, node: SiloNode, study: StudyFile
+) -> None:
+    with served(Vault(node.silo, study)) as stream:
+        stream.sendall(content)
+    assert n_charged(node) == 0
+
+
+def test_two_nodes_that_ask_at_once_get_each_its_own_answers_and_one_charge(
+    node: SiloNode, study: StudyFile
+) -> None:
+    vault = Vault(node.silo, study)
+    found: dict[str, list[bytes | None]] = {"0" * 16: [], "f" * 16: []}
+    gate = threading.Barrier(2)
+
+    def ask(run: str) -> None:
+        with served(vault) as stream:
+            gate.wait(30)
+            for number in range(10):
+                body: Any = Enrol() if number % 2 else AskMoment()
+                content = encode(question(study, run=run, round=number, body=body))
+                found[run].append(asked(stream, content))
+
+    threads = [threading.Thread(target=ask, args=(run,)) for run in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for run, answers in found.items():
+        read = [decode(answer) for answer in answers if answer is not None]
+        assert [(each.run, each.round) for each in read] == [(run, n) for n in range(10)]
+        kinds = {True: Enrolment, False: PackedMoment}
+        assert all(isinstance(each.body, kinds[each.round % 2 == 1]) for each in read)
+    assert n_charged(node) == 1
+
+
+def test_one_question_is_answered_at_a_time(study: StudyFile) -> None:
+    class Slow:
+        busy = 0
+        most = 0
+
+        def answer(self, message: Message) -> Message:
+            self.busy += 1
+            self.most = max(self.most, self.busy)
+            threading.Event().wait(0.02)
+            self.busy -= 1
+            return replace(message, body=Refusal(reason="slow"))
+
+    silo = Slow()
+    vault = Vault(silo, study)
+    content = encode(question(study))
+    threads = [threading.Thread(target=vault.answer, args=(content,)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert silo.most == 1
+
+
+def test_a_frame_comes_back_as_it_was_sent() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        for content in (b"", b"x", os.urandom(3000)):
+            frames.send(here, content)
+            assert frames.receive(there, most_bytes=3000) == content
+        frames.send(here, bytes(3001))
+        with pytest.raises(
+            ProtocolError, match="at most 3000 bytes, got 3001; send what the study"
+        ):
+            frames.receive(there, most_bytes=3000)
+
+
+def test_a_node_is_told_what_it_needs_and_nothing_of_the_vault_s(
+    study: StudyFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = node_settings(tmp_path, study, "north", vault=7)
+    terms = study.terms()[0]
+    assert settings == NodeSettings(
+        name="north",
+        host="localhost",
+        port=8002,
+        kit=str(tmp_path),
+        vault=7,
+        most_question_bytes=most_question_bytes(terms),
+        most_answer_bytes=most_answer_bytes(terms),
+    )
+    assert NodeSettings.from_json(settings.to_json()) == settings
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        "fedpower.federation.vault.start_process",
+        lambda command, environment, **_: started.append(environment),
+    )
+    monkeypatch.setenv("CLINIC_DB_PASSWORD", "secret")
+    monkeypatch.setenv("PGPASSWORD", "secret")
+    monkeypatch.setenv("https_proxy", "http://proxy")
+    start_node(settings, pass_fds=())
+    assert "secret" not in started[0].values()
+    assert started[0]["https_proxy"] == "http://proxy"
+    assert not {"HOME", "USER"} & set(started[0])
