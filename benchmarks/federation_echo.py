@@ -5,14 +5,14 @@ import os
 import time
 from pathlib import Path
 
+from fedpower.engines.flare import LOOK_S
+from fedpower.federation.job_check import JobCheck
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.executor import Executor
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 
-from fedpower.engines.flare import LOOK_S
 from fedpower.federation import environment, policy
-from fedpower.federation.job_check import JobCheck
 
 TASK, KEY = "fedpower", "message"
 SHAPE = "BENCHMARK_ECHO"

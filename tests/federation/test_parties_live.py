@@ -179,7 +179,8 @@ def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_o
     ground, tmp_path
 ):
     """The kit's key is the node's; rows, ledger and the silo's own file are the vault's."""
-    base = Path("/tmp") / f"fedpower-users-{os.getpid()}"  # its parents can be entered by all
+    # Its parents can be entered by all.
+    base = Path("/tmp") / f"fedpower-users-{os.getpid()}"  # noqa: S108
     base.mkdir(mode=0o755)
     kit, own = base / "kit", base / "own"
     try:

@@ -17,6 +17,7 @@ from studies import write_silo, write_study
 
 from fedpower.errors import ProtocolError
 from fedpower.federation import frames
+from fedpower.federation.isolation import Isolation, available
 from fedpower.federation.node import NodeSettings
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
@@ -260,6 +261,7 @@ def test_a_node_is_told_what_it_needs_and_nothing_of_the_vault_s(
         vault=7,
         most_question_bytes=most_question_bytes(terms),
         most_answer_bytes=most_answer_bytes(terms),
+        confined=available() is Isolation.LANDLOCK,
     )
     assert NodeSettings.from_json(settings.to_json()) == settings
     started: list[dict[str, str]] = []
