@@ -46,6 +46,7 @@ def test_a_benchmark_finds_all_that_it_takes_from_the_product(name: str):
         ("preparation_ranges", "--rows 600 --fits 2"),
         ("exact_secure", "--rows 60 --variants 200 --repeats 1"),
         ("parallel_silos", "--rows 200 --features 8 --repetitions 1"),
+        ("federation", "--rounds 3 --d 12 --r 4 --silos 2 --skip-whole"),
     ],
 )
 def test_a_benchmark_runs_in_the_small_and_prints_a_table(name: str, options: str, tmp_path: Path):
