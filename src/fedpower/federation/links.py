@@ -2,8 +2,8 @@
 
 Only FLARE's connections are used: gRPC streams whose two ends know each other's certificates. FLARE's
 cells, jobs and administration are never started. So there is no command to run, no application to deploy,
-no file to fetch and no way to pass a message on: a party takes the kinds of message listed for each of its
-peers, and refuses everything else.
+no file to fetch and no way to pass a message on: a party takes the kinds of message listed for each of
+its peers, and refuses everything else.
 """
 
 import logging
@@ -243,7 +243,8 @@ def _check_port(address: str, port: int) -> None:
         try:
             probe.bind((address, port))
         except OSError as error:
+            problem = (error.strerror or str(error)).lower()
             raise InputError(
-                f"port {port} must be free for the coordinator, got {(error.strerror or str(error)).lower()}; stop what "
-                "uses it, or agree on another in [coordinator] of the study"
+                f"port {port} must be free for the coordinator, got {problem}; stop what uses it, or "
+                "agree on another in [coordinator] of the study"
             ) from None
