@@ -1,4 +1,4 @@
-"""A federation of processes: a round beside FLARE's own, a whole study, the same in one process.
+"""A federation of processes: a round beside an echo over its links, a whole study, that in one process.
 
 Everything runs on this machine: the coordinator and every silo are processes of their own, with mutual
 TLS on the loopback. Times of many processes on few cores say more about the machine than about a network
@@ -7,24 +7,20 @@ of them; ratios are taken side by side.
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common import parser, report
-from benchmarks.federation_echo import SHAPE
+from benchmarks.federation_echo import echo_seconds
 from fedpower import FedPCA
 from fedpower.experiments.models import spiked_covariance
 from fedpower.experiments.writing import write_model
-from fedpower.federation import policy
-from fedpower.federation.local import local_federation
+from fedpower.federation.local import LocalFederation, local_federation
 from fedpower.federation.runner import Runner
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 from fedpower.linalg import sin_theta
@@ -53,7 +49,7 @@ def main() -> None:
             "silos",
             "kB up, down a silo",
             "a round: median s",
-            "FLARE's echo: median s",
+            "an echo: median s",
             "ratio",
             "largest s",
         ],
@@ -92,18 +88,17 @@ def main() -> None:
         raw={"rounds": rounds, "whole": whole},
         notes=[
             "A round carries a basis of d×r numbers to every silo and a product of the same size back "
-            f"(d = {options.d}, r = {options.r}, {options.rounds} rounds, exact). The echo is a FLARE "
-            "broadcast of as many bytes to silos that answer with as many.",
-            "From run to result: submitting, starting a job process at every party, reading the rows, "
-            "the rounds, fetching the result; the parties' own processes were there. All share this "
-            "machine's cores, which starting them keeps busy.",
+            f"(d = {options.d}, r = {options.r}, {options.rounds} rounds, exact). The echo sends as many "
+            "bytes over the same links to processes that answer with as many, and does nothing else.",
+            "From run to result: connecting, the rounds, fetching the result; the parties' own processes "
+            "were there, their rows read. All share this machine's cores.",
             "Sin θ between: of the two results, over processes and in one, each with noise of its own.",
         ],
     )  # fmt: skip
 
 
 def round_times(folder: Path, n_silos: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Return a round's duration over FLARE, and that of FLARE's own round of the same size."""
+    """Return a round's duration, and that of an echo of the same size over the same links."""
     columns = [f"x{place}" for place in range(options.d)]
     names = [f"s{place:02}" for place in range(n_silos)]
     study = _study(
@@ -123,12 +118,12 @@ def round_times(folder: Path, n_silos: int, options: argparse.Namespace) -> dict
     record = json.loads((folder / "result" / "run.json").read_text())
     seconds = [spent for number, spent in state["seconds"].items() if int(number) > 0]
     shape = {
-        "rounds": options.rounds,
         "down": record["bytes_down"] // record["n_rounds"] // n_silos,
         "up": record["bytes_up"] // record["n_rounds"] // n_silos,
     }
-    with _echoing(shape), local_federation(study, folder / "echo", data) as made:
-        echo = list(_run(made.runner, folder / "echo-result")["seconds"].values())
+    echo = echo_seconds(
+        LocalFederation(study, folder / "echo", data), rounds=options.rounds, **shape
+    )
     return {
         "silos": n_silos,
         "up": shape["up"],
@@ -248,27 +243,8 @@ def _wait_for_silos(kit: Path, count: int) -> None:
     from fedpower.federation.runner import open_session
 
     with open_session(kit, patience=300.0) as session:
-        while len(session.silos()) < count:
+        while len(session.status()["connected"]) < count:
             time.sleep(0.5)
-
-
-@contextmanager
-def _echoing(shape: dict[str, int]) -> Iterator[None]:
-    """Let the federation load the echo in place of the study's classes."""
-    kept = policy.CONTROLLER, policy.EXECUTOR, policy.JOB_CHECK
-    module = "benchmarks.federation_echo"
-    policy.CONTROLLER, policy.EXECUTOR = f"{module}.EchoController", f"{module}.EchoSilo"
-    policy.JOB_CHECK = f"{module}.EchoJobCheck"
-    root = str(Path(__file__).parents[1])
-    paths = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, paths])
-    os.environ[SHAPE] = json.dumps(shape)
-    try:
-        yield
-    finally:
-        policy.CONTROLLER, policy.EXECUTOR, policy.JOB_CHECK = kept
-        os.environ["PYTHONPATH"] = paths
-        del os.environ[SHAPE]
 
 
 def _options() -> argparse.Namespace:

@@ -1,83 +1,84 @@
-"""FLARE by itself: rounds of the same size that carry nothing, the yardstick of its engine."""
+"""FLARE's links by themselves: rounds of the same size that carry nothing, the yardstick of a round.
 
-import json
+Started as a program it is a silo that answers every message with so many bytes.
+"""
+
 import os
+import queue
+import sys
 import time
 from pathlib import Path
 
-from fedpower.engines.flare import LOOK_S
-from fedpower.federation.job_check import JobCheck
-from nvflare.apis.controller_spec import Task
-from nvflare.apis.executor import Executor
-from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable
+from fedpower.federation.certificates import COORDINATOR
+from fedpower.federation.lifeline import hold_on, start_process
+from fedpower.federation.links import ANSWER, ASK, Links
+from fedpower.federation.local import LocalFederation
+from fedpower.federation.processes import stop
 
-from fedpower.federation import environment, policy
-
-TASK, KEY = "fedpower", "message"
-SHAPE = "BENCHMARK_ECHO"
-"""Environment: rounds, bytes down and bytes up, as JSON."""
+CONNECT_S = 120.0
+ROUND_S = 60.0
 
 
-class EchoController(Controller):
-    """Broadcasts so many bytes so many times and waits for all answers: FLARE's own idea of a round."""
-
-    def __init__(self, run: str) -> None:
-        super().__init__(task_check_period=LOOK_S)
-        self._run = run
-
-    def start_controller(self, fl_ctx):
-        """Do nothing."""
-
-    def stop_controller(self, fl_ctx):
-        """Do nothing."""
-
-    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx):
-        """Do nothing."""
-
-    def control_flow(self, abort_signal, fl_ctx):
-        """Run the rounds and leave their durations behind."""
-        shape = json.loads(os.environ[SHAPE])
-        seconds = {}
-        silos = len(self._engine.get_clients())
-        for number in range(shape["rounds"]):
+def echo_seconds(made: LocalFederation, *, rounds: int, down: int, up: int) -> list[float]:
+    """Return how long each of so many rounds takes; no other process of the federation may run."""
+    arrived: queue.Queue[tuple[str, int]] = queue.Queue()
+    links = Links(
+        COORDINATOR,
+        accepts=dict.fromkeys(made.silos, ANSWER),
+        most_bytes=up,
+        on_message=lambda silo, _, number, __: arrived.put((silo, number)),
+    )
+    study = made.study
+    links.listen(study.host, study.port, made.kits / COORDINATOR / "startup")
+    words = [study.host, str(study.port), str(down), str(up)]
+    command = [sys.executable, "-m", "benchmarks.federation_echo"]
+    children = [
+        start_process([*command, name, str(made.kits / name), *words], os.environ)
+        for name in made.silos
+    ]
+    try:
+        _wait_until_connected(links, len(children))
+        seconds = []
+        for number in range(rounds):
             started = time.monotonic()
-            carried = Shareable()
-            carried[KEY] = os.urandom(shape["down"])
-            self.broadcast_and_wait(
-                Task(name=TASK, data=carried),
-                fl_ctx,
-                min_responses=silos,
-                abort_signal=abort_signal,
-            )
-            seconds[str(number)] = time.monotonic() - started
-        workspace = self._engine.get_workspace()
-        place = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / "fedpower"
-        (place / environment.RESULT).mkdir(parents=True)
-        reported = {
-            "done": True,
-            "reason": None,
-            "run": self._run,
-            "rounds": [],
-            "seconds": seconds,
-        }
-        (place / environment.STATE).write_text(json.dumps(reported))
+            content = os.urandom(down)
+            for name in made.silos:
+                links.send(name, ASK, number, content)
+            left = {(name, number) for name in made.silos}
+            while left:
+                left.remove(arrived.get(timeout=ROUND_S))
+            seconds.append(time.monotonic() - started)
+        return seconds
+    finally:
+        for child in children:
+            stop(child)
+        links.stop()
 
 
-class EchoJobCheck(JobCheck):
-    """Lets in jobs that name the echo in place of the study's class."""
+def _wait_until_connected(links: Links, count: int) -> None:
+    ends = time.monotonic() + CONNECT_S
+    while len(links.connected()) < count:
+        if time.monotonic() >= ends:
+            raise SystemExit(f"{count} echoes must connect within {CONNECT_S:.0f} s")
+        time.sleep(0.05)
 
-    def deploy(self, *args, **options):
-        """Return why a job may not be deployed here."""
-        policy.EXECUTOR = "benchmarks.federation_echo.EchoSilo"
-        return super().deploy(*args, **options)
+
+def main() -> None:
+    """Answer every message with as many bytes as the command says."""
+    hold_on()
+    name, kit, host, port, down, up = sys.argv[1:]
+    links = Links(
+        name,
+        accepts={COORDINATOR: ASK},
+        most_bytes=int(down),
+        on_message=lambda peer, _, number, __: links.send(
+            peer, ANSWER, number, os.urandom(int(up))
+        ),
+    )
+    links.connect(host, int(port), Path(kit) / "startup")
+    while True:
+        time.sleep(60)
 
 
-class EchoSilo(Executor):
-    """Answers with so many bytes."""
-
-    def execute(self, task_name, shareable, fl_ctx, abort_signal):
-        """Return an answer of the agreed size."""
-        answer = Shareable()
-        answer[KEY] = os.urandom(json.loads(os.environ[SHAPE])["up"])
-        return answer
+if __name__ == "__main__":
+    main()

@@ -45,6 +45,7 @@ def test_a_benchmark_finds_all_that_it_takes_from_the_product(name: str):
         ("ranking", "--releases 2 --seeds 0"),
         ("preparation_ranges", "--rows 600 --fits 2"),
         ("parallel_silos", "--rows 200 --features 8 --repetitions 1"),
+        ("federation", "--rounds 3 --d 12 --r 4 --silos 2 --skip-whole"),
     ],
 )
 def test_a_benchmark_runs_in_the_small_and_prints_a_table(name: str, options: str, tmp_path: Path):

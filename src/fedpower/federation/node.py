@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import select
 import signal
 import socket
 import sys
@@ -87,9 +88,19 @@ class Node:
     def run(self) -> None:
         """Answer questions until the vault is gone."""
         settings = self._settings
+        threading.Thread(target=self._end_with_vault, name="vault", daemon=True).start()
         self._links.connect(settings.host, settings.port, Path(settings.kit) / "startup")
         while self._pass_on(*self._questions.get()):
             pass
+
+    def _end_with_vault(self) -> None:
+        """End as soon as the vault hangs up, also between questions: a silo is there with both or not."""
+        vault = select.poll()
+        vault.register(self._vault, select.POLLRDHUP)
+        vault.poll()
+        logger.error("the node lost its vault: it hung up")
+        sys.stdout.flush()
+        end_group()
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
         try:
@@ -125,10 +136,12 @@ def main() -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout
     )
     logging.getLogger("nvflare").setLevel(logging.ERROR)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the vault, which ends this process
     settings = NodeSettings.from_json(os.environ.pop(SETTINGS))
+    if isinstance(settings.vault, int):  # Ctrl-C reaches the vault too, which ends this process
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stop)
     try:
         vault = _connected(settings.vault)
         if settings.confined:
@@ -160,6 +173,11 @@ def _connected(vault: int | str) -> socket.socket:
             "with `fedpower silo KIT SILO_FILE --part vault --socket PATH` first"
         ) from None
     return stream
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    """End at once: a node keeps nothing."""
+    os._exit(0)
 
 
 def _report(peer: str, connected: bool) -> None:
