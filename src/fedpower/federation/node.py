@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -145,8 +146,7 @@ def main() -> None:
     try:
         vault = _connected(settings.vault)
         if settings.confined:
-            # The kernel confines this thread and those that it starts, so nothing runs before.
-            isolation.confine_node(Path(settings.kit), map(Path, settings.secrets))
+            _confine(settings)
         if is_held():
             hold_on()
         Node(settings, vault).run()
@@ -173,6 +173,17 @@ def _connected(vault: int | str) -> socket.socket:
             "with `fedpower silo KIT SILO_FILE --part vault --socket PATH` first"
         ) from None
     return stream
+
+
+def _confine(settings: NodeSettings) -> None:
+    """Give up all files that a node does not need. Threads that ran before would stay free."""
+    try:
+        isolation.confine_node(Path(settings.kit), map(Path, settings.secrets))
+    except OSError as error:
+        raise ProtocolError(
+            f"a node must be confined where the kernel can do it, got {error}; run vault and node as two "
+            "users, with --part and --socket"
+        ) from None
 
 
 def _stop(number: int, frame: object) -> NoReturn:
