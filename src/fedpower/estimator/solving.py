@@ -245,7 +245,7 @@ def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.
         from sklearn.utils import check_random_state  # noqa: PLC0415
 
         return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
-    # What scikit-learn makes of it, without its import: a coordinator's job needs nothing else of it.
+    # What scikit-learn makes of it, without its import: a coordinator needs nothing else of it.
     return np.random.default_rng(np.random.RandomState(seed).randint(2**31 - 1))
 
 

@@ -30,7 +30,7 @@ PARTY_DAYS, AUTHORITY_DAYS = 365, 3650
 """How long certificates are valid unless said otherwise; a party's never outlives its authority's."""
 
 LONGEST_COMMON_NAME = 64
-_KEY_BITS = 2048  # FLARE signs jobs with RSA
+_KEY_BITS = 2048
 
 
 def parties(study: StudyFile) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def new_key() -> rsa.RSAPrivateKey:
 
 
 def key_text(key: rsa.RSAPrivateKey) -> bytes:
-    """Return a private key as FLARE reads it: PEM, without a password."""
+    """Return a private key as gRPC reads it: PEM, without a password."""
     form = serialization.PrivateFormat.TraditionalOpenSSL
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 

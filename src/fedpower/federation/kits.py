@@ -128,8 +128,8 @@ def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path
 def accept(kit: Path, certificate: Path) -> Bundle:
     """Return the certificates that make a kit whole, after they were put into it.
 
-    Nothing is taken from the authority but the two certificates: where the coordinator is, and what this
-    site allows, is written from the party's own study file and its own fedpower.
+    Nothing is taken from the authority but the two certificates: where the coordinator is comes from the
+    party's own study file.
     """
     (path,) = sorted(kit.glob("*.csr")) or (None,)
     if path is None:

@@ -1,11 +1,11 @@
 """Processes that end when the one that started them does, however it ended.
 
-A process that is killed outright cannot stop its children. A silo that went on without its supervisor
-would be there twice once it is started again; so would a coordinator's job, on the same checkpoint.
+A process that is killed outright cannot stop its children. A node that went on without its vault would
+hold a connection that nobody answers; a party of a rehearsal would stay behind.
 
-So whoever starts a process holds the writing end of a pipe and hands the reading end down. Nobody else
-has the writing end, and the kernel closes it with its holder. A closed pipe stays closed: a child that
-begins to look only after its starter is gone finds out at once, which its parent would not tell.
+The starter keeps the writing end of a pipe and hands the reading end down. Nobody else has the writing
+end, and the kernel closes it with its holder. A closed pipe stays closed: a child that begins to watch
+after its starter is gone finds out at once.
 """
 
 import functools
