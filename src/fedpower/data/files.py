@@ -7,6 +7,7 @@ import ctypes
 import functools
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -418,6 +419,9 @@ class CsvTable:
 _STANDSTILL_S = 1.0
 """How long Arrow's thread may take to find the end of a text after an error in it."""
 
+_LEAVE_S = 0.1
+"""How long it may take to leave Python after that: one that is in it when Python ends aborts the process."""
+
 
 class _Utf8:
     """A text that Arrow reads as it is.
@@ -484,11 +488,14 @@ class _Recoded:
         It may stand still because it has read ahead as far as it may: then blocks are taken from it until
         it comes for more.
         """
+        given_up = not self._ended.is_set()
         self._over, self._held = True, b""
         with suppress(Exception):  # whatever half a row may mean to it
             while reader is not None and not self._ended.is_set():
                 reader.read_next_batch()
         self._ended.wait(_STANDSTILL_S)
+        if given_up:
+            time.sleep(_LEAVE_S)  # Arrow's thread has read the end, and has yet to leave Python
 
 
 @contextmanager
