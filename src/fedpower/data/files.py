@@ -420,7 +420,7 @@ _STANDSTILL_S = 1.0
 """How long Arrow's thread may take to find the end of a text after an error in it."""
 
 _LEAVE_S = 0.1
-"""How long it may take to leave Python after that: one that is in it when Python ends aborts the process."""
+"""How long it may take to leave Python after that: in it when Python ends, it aborts the process."""
 
 
 class _Utf8:
