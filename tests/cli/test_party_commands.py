@@ -499,7 +499,7 @@ def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here:
         assert f"fingerprint of {party}: {digits}" in said
         assert f"authority/signed/{party}.crt" in said
         whole = succeed("federation", "accept", f"kits/{party}", f"authority/signed/{party}.crt")
-        assert f"The kit of {party} is whole" in whole.stdout
+        assert f"The kit of {party} is complete" in whole.stdout
     succeed("federation", "request", "study.toml", "north", "--renew")
     succeed("federation", "renew", "authority", "kits/north/north.csr", "--days", 60)
     succeed("federation", "accept", "kits/north", "authority/signed/north.crt")

@@ -5,13 +5,20 @@ import inspect
 import re
 import subprocess
 import sys
+import time
 
+import pytest
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerServicer
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.constants import Types
+from studies import write_study
 
+from fedpower.federation import links as links_module
+from fedpower.federation.kits import make_kits
 from fedpower.federation.links import APP, ASK, Links
+from fedpower.federation.local import _free_port
+from fedpower.federation.study_file import moved, read_study
 
 FRAMES = {"DATA": 1, "FRAG": 2, "ACK": 3, "HELLO": 4, "READY": 5, "PING": 6, "PONG": 7}
 """Kinds of frames: data for a receiver, greetings, heartbeats, and two that FLARE does not read."""
@@ -116,3 +123,37 @@ def test_a_connection_that_sends_nothing_else_is_closed():
         made.process_message(Named("coordinator"), line, 1, Message({}, b""))
     assert got == []
     assert line.closed
+
+
+@pytest.mark.federation
+def test_idle_links_stay_connected(tmp_path, monkeypatch):
+    """Each end asks whether the other is there, more often than gRPC's servers like by default."""
+    monkeypatch.setattr(links_module, "_PING_MS", 400)
+    study = read_study(_moved_study(tmp_path))
+    make_kits(study, tmp_path / "kits")
+    changes = []
+    chair = Links(
+        "coordinator",
+        accepts={"north": "answer"},
+        most_bytes=1000,
+        on_message=lambda *_: None,
+        on_change=lambda *change: changes.append(change),
+    )
+    silo, _ = links()
+    try:
+        chair.listen("localhost", study.port, tmp_path / "kits" / "coordinator" / "startup")
+        silo.connect("localhost", study.port, tmp_path / "kits" / "north" / "startup")
+        ends = time.monotonic() + 20.0
+        while not changes and time.monotonic() < ends:
+            time.sleep(0.05)
+        time.sleep(4.0)  # ten pings; gRPC ends a connection at the third that it finds too many
+        assert changes == [("north", True)]
+    finally:
+        silo.stop()
+        chair.stop()
+
+
+def _moved_study(folder):
+    path = folder / "moved.toml"
+    path.write_text(moved(write_study(folder), "localhost", _free_port(), {}))
+    return path

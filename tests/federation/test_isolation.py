@@ -280,6 +280,27 @@ attempt("datagrams", of_datagrams)
 attempt("io_uring", lambda: call(libc.syscall(425, 1, bytes(120))))
 """
 
+KEYRING = """
+import platform
+add_key, keyctl, unshare, prlimit = {
+    "aarch64": (217, 219, 97, 261), "x86_64": (248, 250, 272, 302)
+}[platform.machine()]
+confine()
+attempt("add_key", lambda: call(libc.syscall(add_key, b"user", b"fedpower", b"x", 1, -4)))
+attempt("keyctl", lambda: call(libc.syscall(keyctl, 0, -4, 0)))
+attempt("unshare", lambda: call(libc.syscall(unshare, 0)))
+attempt("own limits", lambda: call(libc.syscall(prlimit, 0, 7, 0, bytes(16))))
+attempt("others' limits", lambda: call(libc.syscall(prlimit, os.getppid(), 7, 0, bytes(16))))
+"""
+
+
+@needs_landlock
+def test_a_node_has_no_keyring_and_no_hold_of_other_processes(ground: Path, user: int | None):
+    node = outcomes(ground, user, "node", KEYRING)
+    assert node.pop("own limits") == "done"
+    assert set(node.values()) == {"EPERM"}
+    assert outcomes(ground, user, "open", KEYRING)["unshare"] == "done"
+
 
 @needs_landlock
 def test_a_node_has_the_network_and_a_vault_local_sockets(ground: Path, user: int | None):

@@ -267,3 +267,26 @@ def test_a_kit_takes_its_own_certificate_of_its_own_authority_and_no_other(tmp_p
     (tmp_path / "south" / "south.csr").unlink()
     with pytest.raises(InputError, match=r"must hold the request that was signed, got none"):
         accept(tmp_path / "south", authority.signed("south"))
+
+
+def test_key_certificate_and_authority_of_a_kit_must_belong_together(tmp_path: Path) -> None:
+    """A party whose files do not match could never connect, and would try without end."""
+    study = write_study(tmp_path)
+    make_kits(study, tmp_path / "kits")
+    make_kits(study, tmp_path / "foreign")
+    startup = tmp_path / "kits" / "north" / "startup"
+    check_certificate(tmp_path / "kits" / "north")
+    for wrong in ("south/startup/client.key", "south/startup/client.crt"):
+        kept = (startup / Path(wrong).name).read_bytes()
+        shutil.copyfile(tmp_path / "kits" / wrong, startup / Path(wrong).name)
+        with pytest.raises(InputError, match="must belong together"):
+            check_certificate(tmp_path / "kits" / "north")
+        (startup / Path(wrong).name).write_bytes(kept)
+    shutil.copyfile(
+        tmp_path / "foreign" / "north" / "startup" / "rootCA.pem", startup / "rootCA.pem"
+    )
+    with pytest.raises(InputError, match="must belong together"):
+        check_certificate(tmp_path / "kits" / "north", with_key=False)
+    (startup / "client.key").unlink()
+    with pytest.raises(InputError, match="must be a private key"):
+        check_certificate(tmp_path / "kits" / "north")

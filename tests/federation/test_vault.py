@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from studies import write_silo, write_study
 
-from fedpower.errors import ProtocolError
+from fedpower.errors import InputError, ProtocolError
 from fedpower.federation import frames
+from fedpower.federation import vault as vault_module
 from fedpower.federation.isolation import Isolation, available
 from fedpower.federation.node import NodeSettings
 from fedpower.federation.silo_node import SiloNode, open_silo
@@ -276,3 +277,37 @@ def test_a_node_is_told_what_it_needs_and_nothing_of_the_vault_s(
     assert "secret" not in started[0].values()
     assert started[0]["https_proxy"] == "http://proxy"
     assert not {"HOME", "USER"} & set(started[0])
+
+
+def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) -> None:
+    place = tmp_path / "vault.sock"
+    first = vault_module._listener(place)
+    first.listen(1)
+    with pytest.raises(InputError, match="got another that does already"):
+        vault_module._listener(place)
+    assert place.is_socket()
+    first.close()
+    vault_module._listener(place).close()  # one that nobody listens at any more is replaced
+    (tmp_path / "rows.csv").touch()
+    with pytest.raises(InputError, match="name a new file with --socket"):
+        vault_module._listener(tmp_path / "rows.csv")
+    with pytest.raises(InputError, match="too long"):
+        vault_module._listener(tmp_path / ("x" * 120))
+
+
+@pytest.mark.parametrize(
+    ("node_uid", "expected"),
+    [(1001, "separate users"), (1000, "NOT SEPARATE"), (0, "NOT SEPARATE")],
+)
+def test_a_vault_says_of_a_node_what_it_can_see(node_uid: int, expected: str) -> None:
+    assert vault_module._separation(node_uid, 1000).startswith(expected)
+
+
+def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path) -> None:
+    own = write_silo(tmp_path)
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    elsewhere = tmp_path / "elsewhere.csv"
+    elsewhere.touch()
+    (parts / "part1.csv").symlink_to(elsewhere)
+    assert elsewhere in replace(own, data={"path": "parts"}).secrets()

@@ -137,7 +137,7 @@ def accept(kit: Path, certificate: Path) -> None:
     bundle = put_in(kit, certificate)
     party = kit_party(kit)
     rows = [(party, f"{kit}", bundle.party), ("authority", f"{certificate}", bundle.authority)]
-    _show(rows, f"The kit of {party} is whole")
+    _show(rows, f"The kit of {party} is complete")
     click.echo(f"then: {_then(party, kit)}")
 
 

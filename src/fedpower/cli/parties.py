@@ -35,8 +35,8 @@ PATH = click.Path(path_type=Path)
 def coordinator(kit: Path) -> None:
     """Run the coordinator with its KIT, until Ctrl-C.
 
-    It listens at the host and port of the study, moves messages, keeps a checkpoint of every round in
-    KIT/runs, and never sees a row. Started again after a crash it goes on where it was.
+    It listens at the host and port of the study, asks the silos, keeps a checkpoint of every round in
+    KIT/runs, and never sees a row. Started again after a crash, it continues after the last closed round.
     """
     _end_with_starter()
     needs_flare()
@@ -48,9 +48,8 @@ def coordinator(kit: Path) -> None:
     study = kit_study(kit, COORDINATOR)
     check_certificate(kit)
     _log_to_console()
+    CoordinatorService(kit).start()
     _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
-    service = CoordinatorService(kit)
-    service.start()
     wait_for_signal()
     _say("stopping; closed rounds are on disk")
     sys.stdout.flush()
@@ -67,7 +66,7 @@ def coordinator(kit: Path) -> None:
 @click.option(
     "--part",
     type=click.Choice(["vault", "node"]),
-    help="Run one of the two processes, where separate users run them.",
+    help="Run only this process, when vault and node run as different users.",
 )
 @click.option(
     "--socket", "place", type=PATH, help="With --part: the socket at which the vault listens."
@@ -83,9 +82,9 @@ def silo(
 ) -> None:
     """Run this organisation's silo with its KIT and its own SILO_FILE, until Ctrl-C.
 
-    It starts two processes. The vault has rows, ledger and signing key and no network; it answers the
-    study that it agreed to and no other, and charges its ledger before anything leaves. The node connects
-    to the coordinator (no port is opened here), passes messages on, and cannot open the vault's files.
+    It starts two processes. The vault holds rows, ledger and signing key, and has no network. It answers
+    only questions of the study it agreed to, and charges its ledger before each answer. The node connects
+    to the coordinator (it opens no port), passes messages on, and cannot open the vault's files.
     """
     _end_with_starter()
     needs_flare()
@@ -98,6 +97,10 @@ def silo(
         run_vault,
     )
 
+    if as_json and not dry_run:
+        raise InputError(
+            "--json must go with --dry-run, got it without; add --dry-run, or leave it out"
+        )
     if (part is None) != (place is None):
         raise InputError(
             "--part and --socket must be given together, got one of them; give both, or neither to run "
@@ -124,7 +127,7 @@ def silo(
         if dry_run:
             _show(study, node, as_json=as_json)
             return
-        check_certificate(kit)
+        check_certificate(kit, with_key=part is None)
         _say(_readable(node))
         if advice := _advice(node):
             _say(advice)

@@ -44,22 +44,26 @@ class _Machine(NamedTuple):
     socket: int
     socketpair: int
     ioctl: int
+    prlimit: int
     refused: tuple[int, ...]
     attributes: tuple[int, ...]
     beyond: int | None
 
 
 # Refused are ptrace, process_vm_readv and _writev, open_by_handle_at, truncate (before ABI 3 Landlock
-# lets it by), io_uring_setup (it makes sockets unseen by a filter) and pidfd_getfd.
+# lets it by), io_uring_setup (it makes sockets unseen by a filter), pidfd_getfd, the user's keyring
+# (add_key, request_key, keyctl), unshare and setns.
 # Attributes are set by chmod and chown, utime and setxattr in all their forms: Landlock leaves them open.
 _NEW_ATTRIBUTES = (452, 463, 466, 469)  # fchmodat2, setxattrat, removexattrat, file_setattr
 _MACHINES = {
     "aarch64": _Machine(
-        0xC00000B7, 277, 198, 199, 29, (117, 270, 271, 265, 45, 425, 438),
+        0xC00000B7, 277, 198, 199, 29, 261,
+        (117, 270, 271, 265, 45, 425, 438, 217, 218, 219, 97, 268),
         (*range(52, 56), 88, 5, 6, 7, 14, 15, 16, *_NEW_ATTRIBUTES), None,
     ),
     "x86_64": _Machine(
-        0xC000003E, 317, 41, 53, 16, (101, 310, 311, 304, 76, 425, 438),
+        0xC000003E, 317, 41, 53, 16, 302,
+        (101, 310, 311, 304, 76, 425, 438, 248, 249, 250, 272, 308),
         (*range(90, 95), 132, 235, 260, 261, 268, 280, 188, 189, 190, 197, 198, 199, *_NEW_ATTRIBUTES),
         0x40000000,
     ),
@@ -171,7 +175,7 @@ def confine_node(kit: Path, secrets: Iterable[Path]) -> None:
     secrets = list(secrets)
     reads = node_reads(kit, secrets)
     confine_files(read=reads)
-    forbid_sockets(socket.AF_UNIX)
+    forbid_sockets(socket.AF_UNIX, socket.AF_NETLINK, socket.AF_PACKET, socket.AF_VSOCK)
     drop_capabilities()
     check_confined(secrets, allowed=reads)
 
@@ -337,6 +341,8 @@ def _filter_calls(
     streams, no_others = (socket.SOCK_STREAM,), _FAIL | errno.EACCES
     steps += _by_argument(machine.socketpair, 1, streams, then=_ALLOW, otherwise=no_others)
     steps += _by_argument(machine.ioctl, 1, _TYPING, then=_FAIL | errno.EPERM, otherwise=_ALLOW)
+    # Of its own limits a process may ask; process 0 is itself.
+    steps += _by_argument(machine.prlimit, 0, (0,), then=_ALLOW, otherwise=_FAIL | errno.EPERM)
     steps += [(_RETURN, 0, 0, _ALLOW)]
     program = b"".join(struct.pack("=HBBI", *step) for step in steps)
     buffer = ctypes.create_string_buffer(program, len(program))

@@ -7,6 +7,7 @@ request. The private key is made in the kit and never leaves it.
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from fedpower.errors import InputError
 from fedpower.federation.certificates import (
@@ -196,9 +197,22 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     return read_study(kit / STUDY_FILE)
 
 
-def check_certificate(kit: Path) -> int:
-    """Return how many days a kit's certificate is still valid; refuse one that has ended."""
+def check_certificate(kit: Path, *, with_key: bool = True) -> int:
+    """Return how many days a kit's certificate is still valid; refuse one that could not connect."""
     bundle = kit_certificates(kit)
+    own = bundle.party.public_key()
+    if with_key:  # a vault's kit has none
+        own = read_key(kit / "startup" / f"{_side(kit_party(kit))}.key").public_key()
+    try:
+        bundle.party.verify_directly_issued_by(bundle.authority)
+        fits = fingerprint(bundle.party.public_key()) == fingerprint(own)
+    except (ValueError, TypeError, InvalidSignature):
+        fits = False
+    if not fits:
+        raise InputError(
+            f"key, certificate and authority in {kit / 'startup'} must belong together, got some that do "
+            "not; put in the certificate that the authority signed with `fedpower federation accept`"
+        )
     for whose, each in (("kit's", bundle.party), ("authority's", bundle.authority)):
         if days_left(each) < 0:
             raise InputError(

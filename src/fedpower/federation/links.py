@@ -50,6 +50,9 @@ APP = 26
 FRAME_BYTES = 4096
 """More than FLARE adds to a message: a prefix, two headers and protobuf's field."""
 
+_PING_MS = 10_000
+"""How often each end of a connection asks whether the other is there, and how long it waits."""
+
 _MOST_CONNECTIONS = 4
 """Of one party at a time: its own, and old ones that are about to close."""
 
@@ -216,11 +219,11 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             ("grpc.max_metadata_size", 8192),
             ("grpc.so_reuseport", 0),
             # A machine that vanishes is noticed within seconds, also between questions.
-            ("grpc.keepalive_time_ms", 10_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_time_ms", _PING_MS),
+            ("grpc.keepalive_timeout_ms", _PING_MS),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS // 2),
         ]
         self.add_connector(driver, params, mode)
         self.start()

@@ -17,12 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from fedpower.errors import FedpowerError, ProtocolError
+from fedpower.errors import FedpowerError, InputError, ProtocolError
 from fedpower.federation import frames, isolation
 from fedpower.federation.lifeline import end_group, hold_on, is_held
 
 SETTINGS = "FEDPOWER_NODE"
 """The environment variable with a node's settings."""
+
+_PATIENCE_S = 10.0
+"""How long a connection may take before the operator is told."""
 
 _WAITING = 2
 """How many questions may wait for the vault; the coordinator asks one at a time."""
@@ -91,8 +94,19 @@ class Node:
         settings = self._settings
         threading.Thread(target=self._end_with_vault, name="vault", daemon=True).start()
         self._links.connect(settings.host, settings.port, Path(settings.kit) / "startup")
+        threading.Timer(_PATIENCE_S, self._report_no_connection).start()
         while self._pass_on(*self._questions.get()):
             pass
+
+    def _report_no_connection(self) -> None:
+        """Tell the operator why nothing happens; FLARE tries again without end."""
+        if not self._links.connected():
+            logger.warning(
+                "no connection to the coordinator at %s:%s yet; is it running, and does its certificate "
+                "come from the authority of this kit? Trying again",
+                self._settings.host,
+                self._settings.port,
+            )
 
     def _end_with_vault(self) -> None:
         """End as soon as the vault hangs up, also between questions: a silo is there with both or not."""
@@ -125,7 +139,13 @@ def become_node(settings: NodeSettings) -> NoReturn:
     """Turn this process into a node that connects to the socket of its vault."""
     os.environ[SETTINGS] = settings.to_json()
     command = [sys.executable, "-u", "-m", "fedpower.federation.node"]
-    os.execv(command[0], command)  # noqa: S606 (our own interpreter)
+    try:
+        os.execv(command[0], command)  # noqa: S606 (our own interpreter)
+    except OSError as error:
+        raise InputError(
+            f"the node's user must be able to run {command[0]}, got {(error.strerror or '').lower()}; "
+            "install fedpower where that user can read it"
+        ) from None
 
 
 def main() -> None:
@@ -147,6 +167,7 @@ def main() -> None:
         vault = _connected(settings.vault)
         if settings.confined:
             _confine(settings)
+            logger.info("%s", isolation.describe(isolation.Isolation.LANDLOCK))
         if is_held():
             hold_on()
         Node(settings, vault).run()
@@ -170,7 +191,7 @@ def _connected(vault: int | str) -> socket.socket:
     except OSError as error:
         raise ProtocolError(
             f"the vault must listen at {vault}, got {(error.strerror or str(error)).lower()}; start it "
-            "with `fedpower silo KIT SILO_FILE --part vault --socket PATH` first"
+            "first, with --part vault, and let the node's user be in the socket's group"
         ) from None
     return stream
 

@@ -99,7 +99,11 @@ class SiloFile:
         if "database" in self.data:
             address = parse_address(self.data["database"])
             found += [] if isinstance(address, PostgresServer) else [folder / address.path]
-        return found if self.identity_path is None else [*found, self.identity_path]
+        found += [] if self.identity_path is None else [self.identity_path]
+        # Parts of a folder may be links to files elsewhere.
+        parts = [part for each in found if each.is_dir() for part in each.rglob("*")]
+        found += [part for part in parts if part.is_symlink()]
+        return [each.resolve() for each in found]
 
     @property
     def uses_network(self) -> bool:

@@ -4,6 +4,7 @@ It takes one message of the protocol, answers it, and takes the next. Whoever co
 what a coordinator can ask, and gets what the ledger pays for.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -135,12 +136,13 @@ def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -
     told = replace(settings, vault=there.fileno(), secrets=secrets)
     child = start_node(told, pass_fds=(there.fileno(),))
     there.close()
-    say(isolation.describe(isolation.available()))
+    if not told.confined:
+        say(isolation.describe(Isolation.NONE))
     _leave_network(own, say)
     threading.Thread(target=vault.serve, args=(here,), name="vault", daemon=True).start()
     if not wait_for_signal(until=lambda: child.poll() is not None):
-        say(f"the node ended with status {child.returncode}, and so does the silo")
-        return child.returncode or 1
+        say("the node stopped, so the silo stops too")
+        return child.returncode if child.returncode > 0 else 1
     say("stopping; releases and charges are on disk")
     stop(child)
     return 0
@@ -148,27 +150,42 @@ def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -
 
 def run_vault(vault: Vault, path: Path, own: SiloFile, *, say: Say) -> int:
     """Listen at a socket for the node, which another user runs, until a signal comes."""
-    listener = socket.socket(socket.AF_UNIX)
-    if path.is_socket():
-        path.unlink()
-    earlier = os.umask(0o117)  # the node's user is in the socket's group
-    try:
-        listener.bind(str(path))
-    except OSError as error:
-        raise InputError(
-            f"the vault must be able to listen at {path}, got {(error.strerror or '').lower()}; make its "
-            "folder, or name another with --socket"
-        ) from None
-    finally:
-        os.umask(earlier)
+    listener = _listener(path)
     listener.listen(1)
     say(f"the vault listens at {path}")
     _leave_network(own, say)
     threading.Thread(target=_accept, args=(vault, listener, say), name="vault", daemon=True).start()
+    made = path.stat().st_ino
     wait_for_signal()
-    path.unlink(missing_ok=True)
+    if path.exists() and path.stat().st_ino == made:
+        path.unlink()
     say("stopping; releases and charges are on disk")
     return 0
+
+
+def _listener(path: Path) -> socket.socket:
+    """Return a socket that listens at a path where nobody else does."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.connect(str(path))
+            raise InputError(
+                f"one vault must listen at {path}, got another that does already; stop it, or name "
+                "another place with --socket"
+            )
+        path.unlink()
+    made = socket.socket(socket.AF_UNIX)
+    earlier = os.umask(0o117)  # the node's user is in the socket's group
+    try:
+        made.bind(str(path))
+    except OSError as error:
+        problem = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"the vault must be able to listen at {path}, got {problem}; name a new file with --socket, "
+            "in a folder that the vault's user can write to"
+        ) from None
+    finally:
+        os.umask(earlier)
+    return made
 
 
 def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
@@ -177,10 +194,19 @@ def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
         _, uid, _ = _CREDENTIALS.unpack(
             stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-        own = os.getuid()
-        found = Isolation.USERS if uid != own else isolation.available()
-        say(f"the node connected; {isolation.describe(found, node=uid, vault=own)}")
+        say(f"the node connected; {_separation(uid, os.getuid())}")
         threading.Thread(target=vault.serve, args=(stream,), name="node", daemon=True).start()
+
+
+def _separation(node: int, vault: int) -> str:
+    """Return how a node that another command started is kept from the vault's files."""
+    if node not in (0, vault):
+        return isolation.describe(Isolation.USERS, node=node, vault=vault)
+    user = "root" if node == 0 else "the vault's own user"
+    return (
+        f"NOT SEPARATE: the node runs as {user}, and whether it is confined cannot be seen from here; "
+        "run it as another user"
+    )
 
 
 def _leave_network(own: SiloFile, say: Say) -> None:
