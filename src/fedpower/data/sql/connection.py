@@ -214,7 +214,8 @@ class _Sqlite:
     """SQLite, whose columns may hold a value of another type in every row.
 
     Its driver takes a column's type from the first rows, so every number is asked for as REAL, and
-    what is no number as null.
+    what is no number as null. Labels are asked for as text, and a REAL that is whole as an integer is
+    written: other rows may hold the same id as INTEGER.
     """
 
     columns: tuple[str, ...]
@@ -226,7 +227,12 @@ class _Sqlite:
             f"WHEN 'integer' THEN CAST(c{place} AS REAL) END"
             for place in features
         ]
-        return self._around(query, cells + [f"CAST(c{place} AS TEXT)" for place in labels])
+        cells += [
+            f"CASE WHEN typeof(c{place}) = 'real' AND c{place} = CAST(c{place} AS INTEGER) "
+            f"THEN CAST(CAST(c{place} AS INTEGER) AS TEXT) ELSE CAST(c{place} AS TEXT) END"
+            for place in labels
+        ]
+        return self._around(query, cells)
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
         """Return the number of rows in a batch."""
