@@ -1,6 +1,7 @@
 """`fedpower inspect` and rules on the command line: what an owner sees, and what may be sent."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -70,20 +71,114 @@ def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards: Path)
     assert "for your eyes" in shown
 
 
-def test_a_draft_has_names_and_types_alone(wards: Path):
-    """Tables with the same schema, other rows, levels, dates and sizes give the same bytes."""
-    for name in ("north.csv", "south.parquet"):
-        succeed("inspect", name, "--draft", f"{name}.toml")
-    one, other = Path("north.csv.toml").read_bytes(), Path("south.parquet.toml").read_bytes()
-    assert one == other
+RULES_OF_TEXT = """
+patient_id = { kind = "drop" }  # by its name an id; if it is a measurement, say its kind
+age = { kind = "" }  # fill in its kind, or levels
+sex = { kind = "" }  # fill in its kind, or levels
+smoker = { kind = "" }  # fill in its kind, or levels
+seen = { kind = "" }  # fill in its kind, or levels
+cd4 = { kind = "" }  # fill in its kind, or levels
+"""
+
+
+def drafted(name: str, *words: str) -> str:
+    succeed("inspect", name, "--draft", "draft.toml", "--force", *words)
+    return Path("draft.toml").read_text()
+
+
+def test_a_draft_has_names_and_stored_types_alone(wards: Path):
+    """Text has no types; a Parquet file tells numbers, and its texts may be anything."""
+    assert drafted("north.csv").endswith(f"[rules]{RULES_OF_TEXT}")
+    age = 'age = { kind = "" }  # fill in its kind, or levels'
+    typed = RULES_OF_TEXT.replace(age, 'age = { kind = "number" }')
+    assert drafted("south.parquet").endswith(f"[rules]{typed}")
     succeed("inspect", "south.parquet", "north.csv", "--draft", "both.toml")
-    assert Path("both.toml").read_bytes() == one
-    rules = one.decode().split("[rules]")[1]
-    assert "secret" not in rules
-    assert not any(letter.isdecimal() for letter in rules.replace("cd4", "").replace("is 0", ""))
+    assert Path("both.toml").read_text() == drafted("south.parquet")
     said = run("fit", "north.csv", "-k", 1, "--epsilon", "inf", "--codebook", "both.toml")
     assert said.exit_code == 2
-    assert "must be" in said.stderr
+    assert "the rule of 'sex' in both.toml must have a kind" in said.stderr
+
+
+def _to_sqlite(table: pd.DataFrame, path: Path) -> None:
+    with sqlite3.connect(path.with_suffix(".db")) as connection:
+        table.to_sql("rows", connection, index=False, if_exists="replace")
+    connection.close()
+    address = f"sqlite:///{path.with_suffix('.db')}"
+    path.write_text(f'[data]\nquery = "SELECT * FROM rows"\ndatabase = "{address}"\n')
+
+
+WRITERS = {
+    "csv": lambda table, path: table.to_csv(path, index=False),
+    "parquet": lambda table, path: table.to_parquet(path, index=False),
+    "toml": _to_sqlite,
+}
+
+
+@pytest.mark.parametrize("column", ["smoker", "sex", "seen", "note"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_tables_that_differ_in_one_cell_have_the_same_draft(kind: str, column: str, wards: Path):
+    """Among yes and no, among levels, among dates, and in a column with nothing else."""
+    if kind == "toml":
+        pytest.importorskip("adbc_driver_sqlite")
+    table = ward(1).assign(note=pd.Series([None] * 300, dtype=str))
+    drafts = []
+    for cell in (table.loc[7, column], "one word"):
+        table.loc[7, column] = cell
+        WRITERS[kind](table, Path(f"ward.{kind}").absolute())
+        drafts.append(drafted(f"ward.{kind}"))
+    assert drafts[0] == drafts[1]
+
+
+def test_a_draft_from_rows_says_in_its_first_line_that_it_is_confidential(wards: Path):
+    said = drafted("north.csv", "--from-rows")
+    assert said.splitlines()[0] == (
+        "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead."
+    )
+    assert 'smoker = { kind = "yes/no" }' in said
+    assert "sex = { levels = [] }" in said
+    shown = succeed("inspect", "north.csv", "--draft", "other.toml", "--from-rows").stdout
+    assert "it is confidential; keep it where the rows are" in shown
+    assert run("inspect", "north.csv", "--from-rows").exit_code == 2
+
+
+def test_a_query_of_duckdb_tells_its_types(wards: Path):
+    duckdb = pytest.importorskip("duckdb")
+    pytest.importorskip("adbc_driver_duckdb")
+    with duckdb.connect("ward.duckdb") as connection:
+        connection.execute("CREATE TABLE rows (age DOUBLE, smoker BOOLEAN, seen DATE, sex VARCHAR)")
+        connection.execute("INSERT INTO rows VALUES (1.5, true, '2020-01-31', 'F')")
+    Path("ward.toml").write_text(
+        '[data]\nquery = "SELECT * FROM rows"\ndatabase = "duckdb:///ward.duckdb"\n'
+    )
+    rules = drafted("ward.toml").split("[rules]\n")[1].splitlines()
+    assert rules == [
+        'age = { kind = "number" }',
+        'smoker = { kind = "yes/no" }',
+        'seen = { kind = "date", origin = "", unit = "days" }  # fill in the day that is 0',
+        'sex = { kind = "" }  # fill in its kind, or levels',
+    ]
+
+
+GERMAN = "größe;gewicht;ort\n1,75;70,5;Köln\n1,62;;München\n1,80;81,25;Köln\n"
+
+
+@pytest.mark.parametrize("said", [(), ("--separator", ";", "--decimal", ",")])
+def test_decimal_commas_and_other_encodings_are_read(said: tuple[str, ...], wards: Path):
+    Path("ward.csv").write_bytes(GERMAN.encode("latin-1"))
+    words = ("--encoding", "latin-1", *said)
+    columns = json.loads(succeed("inspect", "ward.csv", "--json", *words).stdout)["files"][
+        "ward.csv"
+    ]
+    assert [(each["name"], each["type"]) for each in columns] == [
+        ("größe", "number"),
+        ("gewicht", "number"),
+        ("ort", "text"),
+    ]
+    assert (columns[0]["low"], columns[0]["high"]) == (1.62, 1.8)
+    assert (columns[1]["low"], columns[1]["high"]) == (70.5, 81.25)
+    assert columns[1]["n_missing"] == 1
+    assert columns[2]["levels"] == {"Köln": 2, "München": 1}
+    assert "größe" in drafted("ward.csv", *words)
 
 
 def test_tables_go_from_rules_to_scores_with_commands_alone(wards: Path):

@@ -25,13 +25,13 @@ from fedpower.data.kernel import KernelChoice
 from fedpower.data.lattice_rows import LatticeRows
 from fedpower.data.opening import split_by_group
 from fedpower.data.passes import enrolled
+from fedpower.data.person_keys import _hashed
 from fedpower.data.survey import STAGES, Stage, Survey
 from fedpower.data.unit_moment import UnitProduct
 from fedpower.data.units import (
     PARTS,
     TALLY_PARTS,
     _Counts,
-    _hashed,
     by_unit,
     exact_weights,
     lattice_shares,

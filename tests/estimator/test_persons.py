@@ -97,8 +97,9 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     assert "the number of persons of each silo" in said
     assert "The column 'patient_id' says whose each row is" in said
     assert "very row counts for one person" not in said
-    both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 5e-7)
-    assert f"What two of them tell together is at most epsilon={both:.4g}" in said
+    both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
+    assert both == pytest.approx(1.455, abs=5e-4)
+    assert "What two of them tell together is at most epsilon=1.455 at delta=1e-06" in said
     rows = FedPCA(1, epsilon=1.0, **TOLD).fit_silos(
         {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
     )

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedpower.cli.audit import audit
-from fedpower.data import exact_moment, survey, unit_moment
+from fedpower.data import exact_moment, person_keys, survey, unit_moment, units
 from fedpower.data.units import PARTS, TALLY_PARTS
 from fedpower.experiments.audit_game import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -59,6 +59,13 @@ def test_weights_that_do_not_add_up_to_one_are_caught(mode, monkeypatch):
     )
     monkeypatch.setattr(unit_moment, "exact_weights", lambda m, most: np.ones(m.shape))
     monkeypatch.setattr(survey, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
+    assert audited(mode).violation
+
+
+@pytest.mark.parametrize("mode", ["moment", "step", "prepared"])
+def test_ids_that_are_told_apart_by_their_spelling_are_caught(mode, monkeypatch):
+    """The planted error: 7, 7.0 and 7.00 are three persons, as they were before there was one key."""
+    monkeypatch.setattr(units, "keys_of", lambda cells, **where: person_keys._hashed(cells))
     assert audited(mode).violation
 
 

@@ -1,4 +1,7 @@
-"""`fedpower inspect`: what tables hold, for their owner's eyes, and a draft of rules for everybody's."""
+"""`fedpower inspect`: what tables hold, for their owner's eyes, and a draft of rules for everybody's.
+
+A draft from names and stored types depends on no row. One from rows does, and says so in its first line.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +9,11 @@ from typing import Any
 import click
 
 from fedpower.cli.console import console, print_json, table
+from fedpower.cli.options import text_options, text_reading
 from fedpower.cli.paths import PATH, any_file
 from fedpower.data import open_source
-from fedpower.data.inspecting import ColumnLook, draft_of, look_at
+from fedpower.data.inspecting import ColumnLook, draft_of, look_at, stored_types
+from fedpower.data.opening import is_text
 from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import RULED_FORMAT, as_toml, toml_key
 from fedpower.report.page.markup import number
@@ -20,10 +25,16 @@ _SHOWN = 5
 _LONGEST = 24
 """Letters that are shown of a level."""
 
-_HEAD = """\
+_PUBLIC = """\
 # A draft of a code book: what the cells of tables become, one rule a column.
-# It was written from names and types alone: no number and no level in it was read from rows. Fill in
-# what all organisations agree on, from the form or the code list of the study, and never from rows:
+# It was written from names and stored types alone, and no row has a part in it. Fill in every
+"""
+_CONFIDENTIAL = """\
+# Confidential: drafted from rows. Do not send; propose a code book from what you know instead.
+# What the cells of tables become, one rule a column. Compare it with what you know, and fill in every
+"""
+_HEAD = """\
+# kind = "" and what all organisations agree on, from the form or the code list of the study:
 #   levels = ["F", "M"]            one column each, and one for all other words
 #   ordered = ["low", "high"]      numbers 0, 1, ... in this order
 #   kind = "yes/no"                1 and 0; true and false, y and n, t and f too
@@ -43,20 +54,44 @@ _HEAD = """\
     "--draft",
     type=PATH,
     metavar="FILE",
-    help="Write rules from names and types to this file, to be discussed.",
+    help="Write rules from names and stored types to this file, to be discussed.",
 )
+@click.option(
+    "--from-rows",
+    is_flag=True,
+    help="With --draft: guess kinds from rows. Such a draft is confidential.",
+)
+@text_options
 @click.option("--force", is_flag=True, help="Replace that file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def inspect(files: tuple[str, ...], *, draft: Path | None, force: bool, as_json: bool) -> None:
+def inspect(
+    files: tuple[str, ...],
+    *,
+    draft: Path | None,
+    from_rows: bool,
+    force: bool,
+    as_json: bool,
+    **reading: Any,
+) -> None:
     """Look at the columns of FILES: types, missing cells, levels, and what is to be doubted.
 
     It is for your eyes: what it prints is read from rows, and nothing of it leaves this screen. A draft
-    has names and types only.
+    has names and stored types only. Text files store no types: fill in the kind of each column.
     """
-    found = {name: look_at(open_source(Path(name))) for name in files}
+    if from_rows and draft is None:
+        raise click.UsageError("--from-rows must go with --draft, got no draft; name a file for it")
+    sources = {
+        name: open_source(Path(name), **(text_reading(reading) if is_text(name) else {}))
+        for name in files
+    }
+    found = {name: look_at(source) for name, source in sources.items()}
     if draft is not None:
+        types = [
+            {look.name: look.type for look in found[name]} if from_rows else stored_types(source)
+            for name, source in sources.items()
+        ]
         with new_file(draft, force=force) as place:
-            place.write_text(_drafted(found), encoding="utf-8")
+            place.write_text(_drafted(types, from_rows=from_rows), encoding="utf-8")
     if as_json:
         record: dict[str, Any] = {"draft": None if draft is None else str(draft)}
         record["files"] = {name: [_facts(look) for look in looks] for name, looks in found.items()}
@@ -65,16 +100,19 @@ def inspect(files: tuple[str, ...], *, draft: Path | None, force: bool, as_json:
     for name, looks in found.items():
         _print(name, looks)
     click.echo("This was read from rows: it is for your eyes, and is kept nowhere.")
-    if draft is not None:
+    if draft is not None and from_rows:
+        click.echo(f"wrote {draft} from rows: it is confidential; keep it where the rows are")
+    elif draft is not None:
         click.echo(
-            f"wrote {draft}: names and types only; fill it in with the others, then give it to "
+            f"wrote {draft}: names and stored types only; fill it in with the others, then give it to "
             "`fedpower fit`, `prepare` or `study init` with --codebook"
         )
 
 
-def _drafted(found: dict[str, list[ColumnLook]]) -> str:
-    lines = [_HEAD + f"format = {as_toml(RULED_FORMAT)}", "", "[rules]"]
-    for column, (rule, hint) in draft_of(found.values()).items():
+def _drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
+    head = (_CONFIDENTIAL if from_rows else _PUBLIC) + _HEAD
+    lines = [head + f"format = {as_toml(RULED_FORMAT)}", "", "[rules]"]
+    for column, (rule, hint) in draft_of(types).items():
         lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
     return "\n".join(lines) + "\n"
 

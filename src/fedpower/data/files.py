@@ -410,10 +410,15 @@ class CsvTable:
     def _first_text(self, cells: Any, logical: bool) -> int:
         """Return the place of the first cell that Arrow cannot read as a number, or -1."""
         if self.decimal == "," and not logical:
-            compute = arrow("compute")
-            pointed = compute.match_substring(cells, ".")  # a number has none here
-            cells = compute.if_else(pointed, "text", compute.replace_substring(cells, ",", "."))
+            cells = with_points(cells)
         return _first_text(cells, logical)
+
+
+def with_points(cells: Any) -> Any:
+    """Return texts with points for decimal commas; one that has a point is no number, and is "text"."""
+    compute = arrow("compute")
+    pointed = compute.match_substring(cells, ".")
+    return compute.if_else(pointed, "text", compute.replace_substring(cells, ",", "."))
 
 
 _STANDSTILL_S = 1.0

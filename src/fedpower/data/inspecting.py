@@ -1,10 +1,11 @@
 """What a table holds, for the eyes of whoever has it: types, missing cells, levels, columns to doubt.
 
-All of it is read from rows, so none of it may travel; names and types alone make a draft of rules.
+All of it is read from rows, so none of it may travel. A draft of rules is made of names and stored types
+(`stored_types`), which no row changes; one from what rows hold is for whoever has the table alone.
 """
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from fedpower.data.cells import read_cells
 from fedpower.data.dask_source import DaskSource
+from fedpower.data.files import CsvTable, with_points
 from fedpower.data.plink import PlinkSource
 from fedpower.data.ruled import rules_of_source
 from fedpower.data.rules import Rule
@@ -21,7 +23,8 @@ from fedpower.data.tables import TableReader, TableSource, arrow, plain
 from fedpower.data.units import features_of
 from fedpower.errors import CellError, InputError
 
-_Type = Literal["number", "yes/no", "date", "text", "nothing"]
+_Type = Literal["number", "yes/no", "date", "text", "nothing", "untold"]
+"""What cells are; ``untold`` where a table does not say, because it stores them as text."""
 
 _ROWS = 2**16
 """Rows looked at together; of a fit's tables the first so many are looked at before it begins."""
@@ -85,27 +88,19 @@ class ColumnLook:
     high: float | None = None
     doubts: list[str] = field(default_factory=list)
 
-    @property
-    def draft(self) -> tuple[dict[str, Any], str]:
-        """The rule that its name and type suggest, and what is to be filled in."""
-        if not self.name:
-            return {"kind": "drop"}, "it has no name"
-        if _is_named_like_an_id(self.name):
-            return {"kind": "drop"}, "by its name an id; if it is a measurement, say its kind"
-        if self.type == "text":
-            return {"levels": []}, "fill in the words of the form"
-        if self.type == "date":
-            return {"kind": "date", "origin": "", "unit": "days"}, "fill in the day that is 0"
-        if self.type == "yes/no":
-            return {"kind": "yes/no"}, ""
-        return {"kind": "number"}, ""
-
 
 class _Looked:
-    """One column while it is read."""
+    """One column while it is read.
 
-    def __init__(self, name: str) -> None:
+    Parameters
+    ----------
+    name : of the column.
+    commas : whether texts have decimal commas.
+    """
+
+    def __init__(self, name: str, *, commas: bool) -> None:
         self._look = ColumnLook(name=name)
+        self._commas = commas
         self._counts = dict.fromkeys(("number", "yes/no", "date"), 0)
         self._missing = {"number": 0, "words": 0}
         self._typed: _Type | None = None
@@ -122,7 +117,8 @@ class _Looked:
             self._typed = "date"
         look.n_rows += len(cells)
         for kind, rule in (("number", _NUMBER), ("yes/no", _YES_OR_NO), ("date", _DATE)):
-            values, problems = read_cells(rule, cells)
+            with_commas = self._commas and kind == "number"
+            values, problems = read_cells(rule, with_points(cells) if with_commas else cells)
             nothing = sum(int(each.places.sum()) for each in problems if each.got == "nothing")
             wrong = sum(int(each.places.sum()) for each in problems if each.got != "nothing")
             self._counts[kind] += len(cells) - nothing - wrong
@@ -218,11 +214,52 @@ def look_at(source: RowSource) -> list[ColumnLook]:
             "give a CSV, Parquet or Feather file, or a query"
         )
     reader: TableReader = source.reader
-    looked = [_Looked(name) for name in source.columns]
+    commas = _has_commas(reader)
+    looked = [_Looked(name, commas=commas) for name in source.columns]
     for batch in reader.batches((), _ROWS, labels=source.columns):
         for place, each in enumerate(looked):
             each.add(batch.column(place))
     return [each.look() for each in looked]
+
+
+def _has_commas(reader: Any) -> bool:
+    """Return whether a table is text whose numbers have decimal commas."""
+    while not isinstance(reader, CsvTable):
+        inner = getattr(reader, "reader", None) or next(iter(getattr(reader, "parts", ())), None)
+        if inner is None:
+            return False
+        reader = inner
+    return reader.decimal == ","
+
+
+def stored_types(source: RowSource) -> dict[str, _Type]:
+    """Return what a table says of its columns without its rows: the types under which it stores them.
+
+    Text files, workbooks and SQLite store none, and text in any other table may be numbers, dates or
+    words: what such a column holds is untold.
+    """
+    assert isinstance(source, TableSource), "it was looked at"
+    kinds = getattr(source.reader, "types", None)  # of a query, whose labels come as text
+    if kinds is None:
+        batches = source.reader.batches((), 1, labels=source.columns)
+        first = next(iter(batches))
+        if isinstance(batches, Generator):
+            batches.close()
+        kinds = first.schema.types
+    return {name: _type_of(kind) for name, kind in zip(source.columns, kinds, strict=True)}
+
+
+def _type_of(kind: Any) -> _Type:
+    """Return what cells of an Arrow type are."""
+    types = arrow().types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_boolean(kind):
+        return "yes/no"
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "date"
+    numbers = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    return "number" if numbers else "untold"
 
 
 def doubtful(source: RowSource) -> list[tuple[str, str]]:
@@ -262,17 +299,32 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
     return found
 
 
-def draft_of(tables: Iterable[Sequence[ColumnLook]]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return the rules that names and types suggest, by column; of two types the text is taken."""
-    found: dict[str, tuple[dict[str, Any], str]] = {}
-    for looks in tables:
-        for look in looks:
-            rule, hint = look.draft
-            if look.name in found and found[look.name][0] != rule:
-                if look.type == "nothing":
-                    continue
-                worded = "levels" in rule or "levels" in found[look.name][0]
-                rule = {"levels": []} if worded else rule
-                hint = "fill in the words of the form: tables differ in its type"
-            found[look.name] = (rule, hint)
-    return found
+def draft_of(tables: Iterable[Mapping[str, _Type]]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Return by column the rule that its name and types suggest, and what is to be filled in.
+
+    Parameters
+    ----------
+    tables : of each table, the types of its columns by name.
+    """
+    found: dict[str, set[_Type]] = {}
+    for types in tables:
+        for name, kind in types.items():
+            found.setdefault(name, set()).add(kind)
+    return {name: _drafted(name, kinds) for name, kinds in found.items()}
+
+
+def _drafted(name: str, kinds: set[_Type]) -> tuple[dict[str, Any], str]:
+    if not name:
+        return {"kind": "drop"}, "it has no name"
+    if _is_named_like_an_id(name):
+        return {"kind": "drop"}, "by its name an id; if it is a measurement, say its kind"
+    told = kinds - {"untold", "nothing"}
+    if len(told) > 1:
+        return {"kind": ""}, "tables differ in its type: fill in its kind, or levels"
+    if "text" in told:
+        return {"levels": []}, "fill in the words of the form"
+    if "date" in told:
+        return {"kind": "date", "origin": "", "unit": "days"}, "fill in the day that is 0"
+    if told:
+        return {"kind": told.pop()}, ""
+    return {"kind": ""}, "fill in its kind, or levels"

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.cells import item_codes, read_cells
+from fedpower.data.person_keys import keys_of
 from fedpower.data.ruled_table import RuledTable
 from fedpower.data.rules import KNOWN, LongForm
 from fedpower.data.source import Vector
 from fedpower.data.tables import Group, arrow, plain, same_as
-from fedpower.data.units import keys_of
 from fedpower.errors import CellError, InputError
 
 _RATINGS = 2**18

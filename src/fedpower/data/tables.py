@@ -3,7 +3,7 @@
 import ctypes
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib import import_module
@@ -296,7 +296,31 @@ def same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
 
 def plain(cells: Any) -> Any:
     """Return the cells with dictionary encoding undone."""
-    return cells.dictionary_decode() if arrow().types.is_dictionary(cells.type) else cells
+    types = arrow().types
+    if not types.is_dictionary(cells.type):
+        return cells
+    if types.is_string_view(cells.type.value_type):  # which Arrow cannot decode
+        words = cells.dictionary.cast(arrow().large_string())
+        cells = arrow().DictionaryArray.from_arrays(cells.indices, words)
+    return cells.dictionary_decode()
+
+
+def as_texts(values: Iterable[Any]) -> Any:
+    """Return Python objects as an Arrow array of texts; what is missing as null."""
+    texts = [None if _is_missing(value) else _as_text(value) for value in values]
+    return arrow().array(texts, arrow().string())
+
+
+def _as_text(value: Any) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a cell is None, NaN, NaT or NA, of which the last will not be compared."""
+    try:
+        return value is None or bool(value != value)  # noqa: PLR0124
+    except (TypeError, ValueError):
+        return True
 
 
 def sliced(batch: Any, max_rows: int) -> Iterator[Any]:
@@ -359,10 +383,7 @@ class _PandasFrame:
         """Return a slice of one column as an Arrow array."""
         pa = arrow()
         if values.dtype == object and is_label:
-            missing = values.isna()
-            return pa.array(
-                [None if gone else str(value) for value, gone in zip(values, missing, strict=True)]
-            )
+            return as_texts(values)
         if values.dtype == object:
             for offset, value in enumerate(values):
                 if not (value is None or isinstance(value, Real | Decimal) or value != value):  # noqa: PLR0124

@@ -15,9 +15,7 @@ No sum over a person's rows exceeds C in whole numbers, whatever floating point 
 
 **How many rows a person has** is counted in a pass over the ids alone, before any other; rows may come in
 any order. What is kept is a table of 64-bit keys and two counts, 32 to 64 bytes a person: memory grows
-with persons, not with rows. Whole numbers are their own keys. Texts are hashed: two ids that share a key
-(a chance of 3·10⁻⁸ among a million) are taken for one person. That weakens nobody's protection, because
-both together then weigh what one person may; two keys for one id there cannot be.
+with persons, not with rows. Which ids are one person's is said in `fedpower.data.person_keys`.
 
 Every later pass counts each person's rows again, and is refused at its end if one has another number of
 them than was counted: weights are those of the rows that were summed.
@@ -33,13 +31,10 @@ from numpy.typing import NDArray
 
 from fedpower.data.arrays import ArraySource
 from fedpower.data.columns import other_rows, pick_columns, require_block_size, shown
+from fedpower.data.person_keys import Keys, keys_of
 from fedpower.data.source import Block, Extra, Matrix, OverRows, RowSource, Vector
-from fedpower.data.tables import TableSource, arrow
+from fedpower.data.tables import TableSource, arrow, as_texts
 from fedpower.errors import InputError
-
-Keys = NDArray[np.uint64]
-_Rows = int | NDArray[np.int64]
-"""The number of the first of some rows, from 0, or of each of them."""
 
 PARTS = 2**16
 """P: weights' roots are whole numbers of 1/P where rows are whole numbers."""
@@ -57,7 +52,6 @@ _PENDING = 2**20
 """Ids that are kept as they come before they are counted, at least."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_ODDER = np.uint64(0xD6E8FEB86659FD93)
 
 
 def exact_weights(counts: Vector, most: int) -> Vector:
@@ -347,7 +341,7 @@ def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
     Parameters
     ----------
     source : dense rows in memory.
-    ids : one for each row: texts or whole numbers.
+    ids : one for each row: texts, numbers or days, of one type or of several.
     most : C.
     """
     if source.sparse or not isinstance(source, ArraySource):
@@ -361,14 +355,24 @@ def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
             f"units must have one id per row, got shape {cells.shape} for {source.n_rows} rows; give "
             "the person of each row"
         )
-    if cells.dtype == object:
-        gone = [each is None or each != each for each in cells]  # noqa: PLR0124 - NaN
-        texts = [None if empty else str(each) for each, empty in zip(cells, gone, strict=True)]
-        made = arrow().array(texts, arrow().string())
-    else:
-        made = arrow().array(cells)
-    keys = keys_of(made, name=source.name, column="units", rows=0)
+    keys = keys_of(_given_cells(ids, cells), name=source.name, column="units", rows=0)
     return UnitRows(source, _GivenIds(rows=source, keys=keys), label="units", most=most)
+
+
+def _given_cells(ids: Any, cells: NDArray[Any]) -> Any:
+    """Return given ids as an Arrow array."""
+    if isinstance(ids, np.ma.MaskedArray):
+        return as_texts(ids.tolist())
+    if cells.dtype == object:
+        return as_texts(cells)
+    if cells.dtype.kind in "US" and not hasattr(ids, "__array__"):
+        return as_texts(ids)  # NumPy has made texts of a list, of NaN too
+    try:
+        return arrow().array(cells)
+    except (arrow().ArrowException, TypeError):
+        raise InputError(
+            f"units must be texts, numbers or days, got dtype {cells.dtype}; give the ids as text"
+        ) from None
 
 
 def unit_of(source: RowSource) -> UnitRows | None:
@@ -400,77 +404,3 @@ def _ids_for(rows: RowSource, ids: _Ids) -> _Ids:
         return _ColumnIds(table=rows, column=ids.column)
     assert isinstance(ids, _GivenIds)
     return _GivenIds(rows=rows, keys=ids.keys)
-
-
-def keys_of(cells: Any, *, name: str, column: str, rows: _Rows) -> Keys:
-    """Return a key for each id: whole numbers themselves, and a hash of what else is written.
-
-    Blanks around a text are no part of it: they would make two persons of one.
-    """
-    pa, compute = arrow(), arrow("compute")
-    types = pa.types
-    whole = types.is_integer(cells.type)
-    missing = compute.is_null(cells, nan_is_null=True) if types.is_floating(cells.type) else None
-    if not whole:
-        kind = pa.large_string() if types.is_large_string(cells.type) else pa.string()
-        cells = compute.utf8_trim_whitespace(cells if cells.type == kind else cells.cast(kind))
-    if (
-        missing is not None
-        or cells.null_count
-        or (not whole and _lengths(cells).min(initial=1) == 0)
-    ):
-        missing = compute.is_null(cells) if missing is None else missing
-        if not whole:
-            missing = compute.or_kleene(missing, compute.equal(cells, ""))
-    if missing is not None and compute.any(missing).as_py():
-        place = int(np.flatnonzero(missing.to_numpy(zero_copy_only=False))[0])
-        number = rows + place if isinstance(rows, int) else int(rows[place])
-        raise InputError(
-            f"column '{column}' of {name} must say in every row whose it is, got a missing id at row "
-            f"{number + 1}; fill it in or leave that row out"
-        )
-    if whole:
-        kind = pa.uint64() if types.is_uint64(cells.type) else pa.int64()
-        return np.asarray(cells.cast(kind).to_numpy(zero_copy_only=False)).view(np.uint64)
-    return _hashed(cells)
-
-
-def _ends(cells: Any) -> NDArray[np.int64]:
-    """Return where texts begin and end in the bytes of all of them."""
-    wide = arrow().types.is_large_string(cells.type)
-    where = cells.buffers()[1]
-    if where is None:
-        return np.zeros(1, np.int64)
-    ends = np.frombuffer(where, dtype=np.int64 if wide else np.int32)
-    return ends[cells.offset : cells.offset + len(cells) + 1].astype(np.int64)
-
-
-def _lengths(cells: Any) -> NDArray[np.int64]:
-    """Return how many bytes each text has."""
-    return np.diff(_ends(cells))
-
-
-def _hashed(cells: Any) -> Keys:
-    """Return 64 bits for each text, from its bytes eight at a time."""
-    ends, data = _ends(cells), cells.buffers()[2]
-    raw = np.zeros((0 if data is None else data.size) + 8, np.uint8)
-    if data is not None:
-        raw[:-8] = np.frombuffer(data, np.uint8)
-    # Eight bytes from every place on, so that one index reads a word.
-    words = np.ndarray((raw.size - 7,), dtype="<u8", buffer=raw, strides=(1,))
-    starts, lengths = ends[:-1], np.diff(ends)
-    found = lengths.astype(np.uint64) * _ODDER
-    shortest, longest = (int(lengths.min()), int(lengths.max())) if lengths.size else (0, 0)
-    for begin in range(0, longest, 8):
-        # Texts that go on here; all of them, where all are as long.
-        some = slice(None) if begin < shortest else np.flatnonzero(lengths > begin)
-        word = words[starts[some] + begin]
-        if shortest < begin + 8:
-            keep = np.minimum(lengths[some] - begin, 8).astype(np.uint64)
-            word &= ~np.uint64(0) >> (np.uint64(64) - keep * np.uint64(8))
-        mixed = (found[some] ^ word) * _ODD
-        mixed ^= mixed >> np.uint64(29)
-        mixed *= _ODDER
-        mixed ^= mixed >> np.uint64(32)
-        found[some] = mixed
-    return found

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -194,14 +195,22 @@ def source_of(rows: Array, study: Study, world: int = 0) -> RowSource:
     """Return a source of the rows; where a person is the unit, each is that of a person and repeated.
 
     Persons have one, two or three such rows, and the last, who differs between the worlds, four in the
-    one and three in the other: neighbours differ in all her rows and in how many they are.
+    one and three in the other: neighbours differ in all her rows and in how many they are. Her rows have
+    her id in other types and spellings: read as several ids, she would count more than once.
     """
     if not study.unit:
         return open_source(rows)
     counts = 1 + np.arange(len(rows)) % 3
     counts[-1] = 4 - world
-    ids = np.repeat(np.arange(len(rows)), counts)
-    return with_ids(open_source(rows[ids]), ids, study.rows_per_unit)
+    persons = np.repeat(np.arange(len(rows)), counts)
+    ids = np.empty(len(persons), dtype=object)
+    ids[:] = [_spelled(person, row) for row, person in enumerate(persons.tolist())]
+    return with_ids(open_source(rows[persons]), ids, study.rows_per_unit)
+
+
+def _spelled(person: int, row: int) -> int | float | str | Decimal:
+    """Return an id in the type and spelling that a row has."""
+    return (person, float(person), f"{person}", Decimal(person).quantize(Decimal("0.01")))[row % 4]
 
 
 def rows_as_held(rows: Array, study: Study, world: int = 0) -> LocalMoment:

@@ -186,23 +186,26 @@ def state_privacy(
     into an earlier run. Either way two published sums with the same noise could tell a single silo's
     moment by their difference, and the public gets no smaller ε than the coordinator.
     """
+    distance = 0.0
     if budget is not None and budget.n_sharing is not None:
-        return _by_unit(study, _state_secure_privacy(study, budget, sizes, rounds), len(sizes))
-    stated = _state_plain_privacy(
-        study, budget, sizes, rounds, sampled=sampled, used_before=used_before
-    )
-    return _by_unit(study, stated, len(sizes))
+        stated = _state_secure_privacy(study, budget, sizes, rounds)
+        distance = attempts_charged(rounds) * budget.distance
+    else:
+        stated = _state_plain_privacy(
+            study, budget, sizes, rounds, sampled=sampled, used_before=used_before
+        )
+        if budget is not None:
+            distance = budget.n_releases * budget.distance
+    if study.network and stated.protections:
+        return _of_network(study, stated, distance)
+    return _by_person(study, stated, len(sizes), distance)
 
 
-def _by_unit(study: Study, statement: PrivacyStatement, n_silos: int) -> PrivacyStatement:
-    """Return the statement in terms of what is protected."""
-    if study.network and statement.protections:
-        return _of_network(study, statement)
-    return _by_person(study, statement, n_silos)
+def _of_network(study: Study, statement: PrivacyStatement, distance: float) -> PrivacyStatement:
+    """Return the statement in terms of edges, or with what it means for them that rows are protected.
 
-
-def _of_network(study: Study, statement: PrivacyStatement) -> PrivacyStatement:
-    """Return the statement in terms of edges, or with what it means for them that rows are protected."""
+    ``distance`` is the total variation between what one silo releases and the ideal.
+    """
     terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: NODES_COUNT}
     if study.network == "edge":
         terms |= {ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
@@ -210,7 +213,7 @@ def _of_network(study: Study, statement: PrivacyStatement) -> PrivacyStatement:
     if study.network == "edge":
         return replace(statement, unit=EDGE, neighbours=EDGE_NEIGHBOURS, assumptions=supposed)
     first = statement.protections[0]
-    both = epsilon_of(2.0 * first.mu, first.delta / 2)
+    both = _epsilon(2.0 * first.mu, first.delta, distance)
     note = (
         "a row is a node's edges in one layer as its own row of the matrix tells them. Every edge stands "
         f"in the rows of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}"
@@ -218,7 +221,9 @@ def _of_network(study: Study, statement: PrivacyStatement) -> PrivacyStatement:
     return replace(statement, notes=(*statement.notes, note), assumptions=supposed)
 
 
-def _by_person(study: Study, statement: PrivacyStatement, n_silos: int) -> PrivacyStatement:
+def _by_person(
+    study: Study, statement: PrivacyStatement, n_silos: int, distance: float
+) -> PrivacyStatement:
     """Return the statement in terms of persons, where these are the unit."""
     if not study.unit:
         return statement
@@ -227,7 +232,7 @@ def _by_person(study: Study, statement: PrivacyStatement, n_silos: int) -> Priva
     )
     notes = statement.notes
     if statement.protections and n_silos > 1:
-        notes += (_in_several_silos(study, statement.protections[0]),)
+        notes += (_in_several_silos(study, statement.protections[0], distance),)
     return replace(
         statement,
         unit=PERSON,
@@ -237,15 +242,16 @@ def _by_person(study: Study, statement: PrivacyStatement, n_silos: int) -> Priva
     )
 
 
-def _in_several_silos(study: Study, first: Protection) -> str:
+def _in_several_silos(study: Study, first: Protection, distance: float) -> str:
     """Return what holds for somebody with rows in two silos, against the first observer.
 
     Two silos' releases are noised by themselves and compose; in one secure sum both parts of her move
-    the same number, whose noise is there once.
+    the same number, whose noise is there once. So is its ``distance`` from the ideal.
     """
-    secure = study.aggregation == "secure"
-    mu = first.mu * (2.0 if secure else math.sqrt(2.0))
-    both = epsilon_of(mu, first.delta / 2)
+    if secure := study.aggregation == "secure":
+        both = _epsilon(2.0 * first.mu, first.delta, distance)
+    else:
+        both = _epsilon(math.sqrt(2.0) * first.mu, first.delta, 2.0 * distance)
     return (
         "somebody with rows in several silos is protected by each of them. What two of them tell "
         f"together is at most epsilon={both:.4g} at delta={first.delta:g}. Of k silos it is "

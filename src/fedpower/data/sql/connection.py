@@ -194,6 +194,11 @@ class Dialect(Protocol):
         """Names of the query's columns."""
         ...
 
+    @property
+    def types(self) -> tuple[Any, ...] | None:
+        """Arrow types of the columns; None where every row may have its own."""
+        ...
+
     def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
         """Return the query for the feature columns, then labels as text, by their places."""
         ...
@@ -214,10 +219,16 @@ class _Sqlite:
     """SQLite, whose columns may hold a value of another type in every row.
 
     Its driver takes a column's type from the first rows, so every number is asked for as REAL, and
-    what is no number as null.
+    what is no number as null. Labels are asked for as text, and a REAL that is whole as an integer is
+    written: other rows may hold the same id as INTEGER.
     """
 
     columns: tuple[str, ...]
+
+    @property
+    def types(self) -> None:
+        """None: what a column is declared to hold binds no row."""
+        return
 
     def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
         """Return a query of REAL columns, and of labels as text."""
@@ -226,7 +237,12 @@ class _Sqlite:
             f"WHEN 'integer' THEN CAST(c{place} AS REAL) END"
             for place in features
         ]
-        return self._around(query, cells + [f"CAST(c{place} AS TEXT)" for place in labels])
+        cells += [
+            f"CASE WHEN typeof(c{place}) = 'real' AND c{place} = CAST(c{place} AS INTEGER) "
+            f"THEN CAST(CAST(c{place} AS INTEGER) AS TEXT) ELSE CAST(c{place} AS TEXT) END"
+            for place in labels
+        ]
+        return self._around(query, cells)
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
         """Return the number of rows in a batch."""
@@ -261,6 +277,7 @@ class _Postgres:
 
     columns: tuple[str, ...]
     exact: tuple[bool, ...]
+    types: tuple[Any, ...]
 
     def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
         """Return a query of the columns as they are, decimals as float8."""
@@ -289,6 +306,7 @@ class _Duckdb:
     """DuckDB, whose columns have a type each and whose driver streams the chunks of a result."""
 
     columns: tuple[str, ...]
+    types: tuple[Any, ...]
 
     def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
         """Return a query of the columns as they are, and of labels as text."""
@@ -316,12 +334,18 @@ def find_dialect(connection: Any, query: SqlQuery, name: str) -> Dialect:
         if isinstance(query.address, DuckdbFile):
             # Nothing but a query may stand in brackets; there, a name that occurs twice is changed.
             cursor.adbc_execute_schema(f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows")  # noqa: S608
-            return _Duckdb(columns=tuple(cursor.adbc_execute_schema(query.text).names))
+            found = cursor.adbc_execute_schema(query.text)
+            return _Duckdb(columns=tuple(found.names), types=tuple(found.types))
         schema = cursor.adbc_execute_schema(
             f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
         )
     kinds = [(field.metadata or {}).get(b"POSTGRESQL:type", b"").decode() for field in schema]
-    return _Postgres(columns=tuple(schema.names), exact=tuple(kind in EXACT for kind in kinds))
+    exact = tuple(kind in EXACT for kind in kinds)
+    types = (
+        arrow().float64() if is_exact else kind
+        for kind, is_exact in zip(schema.types, exact, strict=True)
+    )
+    return _Postgres(columns=tuple(schema.names), exact=exact, types=tuple(types))
 
 
 def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:

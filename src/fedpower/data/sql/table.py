@@ -74,6 +74,11 @@ class QueryTable:
         return self.dialect.columns
 
     @property
+    def types(self) -> tuple[Any, ...] | None:
+        """Arrow types of the columns, where the database has them."""
+        return self.dialect.types
+
+    @property
     def n_rows(self) -> None:
         """Unknown until the rows have been read."""
         return
