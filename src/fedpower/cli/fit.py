@@ -50,7 +50,7 @@ from fedpower.estimator.treatment import prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as
-from fedpower.report.atomic import new_folder
+from fedpower.report.atomic import new_folder, require_room, room_for
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import KNOWN, write_files
 from fedpower.report.page.markup import human_bytes
@@ -203,6 +203,9 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     check_promise(options)
     with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
         silos, parameters = silos_and_parameters(options)
+        width = max(getattr(silo, "n_features", 0) for silo in silos.values())
+        kept = bool(options["keep_moment"])
+        require_room(place, room_for(width, options["n_components"] or 0, moment=kept))
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )

@@ -359,10 +359,7 @@ class _PandasFrame:
         """Return a slice of one column as an Arrow array."""
         pa = arrow()
         if values.dtype == object and is_label:
-            missing = values.isna()
-            return pa.array(
-                [None if gone else str(value) for value, gone in zip(values, missing, strict=True)]
-            )
+            return _as_text(values)
         if values.dtype == object:
             for offset, value in enumerate(values):
                 if not (value is None or isinstance(value, Real | Decimal) or value != value):  # noqa: PLR0124
@@ -374,7 +371,16 @@ class _PandasFrame:
             # Text that pandas holds in Arrow's own form may lie in several pieces.
             return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
         except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
+            if is_label:
+                return _as_text(values)
             raise not_a_number(self.name, column, f"dtype {values.dtype}", first_row) from None
+
+
+def _as_text(values: Any) -> Any:
+    """Return cells of a pandas column as they are written, those that are missing as null."""
+    missing = values.isna()
+    texts = [None if gone else str(value) for value, gone in zip(values, missing, strict=True)]
+    return arrow().array(texts, arrow().string())
 
 
 def table_reader(data: Any, name: str | None = None) -> TableReader | None:

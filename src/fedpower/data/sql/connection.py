@@ -194,8 +194,13 @@ class Dialect(Protocol):
         """Names of the query's columns."""
         ...
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
-        """Return the query for the feature columns, then labels as text, by their places."""
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
+        """Return the query for the feature columns, then labels as text, by their places.
+
+        ``with_cells``: and then all columns as text that tells every value from every other.
+        """
         ...
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
@@ -219,14 +224,19 @@ class _Sqlite:
 
     columns: tuple[str, ...]
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
         """Return a query of REAL columns, and of labels as text."""
         cells = [
             f"CASE typeof(c{place}) WHEN 'real' THEN c{place} "
             f"WHEN 'integer' THEN CAST(c{place} AS REAL) END"
             for place in features
         ]
-        return self._around(query, cells + [f"CAST(c{place} AS TEXT)" for place in labels])
+        cells += [f"CAST(c{place} AS TEXT)" for place in labels]
+        # Literals, for as text a number has fifteen digits alone.
+        cells += [f"quote(c{place})" for place in range(len(self.columns)) if with_cells]
+        return self._around(query, cells)
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
         """Return the number of rows in a batch."""
@@ -262,13 +272,16 @@ class _Postgres:
     columns: tuple[str, ...]
     exact: tuple[bool, ...]
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
         """Return a query of the columns as they are, decimals as float8."""
         cells = [
             f"CAST(CAST(c{place} AS numeric) AS float8)" if self.exact[place] else f"c{place}"
             for place in features
         ]
-        cells += [f"CAST(c{place} AS text)" for place in labels]
+        every = range(len(self.columns)) if with_cells else ()
+        cells += [f"CAST(c{place} AS text)" for place in (*labels, *every)]
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
         named = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(cells))
         return f"SELECT {named} FROM (\n{query}\n) AS fedpower_rows({names})"  # noqa: S608
@@ -290,10 +303,13 @@ class _Duckdb:
 
     columns: tuple[str, ...]
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
         """Return a query of the columns as they are, and of labels as text."""
         cells = [f"c{place}" for place in features]
-        cells += [f"CAST(c{place} AS VARCHAR)" for place in labels]
+        every = range(len(self.columns)) if with_cells else ()
+        cells += [f"CAST(c{place} AS VARCHAR)" for place in (*labels, *every)]
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
         named = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(cells))
         return f"SELECT {named} FROM (\n{query}\n) AS fedpower_rows({names})"  # noqa: S608
