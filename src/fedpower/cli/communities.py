@@ -96,7 +96,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
             for name, path in files.items()
         }
         width = max(silo.n_features for silo in silos.values())
-        require_room(place, room_for(width, moment=True))
+        require_room(output, room_for(width, moment=True))
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )

@@ -202,10 +202,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     started = datetime.now(UTC)
     check_promise(options)
     with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
-        silos, parameters = silos_and_parameters(options)
-        width = max(getattr(silo, "n_features", 0) for silo in silos.values())
-        kept = bool(options["keep_moment"])
-        require_room(place, room_for(width, options["n_components"] or 0, moment=kept))
+        silos, parameters = silos_and_parameters(options, moment=bool(options["keep_moment"]))
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
@@ -330,8 +327,11 @@ def _prepares(options: dict[str, Any]) -> bool:
     return prepares(Parameters(**given))
 
 
-def silos_and_parameters(options: dict[str, Any]) -> tuple[Silos, dict[str, Any]]:
-    """Return the silos of a fit or a release and its parameters; tell of columns to doubt."""
+def silos_and_parameters(options: dict[str, Any], *, moment: bool) -> tuple[Silos, dict[str, Any]]:
+    """Return the silos of a fit or a release and its parameters; tell of columns to doubt.
+
+    A disk without room for what is found, the ``moment`` where that is kept, is refused.
+    """
     listed = _variants(options)
     silos = open_silos(
         options["files"],
@@ -344,7 +344,8 @@ def silos_and_parameters(options: dict[str, Any]) -> tuple[Silos, dict[str, Any]
     parameters = _given_parameters(options, silos)
     if listed is not None and listed.offset is not None:
         parameters |= {"offset": listed.offset, "scale": listed.scale}
-    tell_doubts(silos, _rules(options), options["unit"])
+    width = tell_doubts(silos, _rules(options), options["unit"])
+    require_room(options["output"], room_for(width, moment=moment))
     return silos, parameters
 
 

@@ -19,7 +19,7 @@ from fedpower.cli.silos import find_ledgers
 from fedpower.estimator import FedMoment
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.statement import counted_as
-from fedpower.report.atomic import new_folder, require_room, room_for
+from fedpower.report.atomic import new_folder
 from fedpower.report.moment import Moment, of_run
 from fedpower.report.moment_folder import RELEASED, account_of, write_release
 from fedpower.report.page.markup import number
@@ -41,9 +41,7 @@ def release(ctx: click.Context, /, **options: Any) -> None:
     started = datetime.now(UTC)
     check_promise(options)
     with new_folder(options["output"], known=RELEASED, force=options["force"]) as place:
-        silos, given = silos_and_parameters(options)
-        width = max(getattr(silo, "n_features", 0) for silo in silos.values())
-        require_room(place, room_for(width, moment=True))
+        silos, given = silos_and_parameters(options, moment=True)
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )

@@ -81,9 +81,9 @@ def require_room(place: Path, n_bytes: int = 0) -> None:
         )
 
 
-def room_for(n_features: int, n_components: int = 0, *, moment: bool) -> int:
+def room_for(n_features: int, *, moment: bool) -> int:
     """Return about how many bytes components take as text, and a moment where that is kept."""
-    return 100 * n_features * n_components + 8 * n_features**2 * moment
+    return 2**12 * n_features + 8 * n_features**2 * moment
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
