@@ -199,7 +199,8 @@ class Dialect(Protocol):
     ) -> str:
         """Return the query for the feature columns, then labels as text, by their places.
 
-        ``with_cells``: and then all columns as text that tells every value from every other.
+        ``with_cells``: and then all columns once more, as float64 or as text, so that every value is told
+        from every other.
         """
         ...
 
@@ -234,8 +235,16 @@ class _Sqlite:
             for place in features
         ]
         cells += [f"CAST(c{place} AS TEXT)" for place in labels]
-        # Literals, for as text a number has fifteen digits alone.
-        cells += [f"quote(c{place})" for place in range(len(self.columns)) if with_cells]
+        for place in range(len(self.columns)) if with_cells else ():
+            # Numbers as they are, for as text they have fifteen digits alone, and what is none beside.
+            cells.append(
+                f"CASE typeof(c{place}) WHEN 'real' THEN c{place} "
+                f"WHEN 'integer' THEN CAST(c{place} AS REAL) ELSE 0.0 END"
+            )
+            cells.append(
+                f"CASE typeof(c{place}) WHEN 'real' THEN '' WHEN 'integer' THEN '' "
+                f"WHEN 'null' THEN 'null' ELSE quote(c{place}) END"
+            )
         return self._around(query, cells)
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
