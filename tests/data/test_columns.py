@@ -104,8 +104,7 @@ def test_each_value_of_a_column_is_a_silo(kind: str, tmp_path: Path) -> None:
     assert silos["west"].columns == ("x", "y")
     assert read_all(silos["west"], 1).tolist() == [[1, 1], [3, 1]]
     assert read_all(silos["NA"]).tolist() == [[2, 0], [5, 0]]
-    alone = open_source(frame(x=[1.0, 3], y=[1.0, 1]))
-    assert fingerprint(silos["west"]) == fingerprint(alone)
+    assert len({fingerprint(silo) for silo in silos.values()}) == 1  # that of the whole table
     assert read_all(silos["west"].select(("y",), extra="drop")).tolist() == [[1], [1]]
 
 

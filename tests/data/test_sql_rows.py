@@ -166,10 +166,11 @@ def test_the_order_of_rows_does_not_show_in_the_fingerprint_and_everything_else_
     rows = "SELECT a, b FROM t"
     base = of(rows)
     assert of(f"{rows} ORDER BY b DESC") == base
-    assert of("SELECT a * 1.0 AS a, b FROM t") == base
-    assert of("SELECT CASE a WHEN 0 THEN -0.0 ELSE a END AS a, b FROM t") == base
     others = [
         f"{rows} WHERE b <> -1",
+        "SELECT a, CAST(b AS TEXT) AS b FROM t",
+        "SELECT a, NULLIF(b, -1) AS b FROM t",
+        "SELECT a, COALESCE(NULLIF(b, -1), 'NULL') AS b FROM t",
         f"{rows} UNION SELECT a, b FROM t",  # the double row once
         f"{rows} UNION ALL SELECT 0.0, -1",
         "SELECT b AS a, a AS b FROM t",
@@ -208,8 +209,8 @@ def test_a_pass_over_other_rows_is_refused_at_its_end(path: Path) -> None:
     assert "must give the same rows in every pass, got other rows than before" in refusal(
         lambda: read_all(source)
     )
-    assert fingerprint(source) == before
-    read_all(narrow)  # whose column was left alone
+    assert fingerprint(source) == before  # that of the first pass
+    assert "other rows than before" in refusal(lambda: read_all(narrow))
     again = open_source(SqlQuery("SELECT a, b FROM visits", url))
     assert fingerprint(again) != before
 
@@ -221,14 +222,6 @@ def test_a_query_that_draws_lots_is_refused_on_its_second_pass(path: Path) -> No
     assert "other rows than before" in refusal(lambda: read_all(source))
 
 
-def test_a_fingerprint_after_a_pass_takes_no_other(path: Path) -> None:
-    execute(path, "CREATE TABLE t (a)", "INSERT INTO t VALUES (1), (2)")
-    source = open_source(query("SELECT a FROM t", path))
-    read_all(source)
-    path.unlink()
-    assert len(fingerprint(source)) == 64
-
-
 def test_a_query_can_be_split_into_silos(path: Path) -> None:
     execute(path, "CREATE TABLE t (a, site)", "INSERT INTO t VALUES (1, 'n'), (2, 5), (3, 'n')")
     parts = split_by_group(query("SELECT * FROM t", path), "site")
@@ -237,7 +230,7 @@ def test_a_query_can_be_split_into_silos(path: Path) -> None:
         "n": [[1], [3]],
     }
     assert parts["n"].n_rows == 2
-    assert fingerprint(parts["n"]) == fingerprint(parts["n"])
+    assert fingerprint(parts["n"]) == fingerprint(parts["5"])  # that of the whole query
     execute(path, "INSERT INTO t VALUES (9, 'n')")
     fresh = split_by_group(query("SELECT * FROM t", path), "site")
     assert fingerprint(fresh["n"]) != fingerprint(parts["n"])

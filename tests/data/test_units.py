@@ -270,14 +270,13 @@ def test_a_person_who_was_not_counted_is_refused(tmp_path):
         exact_moment(source, RULE)
 
 
-def test_the_fingerprint_tells_who_has_how_many_rows():
+def test_the_fingerprint_does_not_tell_who_has_how_many_rows():
     rows, ids = visits(40, 10)
-    one, two = (
+    found = {
         fingerprint(enrolled(with_ids(open_source(rows), each), contents=False))
         for each in (ids, np.arange(40))
-    )
-    assert one != two
-    assert one == fingerprint(enrolled(with_ids(open_source(rows), ids + 5), contents=False))
+    }
+    assert found == {fingerprint(open_source(rows))}
 
 
 @pytest.mark.parametrize("kind", STAGES)

@@ -21,7 +21,7 @@ from test_sources import (  # noqa: F401  (the contract, run here over the fixtu
     test_blocks_are_bounded_nonempty_float64_and_hold_every_row,
     test_dropped_columns_are_not_read,
     test_every_form_gives_the_same_moment_and_product,
-    test_every_form_has_the_same_fingerprint_once_named,
+    test_names_and_the_choice_of_columns_do_not_show_in_the_fingerprint,
     test_selecting_reorders_and_drops,
 )
 

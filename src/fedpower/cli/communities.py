@@ -19,7 +19,7 @@ from fedpower.cli.words import in_options
 from fedpower.data.networks import Weighed, open_network, weighed_edges
 from fedpower.data.opening import is_text
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, weights_told
-from fedpower.report.atomic import new_folder
+from fedpower.report.atomic import new_folder, require_room, room_for
 from fedpower.report.moment import of_run
 from fedpower.report.record import with_origin
 
@@ -95,6 +95,8 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
             )
             for name, path in files.items()
         }
+        width = max(silo.n_features for silo in silos.values())
+        require_room(output, room_for(width, moment=True))
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )

@@ -50,7 +50,7 @@ from fedpower.estimator.treatment import prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as
-from fedpower.report.atomic import new_folder
+from fedpower.report.atomic import new_folder, require_room, room_for
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import KNOWN, write_files
 from fedpower.report.page.markup import human_bytes
@@ -202,7 +202,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     started = datetime.now(UTC)
     check_promise(options)
     with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
-        silos, parameters = silos_and_parameters(options)
+        silos, parameters = silos_and_parameters(options, moment=bool(options["keep_moment"]))
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )
@@ -327,8 +327,11 @@ def _prepares(options: dict[str, Any]) -> bool:
     return prepares(Parameters(**given))
 
 
-def silos_and_parameters(options: dict[str, Any]) -> tuple[Silos, dict[str, Any]]:
-    """Return the silos of a fit or a release and its parameters; tell of columns to doubt."""
+def silos_and_parameters(options: dict[str, Any], *, moment: bool) -> tuple[Silos, dict[str, Any]]:
+    """Return the silos of a fit or a release and its parameters; tell of columns to doubt.
+
+    A disk without room for what is found, the ``moment`` where that is kept, is refused.
+    """
     listed = _variants(options)
     silos = open_silos(
         options["files"],
@@ -341,7 +344,8 @@ def silos_and_parameters(options: dict[str, Any]) -> tuple[Silos, dict[str, Any]
     parameters = _given_parameters(options, silos)
     if listed is not None and listed.offset is not None:
         parameters |= {"offset": listed.offset, "scale": listed.scale}
-    tell_doubts(silos, _rules(options), options["unit"])
+    width = tell_doubts(silos, _rules(options), options["unit"])
+    require_room(options["output"], room_for(width, moment=moment))
     return silos, parameters
 
 

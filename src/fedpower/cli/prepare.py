@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, print_json, table
+from fedpower.cli.console import console, note, print_json, table
 from fedpower.cli.fit import prepare_options
 from fedpower.cli.options import Command, reading_of
 from fedpower.cli.progress import progress_of_fit
@@ -54,6 +54,8 @@ def prepare(**options: Any) -> None:
         print_json({"codebook": str(options["output"]), **_facts(book)})
     else:
         _print(book, options["output"])
+    if ledgers is None:
+        note("no ledger was given, so what this preparation spent is on no record; see --ledgers")
 
 
 def _facts(book: CodeBook) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def release(ctx: click.Context, /, **options: Any) -> None:
     started = datetime.now(UTC)
     check_promise(options)
     with new_folder(options["output"], known=RELEASED, force=options["force"]) as place:
-        silos, given = silos_and_parameters(options)
+        silos, given = silos_and_parameters(options, moment=True)
         ledgers = find_ledgers(
             list(silos), folder=options["ledgers"], named=options["named_ledgers"]
         )

@@ -132,19 +132,25 @@ def own_tables(
 
 def tell_doubts(
     silos: Mapping[str, Path | RowSource], rules: TableRules | None, unit: str | None = None
-) -> None:
-    """Tell whoever runs this of columns that may be no measurements: before anything is spent."""
+) -> int:
+    """Tell whoever runs this of columns that may be no measurements: before anything is spent.
+
+    Return how many columns the widest silo has.
+    """
+    width = 0
     for silo in silos.values():
         source = open_source(silo)
         if unit:  # an empty one is refused as all parameters are
             source = by_unit(source, unit).rows
         if rules is not None and isinstance(source, TableSource):
             source = ruled(source, rules)
+        width = max(width, source.n_features)
         for column, why in doubtful(source):
             note(
                 f"column {column!r} of {source.name} {why}; unless it is a measurement, leave it out "
                 f"with --drop {shlex.quote(column)} or by a rule (for your eyes)"
             )
+    return width
 
 
 def listed_columns(files: Sequence[str], listed: VariantList) -> tuple[str, ...]:

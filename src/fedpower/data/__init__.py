@@ -2,7 +2,7 @@
 
 from fedpower.data.columns import columns_of_fit, match_columns, public_vector
 from fedpower.data.device import Device, open_device
-from fedpower.data.fingerprint import fingerprint
+from fedpower.data.fingerprint import fingerprint, reading_of
 from fedpower.data.kernel import KernelChoice, block_rows, choose_kernel, shares_blocks
 from fedpower.data.local import LocalMoment, local_moment
 from fedpower.data.moment import Moments, accumulate_moment
@@ -37,6 +37,7 @@ __all__ = [
     "open_query",
     "open_source",
     "public_vector",
+    "reading_of",
     "shares_blocks",
     "split_by_group",
 ]

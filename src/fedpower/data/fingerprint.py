@@ -1,16 +1,34 @@
-"""The identity of a source's rows, the same for every file format and block size."""
+"""The identity of what a source's rows are stored as, whatever a study makes of them.
+
+A ledger refuses data that changed under the same version, and others see that it refuses. So the
+fingerprint is of what is stored, before anything that a study or a silo says of it: rules, words for
+missing cells, persons, weights, names, units and the choice of columns. Two studies of one version then
+find the same fingerprint, whatever the rows hold.
+"""
 
 import hashlib
 import json
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
 
-from fedpower.data.arrays import canonical
+from fedpower.data.arrays import PositionalSource, array_source, canonical
+from fedpower.data.columns import other_rows
+from fedpower.data.dask_source import DaskSource
+from fedpower.data.folders import FolderTable
+from fedpower.data.harmonise import HarmonisedTable
 from fedpower.data.kernel import block_rows
-from fedpower.data.source import Block, RowSource, SparseBlock, is_sparse
+from fedpower.data.long_table import LongTable
+from fedpower.data.ruled_table import RuledTable
+from fedpower.data.source import Block, OverRows, RowSource, SparseBlock, is_sparse
+from fedpower.data.sql import QueryTable
+from fedpower.data.tables import TableReader, TableSource, arrow, plain, table_reader
 from fedpower.data.watch import UNWATCHED, Watch
+from fedpower.data.workbooks import SheetTable
 
 _MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""
@@ -18,48 +36,285 @@ _MAX_DENSE_FEATURES = 4096
 CHUNK = 2**15
 """Numbers that are hashed together."""
 
+_FILE_BYTES = 2**20
+"""Bytes of a file that are hashed together."""
+
+_CELL_ROWS = 2**14
+"""Rows of a table whose cells are hashed together."""
+
 
 def fingerprint(source: RowSource, watch: Watch = UNWATCHED) -> str:
-    """Return the SHA-256 of a source's columns and untreated rows, from one pass.
+    """Return the SHA-256 of what is stored where a source reads its rows.
 
-    The encoding depends on the rows alone: little-endian float64 in row order, −0 as +0. Rows wider
-    than 4096 columns are hashed by their nonzero entries, dense and sparse alike, as three streams
-    (entries per row, indices, values), so that neither block size nor storage shows. Column names
-    are part of it; a source without names differs from one with names. A query's rows have no order
-    and an encoding of their own (`RowTally`): the same rows from a file are another question.
+    Files are hashed byte by byte, a folder's parts in the order of their paths. Arrays are hashed as
+    float64 in row order, −0 as +0, dense and sparse alike; data frames cell by cell; a query's rows as
+    text, in any order (`CellTally`). All rows and columns that are stored count, used or not, and the
+    names that arrays' columns are given do not.
 
-    The digest of rows tells whoever can guess them whether the guess is right: it is for the silo's
-    own files. The ``watch`` is told of every block; the own pass of a query, or of rows that are enrolled
-    (`passes`), is not watched.
+    The digest tells whoever can guess the data whether the guess is right: it is for the silo's own
+    ledger. The ``watch`` is told of blocks of arrays, and may stop the hashing of anything.
     """
-    if isinstance(source, _Fingerprinted):
-        return source.fingerprint()
-    hashed = RowHash(source)
-    for block in source.blocks(block_rows(source.n_features)):
-        watch.saw(int(block.shape[0]))
-        hashed.add(block)
-    return hashed.digest()
+    kept = getattr(source, "fingerprint", None)
+    return str(kept()) if callable(kept) else stored_under(source).digest(watch)
 
 
-@runtime_checkable
-class _Fingerprinted(Protocol):
-    """A source that makes its fingerprint in a pass of its own: a query, and enrolled rows."""
+class StoredData(Protocol):
+    """What a source's rows are stored as."""
 
-    def fingerprint(self) -> str:
-        """Return it."""
+    def digest(self, watch: Watch = UNWATCHED) -> str:
+        """Return its SHA-256."""
+        ...
+
+
+def stored_under(source: RowSource) -> StoredData:
+    """Return what is stored beneath everything that a source makes of it."""
+    while isinstance(source, OverRows):
+        source = source.rows
+    opened_from = getattr(source, "stored_data", None)
+    if opened_from is not None:
+        return opened_from  # type: ignore[no-any-return]
+    if isinstance(source, TableSource):
+        return _under(source.reader, source.name)
+    paths = stored_paths(source)
+    if paths:
+        return StoredFiles.of(paths, name=source.name)
+    return _StoredRows(source=source)
+
+
+def reading_of(source: RowSource) -> str:
+    """Return a digest of how a silo reads what it stores: its names and units, group and sheet.
+
+    Empty where it says nothing of its own. Nothing of a row is in it, and nothing of a study.
+    """
+    while isinstance(source, OverRows):
+        source = source.rows
+    said: dict[str, Any] = {}
+    if isinstance(source, TableSource):
+        reader: Any = source.reader
+        group = source.group
+        while isinstance(reader, RuledTable | HarmonisedTable):
+            if isinstance(reader, HarmonisedTable):
+                renamed = {name: own for name, own in reader.own.items() if name != own}
+                said |= {"rename": renamed, "linear": dict(reader.linear)}
+                reader = reader.reader
+            else:
+                group = reader.group if isinstance(reader, LongTable) else group
+                reader = reader.table
+        said["group"] = group and group.column
+        said["sheet"] = reader.sheet if isinstance(reader, SheetTable) else None
+    elif not stored_paths(source):
+        said["keep"] = getattr(source, "keep", None)
+    if not any(said.values()):
+        return ""
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def stored_paths(source: RowSource) -> tuple[Path, ...]:
+    """Return the files that a source of arrays reads; none where its rows are not in files."""
+    path = getattr(source, "path", None)
+    beside = getattr(source, "beside", ())
+    return () if path is None else (path, *beside)
+
+
+def _under(reader: Any, name: str) -> StoredData:
+    """Return what is stored beneath a table's reader."""
+    while isinstance(reader, RuledTable | HarmonisedTable):
+        reader = reader.table if isinstance(reader, RuledTable) else reader.reader
+    if isinstance(reader, QueryTable):
+        return _StoredQuery(table=reader)
+    if isinstance(reader, FolderTable):
+        told = [{key: str(value) for key, value in each.items()} for each in reader.told]
+        parts = [part.path for part in reader.parts]  # type: ignore[attr-defined]
+        return StoredFiles.of(parts, name=name, told=told)
+    if isinstance(getattr(reader, "path", None), Path):
+        return StoredFiles.of([reader.path], name=name)
+    return _StoredTable(table=reader)
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced or written to."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFiles:
+    """Files, in their order; those that change after this was made are refused.
+
+    Attributes
+    ----------
+    name
+        What error sentences call them.
+    paths
+        Where they are, which is no part of the digest.
+    marks
+        By file, what changes when it is replaced.
+    told
+        By file, what the names of its folders tell of its rows.
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+    marks: tuple[tuple[int, ...], ...]
+    told: tuple[dict[str, str], ...] = ()
+
+    @classmethod
+    def of(
+        cls, paths: Iterable[Path], *, name: str, told: Iterable[dict[str, str]] = ()
+    ) -> "StoredFiles":
+        """Return these files as they are now."""
+        kept = tuple(paths)
+        return cls(name=name, paths=kept, marks=tuple(map(_mark, kept)), told=tuple(told))
+
+    def digest(self, watch: Watch = UNWATCHED) -> str:
+        """Return the SHA-256 of the files' bytes."""
+        head = json.dumps(["fedpower.files/1", len(self.paths), self.told], sort_keys=True)
+        state = hashlib.sha256(head.encode())
+        room = memoryview(bytearray(_FILE_BYTES))
+        try:
+            for path in self.paths:
+                part = hashlib.sha256()
+                with path.open("rb", buffering=0) as stream:
+                    while count := stream.readinto(room):
+                        watch.saw(0)
+                        part.update(room[:count])
+                state.update(part.digest())
+            unchanged = self.marks == tuple(map(_mark, self.paths))
+        except OSError:
+            unchanged = False
+        if not unchanged:
+            raise other_rows(self.name)
+        return state.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredRows:
+    """All rows and columns of arrays, or of a source of another kind as it gives them."""
+
+    source: RowSource
+
+    def digest(self, watch: Watch = UNWATCHED) -> str:
+        """Return the SHA-256 of width, number of rows and rows."""
+        source = self.source
+        if isinstance(source, DaskSource):
+            return _dask_digest(source, watch)
+        width = source.width if isinstance(source, PositionalSource) else source.n_features
+        read = source.read if isinstance(source, PositionalSource) else source.blocks
+        hashed = RowHash(width)
+        for block in read(block_rows(width)):
+            watch.saw(int(block.shape[0]))
+            hashed.add(block)
+        return hashed.digest()
+
+
+def _dask_digest(source: DaskSource, watch: Watch) -> str:
+    """Return the SHA-256 of a Dask collection's rows, which come here a partition at a time."""
+    rows, cells = RowHash(source.width), CellHash()
+    for partition in source.partitions:
+        found = partition.compute()
+        watch.saw(len(found))
+        if not len(found):
+            continue
+        table = table_reader(found, source.name)
+        if table is not None:
+            cells.add_all(table)
+            continue
+        opened = array_source(found, source.name)
+        for block in opened.read(block_rows(opened.width)):
+            rows.add(block)
+    return cells.digest() if cells.n_rows else rows.digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredTable:
+    """All cells of a table that lies in memory, or that another library reads."""
+
+    table: TableReader
+
+    def digest(self, watch: Watch = UNWATCHED) -> str:
+        """Return the SHA-256 of names and cells."""
+        hashed = CellHash()
+        hashed.add_all(self.table, lambda: watch.saw(0))
+        return hashed.digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredQuery:
+    """All cells that a query gives, in any order; passes after this was made are over the same."""
+
+    table: QueryTable
+
+    def __post_init__(self) -> None:
+        self.table.watch_cells()
+
+    def digest(self, watch: Watch = UNWATCHED) -> str:
+        """Return the digest of names and rows, of a pass that was made or of one for it."""
+        watch.saw(0)
+        return self.table.digest()
+
+
+class CellHash:
+    """The SHA-256 of a table's cells as they are, whatever batches they come in."""
+
+    def __init__(self) -> None:
+        self.n_rows = 0
+        self._streams: dict[str, list[Any]] = {}
+
+    def add_all(self, table: TableReader, seen: Callable[[], None] = lambda: None) -> None:
+        """Take in all rows of a table."""
+        for batch in table.batches((), _CELL_ROWS, labels=table.columns):
+            seen()
+            self.n_rows += batch.num_rows
+            for name, cells in zip(table.columns, batch.columns, strict=True):
+                streams = self._streams.setdefault(name, [hashlib.sha256() for _ in range(3)])
+                for stream, part in zip(streams, _bytes_of(plain(cells)), strict=True):
+                    stream.update(part)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of names, number of rows and cells."""
+        head = json.dumps(["fedpower.cells/1", self.n_rows, list(self._streams)])
+        state = hashlib.sha256(head.encode())
+        for streams in self._streams.values():
+            for stream in streams:
+                state.update(stream.digest())
+        return state.hexdigest()
+
+
+def _bytes_of(cells: Any) -> Iterator[bytes]:
+    """Yield which cells are there, the lengths of texts, and the cells: of an Arrow array."""
+    pa, compute = arrow(), arrow("compute")
+    types = pa.types
+    yield np.asarray(cells.is_valid().to_numpy(zero_copy_only=False)).tobytes()
+    if types.is_integer(cells.type) or types.is_floating(cells.type):
+        yield b""
+        yield cells.fill_null(0).to_numpy(zero_copy_only=False).tobytes()
+        return
+    try:
+        texts = cells.cast(pa.large_string()).fill_null("").cast(pa.large_binary())
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+    ):  # lists, structures, other bytes than text
+        written = [repr(each).encode() for each in cells.to_pylist()]
+        texts = pa.array(written, pa.large_binary())
+    yield compute.binary_length(texts).to_numpy(zero_copy_only=False).tobytes()
+    yield b"".join(texts.to_pylist())
 
 
 class RowHash:
-    """The fingerprint of a source's rows, from the blocks of a pass in their order.
+    """The SHA-256 of rows of numbers, from the blocks of a pass in their order.
+
+    Rows are little-endian float64, −0 as +0. Those wider than 4096 columns are hashed by their nonzero
+    entries as three streams (entries per row, indices, values), so that neither block size nor storage
+    shows.
 
     Parameters
     ----------
-    source : for its columns and its width; the caller reads it.
+    width : number of columns.
     """
 
-    def __init__(self, source: RowSource) -> None:
-        width = source.n_features
-        self._head = json.dumps(["fedpower.rows/1", width, source.columns], ensure_ascii=False)
+    def __init__(self, width: int) -> None:
+        self._head = json.dumps(["fedpower.rows/1", width, None])
         self._streams = [hashlib.sha256() for _ in range(3 if width > _MAX_DENSE_FEATURES else 1)]
         self._total = 0
 
@@ -73,7 +328,7 @@ class RowHash:
             stream.update(part)
 
     def digest(self) -> str:
-        """Return the SHA-256 of columns, number of rows and rows."""
+        """Return the SHA-256 of width, number of rows and rows."""
         state = hashlib.sha256(self._head.encode())
         state.update(self._total.to_bytes(8, "little"))
         for stream in self._streams:

@@ -72,7 +72,7 @@ class LocalMoment:
     device : where rows are multiplied; the CPU, by NumPy, without one.
     watch : is told of every block that is read here, and may stop it; Dask's workers are not watched.
     workers : threads that blocks of rows are shared out to.
-    fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
+    fingerprinted : whether the fingerprint will be asked for; that of files is then made at once.
     on_lattice : whether rows, which must be bounded, are summed in whole numbers (`exact_moment`): what a
         noised moment is made from, in one pass.
     rereads : whether others will read the rows again, which are then told from other rows.
@@ -99,9 +99,8 @@ class LocalMoment:
             choice = KernelChoice(kind="moment", reason=_ADJACENCY)
         elif on_lattice:
             choice = KernelChoice(kind="moment", reason=ON_LATTICE)
-        # A moment is made in one pass, and there is none to tell from it; a fingerprint of rows that
-        # lie at Dask's workers takes a second.
-        rereads |= choice.kind == "product" or (fingerprinted and isinstance(source, DaskSource))
+        # A moment is made in one pass, and there is none to tell from it.
+        rereads |= choice.kind == "product"
         self.source = enrolled(
             source, contents=treatment.bounded and rereads, fingerprinted=fingerprinted
         )
@@ -306,7 +305,7 @@ def local_moment(
         its workers.
     watch : is told of every block that is read, and may stop it.
     workers : threads that blocks of rows are shared out to.
-    fingerprinted : whether the fingerprint will be asked for: the pass that sums rows then makes it.
+    fingerprinted : whether the fingerprint will be asked for; that of files is then made at once.
     on_lattice : whether rows are summed in whole numbers, for a moment that is noised.
     rereads, desk : see `LocalMoment`.
     """

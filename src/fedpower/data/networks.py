@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.data.columns import pick_columns, require_block_size, shown
+from fedpower.data.fingerprint import StoredData, StoredFiles, stored_under
 from fedpower.data.opening import Reading, existing, open_source
 from fedpower.data.source import Extra, RowSource, SparseBlock, is_sparse
 from fedpower.data.tables import TableReader, TableSource, arrow
@@ -69,6 +70,7 @@ class NetworkSource:
     columns : the nodes' names; None where they are known by their place.
     edge_weight : the public maximum in units of which edges are given, where these are protected.
     weighed : what that maximum did to the edges, when the network was opened.
+    stored_data : what the layers were read from; None for layers that were made here.
     """
 
     name: str
@@ -77,6 +79,7 @@ class NetworkSource:
     columns: tuple[str, ...] | None = None
     edge_weight: float = 1.0
     weighed: Weighed = Weighed()
+    stored_data: StoredData | None = None
 
     @property
     def n_features(self) -> int:
@@ -147,9 +150,10 @@ def open_network(
     named = None if nodes is None else _names_of(nodes)
     if isinstance(data, str | os.PathLike) and str(data).lower().endswith(_GRAPHML):
         path = existing(data)
-        return _bounded(
-            name or str(path), _graphml(path, name or str(path), named), unit, edge_weight
-        )
+        called = name or str(path)
+        stored: StoredData = StoredFiles.of([path], name=called)
+        made = _bounded(called, _graphml(path, called, named), unit, edge_weight)
+        return replace(made, stored_data=stored)
     try:
         source = open_source(data, name=name, **reading)
     except NoRowsError:
@@ -157,9 +161,13 @@ def open_network(
             f"{name or data} must list at least one edge, got none; where the silo has none, write a "
             "line from a node to itself"
         ) from None
-    if isinstance(source, TableSource):
-        return _bounded(source.name, _edge_list(source.reader, named), unit, edge_weight)
-    return _bounded(source.name, _matrix(source, named), unit, edge_weight)
+    stored = stored_under(source)  # before it is read, so that files that change are refused
+    edges = (
+        _edge_list(source.reader, named)
+        if isinstance(source, TableSource)
+        else _matrix(source, named)
+    )
+    return replace(_bounded(source.name, edges, unit, edge_weight), stored_data=stored)
 
 
 def network_of(source: RowSource) -> NetworkSource | None:

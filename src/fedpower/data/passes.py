@@ -20,8 +20,7 @@ from fedpower import native
 from fedpower.data.arrays import ArraySource, SparseSource
 from fedpower.data.columns import other_rows, require_count
 from fedpower.data.device import TensorSource
-from fedpower.data.fingerprint import RowHash
-from fedpower.data.kernel import block_rows
+from fedpower.data.fingerprint import stored_under
 from fedpower.data.source import (
     Block,
     Extra,
@@ -33,7 +32,6 @@ from fedpower.data.source import (
     stored_blocks,
 )
 from fedpower.data.sql import QuerySource
-from fedpower.data.sql.table import RowTally
 from fedpower.data.units import unit_of
 
 Words = NDArray[np.uint64]
@@ -160,7 +158,7 @@ class EnrolledRows(OverRows):
     ----------
     source : the rows.
     contents : whether passes are compared by what they read, not only by their number of rows.
-    fingerprinted : whether the first pass makes the fingerprint too, so that it is of the rows summed.
+    fingerprinted : whether the fingerprint of what is stored is made as soon as the first pass is done.
     """
 
     def __init__(self, source: RowSource, *, contents: bool, fingerprinted: bool = False) -> None:
@@ -169,24 +167,21 @@ class EnrolledRows(OverRows):
         self._options = {"contents": contents, "fingerprinted": fingerprinted}
         self._fingerprinted = fingerprinted
         self._fingerprint: str | None = None
+        # Files that change from now on are refused.
+        self._stored_data = stored_under(source) if fingerprinted else None
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows; after the last block the pass is held against the first one."""
-        hashed = self._hash() if self._fingerprinted and self._fingerprint is None else None
         seen = Seen(n_rows=0)
         for block in self.rows.blocks(max_rows):
             seen += seen_in(block, self.enrolment.key)
-            if hashed is not None:
-                hashed.add(block)  # type: ignore[arg-type]  # a query's are dense
             yield block
             del block  # or two blocks are held while the next one is read
-        self.enrolment.hold(seen)
-        if hashed is not None:
-            self._fingerprint = hashed.digest()
+        self._hold(seen)
 
     def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
         """Return the rows as they are stored (`StoredRows`), held against the first pass likewise."""
-        if isinstance(self.rows, ArraySource) or (self._fingerprinted and not self._fingerprint):
+        if isinstance(self.rows, ArraySource):
             return None  # a mapped array may change between two looks at a block
         blocks = stored_blocks(self.rows, max_bytes)
         return None if blocks is None else self._held_against_the_first(blocks, workers)
@@ -196,26 +191,22 @@ class EnrolledRows(OverRows):
         for block in blocks:
             seen += seen_in(block, self.enrolment.key, workers)
             yield block
-        self.enrolment.hold(seen)
+        self._hold(seen)
 
-    def _hash(self) -> RowHash | RowTally:
-        """Return what makes the fingerprint of a pass, of rows in their order if they have one."""
-        unit = unit_of(self.rows)
-        if unit is not None and unit.in_any_order:
-            return RowTally((*(unit.columns or ()), f"rows by {unit.label}"))
-        return RowHash(self.rows)
+    def _hold(self, seen: Seen) -> None:
+        """Hold a pass against the first one; after that one comes the fingerprint, where wanted."""
+        self.enrolment.hold(seen)
+        if self._fingerprinted:
+            self.fingerprint()
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "EnrolledRows":
         """Return the source with exactly these columns, to be enrolled anew."""
         return EnrolledRows(self.rows.select(columns, extra=extra), **self._options)
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the enrolled rows, from a pass unless one has made it."""
+        """Return the fingerprint of what is stored where the rows are read."""
         if self._fingerprint is None:
-            self._fingerprinted = True
-            for _ in self.blocks(block_rows(self.n_features)):
-                pass
-        assert self._fingerprint is not None, "a complete pass makes it"
+            self._fingerprint = (self._stored_data or stored_under(self.rows)).digest()
         return self._fingerprint
 
 
@@ -229,6 +220,8 @@ def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) 
     ----------
     source, contents, fingerprinted : see `EnrolledRows`.
     """
+    if isinstance(source, QuerySource) and fingerprinted:
+        stored_under(source)  # so that its passes are held to all cells that it gives
     if isinstance(source, QuerySource | TensorSource | EnrolledRows) or _in_memory(source):
         return source
     return EnrolledRows(source, contents=contents, fingerprinted=fingerprinted)

@@ -20,6 +20,11 @@ from fedpower.errors import InputError, installing
 class PgenSource(PlinkSource):
     """The samples of a .pgen file; the second allele of its .pvar, ALT, is the first here."""
 
+    @property
+    def beside(self) -> tuple[Path, ...]:
+        """The files that say what the variants and samples are."""
+        return self.path.with_suffix(".pvar"), self.path.with_suffix(".psam")
+
     def _counts(self, start: int, stop: int) -> Matrix:
         """Return how often samples have each kept variant's ALT; NaN where missing."""
         keep = np.arange(self.width) if self.keep is None else np.array(self.keep)

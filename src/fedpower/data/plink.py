@@ -53,6 +53,11 @@ class PlinkSource(ColumnsByPlace):
     other: tuple[bool, ...]
     filling: NDArray[np.float64] | None = None
 
+    @property
+    def beside(self) -> tuple[Path, ...]:
+        """The files that say what the variants and samples are."""
+        return self.path.with_suffix(".bim"), self.path.with_suffix(".fam")
+
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
         """Return the source with exactly these variants and counted alleles, in this order."""
         require_distinct("columns", columns)

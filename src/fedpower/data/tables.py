@@ -395,6 +395,8 @@ class _PandasFrame:
             # Text that pandas holds in Arrow's own form may lie in several pieces.
             return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
         except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
+            if is_label:
+                return as_texts(values)
             raise not_a_number(self.name, column, f"dtype {values.dtype}", first_row) from None
 
 

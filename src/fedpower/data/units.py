@@ -237,11 +237,6 @@ class UnitRows(OverRows):
         return False
 
     @property
-    def in_any_order(self) -> bool:
-        """Whether passes may give the rows in another order, as a database's do."""
-        return callable(getattr(self.rows, "fingerprint", None))
-
-    @property
     def n_units(self) -> int:
         """Σ min(m, C): the public number, of persons where C is 1."""
         found = int(np.minimum(self._count().counts, self.most).sum(dtype=np.int64))

@@ -18,6 +18,7 @@ from fedpower.data import (
     fingerprint,
     local_moment,
     open_device,
+    reading_of,
     shares_blocks,
 )
 from fedpower.data.codebook import CodeBook
@@ -113,7 +114,7 @@ def read_silos(
     sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
     sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
     ``on_rows`` is told of every block, now and in later passes. With ``fingerprinted`` the fingerprints
-    that ledgers ask for are made from the same pass. With ``on_lattice`` rows are summed in whole
+    of files that ledgers ask for are made at once. With ``on_lattice`` rows are summed in whole
     numbers, as a noised moment supposes; ``rereads`` says that they will be read again. Where one
     silo's data are refused, or on Ctrl-C, the reading of the others ends too.
     """
@@ -367,6 +368,7 @@ def _ran(
                     version=versions[name],
                     columns=columns_digest(study.columns, study.n_features),
                     fingerprint=fingerprint(moment.source, moment.watch),
+                    reading=reading_of(moment.source),
                     data_set=data_set,
                 ),
             )

@@ -500,8 +500,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             made, and only a private fit with a public row bound can be charged to them.
         data_version : str or mapping from silo names, default="1"
             What the rows are called on the ledgers: public. The same version is the same release, at no
-            further charge; rows that differ from those of a version already booked are refused, and a new
-            version is a new charge.
+            further charge; stored data that differ from those of a version already booked are refused,
+            and a new version is a new charge.
         data_set : str, default=None
             What the data are called whose version that is, where ledgers are made for one data set.
         identities : mapping from silo names to PEM files, default=None

@@ -209,16 +209,18 @@ class SiloFile:
             **cast("Reading", form),
         ).select(study.columns)
 
-    def data_version(self, study: StudyFile, fingerprint: str) -> DataVersion:
+    def data_version(self, study: StudyFile, fingerprint: str, reading: str) -> DataVersion:
         """Return which rows these are, as this organisation declares them.
 
-        ``fingerprint`` is the digest of the rows; it stays in the silo's own ledger.
+        ``fingerprint`` is the digest of what is stored; it stays in the silo's own ledger. ``reading`` is
+        the digest of this organisation's own names and units.
         """
         return DataVersion(
             silo=self.name,
             version=self.data.get("version", DEFAULT_VERSION),
             columns=columns_digest(study.columns, len(study.columns)),
             fingerprint=fingerprint,
+            reading=reading,
             data_set=self.data.get("name"),
             declared_by=f"version in [data] of {self.path}",
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedpower.data import LocalMoment, fingerprint
+from fedpower.data import LocalMoment, fingerprint, reading_of
 from fedpower.data.problems import every_problem
 from fedpower.data.survey import Survey
 from fedpower.engines.embedded import read_for, survey_silos
@@ -34,7 +34,7 @@ class SiloNode:
     ledger
         Where releases are charged; None where nothing is private.
     fingerprint
-        Identifies the rows, to this silo's own processes only; empty where nothing is private.
+        Identifies the stored data, to this silo's own processes only; empty where nothing is private.
     data_version
         What the rows are called there, and told to the others; None where nothing is private.
     """
@@ -88,7 +88,11 @@ def open_silo(
     found = fingerprint(moment.source) if private else ""
     ledger = silo_file.open_ledger() if private else None
     try:
-        data = silo_file.data_version(study_file, found) if private else None
+        data = (
+            silo_file.data_version(study_file, found, reading_of(moment.source))
+            if private
+            else None
+        )
         silo = assemble(
             name,
             moment,

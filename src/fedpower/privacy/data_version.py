@@ -31,8 +31,11 @@ class DataVersion:
     columns
         Digest of the columns that are used of them, which are public too.
     fingerprint
-        Digest of the rows. It tells whoever can guess them whether the guess is right: it goes into the
-        silo's own ledger and nowhere else.
+        Digest of what is stored, whatever is made of it. It tells whoever can guess the data whether the
+        guess is right: it goes into the silo's own ledger and nowhere else.
+    reading
+        Digest of how the silo's operator reads what is stored: names, units and group; empty where
+        nothing is said. Read otherwise, the same version gives other releases.
     data_set
         What the data are called whose version this is; None where they have no name.
     declared_by
@@ -43,6 +46,7 @@ class DataVersion:
     version: str
     columns: str
     fingerprint: str = field(repr=False)
+    reading: str = ""
     data_set: str | None = None
     declared_by: str = Sentence("{data_version}")
 
@@ -81,5 +85,9 @@ def check_label(what: str, text: object) -> None:
 
 
 def columns_digest(columns: tuple[str, ...] | None, n_features: int) -> str:
-    """Return the SHA-256 of the columns that a study uses, in its order."""
-    return hashlib.sha256(json.dumps([n_features, columns]).encode()).hexdigest()
+    """Return the SHA-256 of the columns that a study uses, in its order.
+
+    Ledgers have older entries without the word: their fingerprints are of rows as a study read them, and
+    nothing is held to those any more.
+    """
+    return hashlib.sha256(json.dumps(["stored", n_features, columns]).encode()).hexdigest()

@@ -559,9 +559,9 @@ class Ledger:
         known = self._store.fingerprint_of(data.version, data.columns)
         if known not in (None, data.fingerprint):
             raise LedgerError(
-                "the rows of silo {silo!r} must be those that its ledger knows as version "
+                "the stored data of silo {silo!r} must be those that its ledger knows as version "
                 "{version!r}, got others; declare a new version with {declared_by}, which is public "
-                "and a new charge, or put the old rows back (nothing left the silo)",
+                "and a new charge, or put the old data back as they were (nothing left the silo)",
                 silo=data.silo,
                 version=data.version,
                 declared_by=data.declared_by,
@@ -581,7 +581,7 @@ class Ledger:
                 silo=data.silo,
                 declared_by=data.declared_by,
             )
-        name = f"version {data.version}"
+        name = f"version {data.version}" + (f", read as {data.reading[:16]}" * bool(data.reading))
         return BookedAs(key=name, name=name)
 
     def _take_note_of(self, data: DataVersion) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from fedpower.errors import InputError
 
+LEAST_ROOM = 16 * 10**6
+"""Bytes that are taken to be enough for any output beyond its matrices."""
+
 
 @contextmanager
 def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> Iterator[Path]:
@@ -28,6 +31,7 @@ def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> 
     """
     _check_place(folder, known, force)
     with staged(folder, folder=True) as staging:
+        require_room(folder)
         yield staging
         _check_place(folder, known, force)
 
@@ -54,7 +58,32 @@ def new_file(path: Path, *, force: bool = False, option: str | None = None) -> I
             **_by(option),
         )
     with staged(path, option=option) as staging:
+        require_room(path)
         yield staging
+
+
+def require_room(place: Path, n_bytes: int = 0) -> None:
+    """Refuse a place whose disk has no room for so many bytes and `LEAST_ROOM` more.
+
+    Commands ask before they read anything, so that no budget is spent on what cannot be written.
+    """
+    folder = place.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    wanted, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
+    if free < wanted:
+        raise InputError(
+            "the disk of {place} must have {wanted} MB free for what is written there, got {free} MB; "
+            "free some space, or {elsewhere}",
+            place=place,
+            wanted=-(-wanted // 10**6),
+            free=free // 10**6,
+        )
+
+
+def room_for(n_features: int, *, moment: bool) -> int:
+    """Return about how many bytes components take as text, and a moment where that is kept."""
+    return 2**12 * n_features + 8 * n_features**2 * moment
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

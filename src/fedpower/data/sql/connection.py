@@ -199,8 +199,14 @@ class Dialect(Protocol):
         """Arrow types of the columns; None where every row may have its own."""
         ...
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
-        """Return the query for the feature columns, then labels as text, by their places."""
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
+        """Return the query for the feature columns, then labels as text, by their places.
+
+        ``with_cells``: and then all columns once more, as float64 or as text, so that every value is told
+        from every other.
+        """
         ...
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
@@ -230,7 +236,9 @@ class _Sqlite:
         """None: what a column is declared to hold binds no row."""
         return
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
         """Return a query of REAL columns, and of labels as text."""
         cells = [
             f"CASE typeof(c{place}) WHEN 'real' THEN c{place} "
@@ -242,6 +250,16 @@ class _Sqlite:
             f"THEN CAST(CAST(c{place} AS INTEGER) AS TEXT) ELSE CAST(c{place} AS TEXT) END"
             for place in labels
         ]
+        for place in range(len(self.columns)) if with_cells else ():
+            # Numbers as they are, for as text they have fifteen digits alone, and what is none beside.
+            cells.append(
+                f"CASE typeof(c{place}) WHEN 'real' THEN c{place} "
+                f"WHEN 'integer' THEN CAST(c{place} AS REAL) ELSE 0.0 END"
+            )
+            cells.append(
+                f"CASE typeof(c{place}) WHEN 'real' THEN '' WHEN 'integer' THEN '' "
+                f"WHEN 'null' THEN 'null' ELSE quote(c{place}) END"
+            )
         return self._around(query, cells)
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
@@ -279,13 +297,16 @@ class _Postgres:
     exact: tuple[bool, ...]
     types: tuple[Any, ...]
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
         """Return a query of the columns as they are, decimals as float8."""
         cells = [
             f"CAST(CAST(c{place} AS numeric) AS float8)" if self.exact[place] else f"c{place}"
             for place in features
         ]
-        cells += [f"CAST(c{place} AS text)" for place in labels]
+        every = range(len(self.columns)) if with_cells else ()
+        cells += [f"CAST(c{place} AS text)" for place in (*labels, *every)]
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
         named = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(cells))
         return f"SELECT {named} FROM (\n{query}\n) AS fedpower_rows({names})"  # noqa: S608
@@ -308,10 +329,13 @@ class _Duckdb:
     columns: tuple[str, ...]
     types: tuple[Any, ...]
 
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int]) -> str:
+    def statement(
+        self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
+    ) -> str:
         """Return a query of the columns as they are, and of labels as text."""
         cells = [f"c{place}" for place in features]
-        cells += [f"CAST(c{place} AS VARCHAR)" for place in labels]
+        every = range(len(self.columns)) if with_cells else ()
+        cells += [f"CAST(c{place} AS VARCHAR)" for place in (*labels, *every)]
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
         named = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(cells))
         return f"SELECT {named} FROM (\n{query}\n) AS fedpower_rows({names})"  # noqa: S608

@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 
 from fedpower.data.columns import require_distinct, require_shape
-from fedpower.data.kernel import block_rows
 from fedpower.data.source import Block, Matrix
 from fedpower.data.sql.connection import Dialect, connected, find_dialect, reading
 from fedpower.data.sql.query import DuckdbFile, PostgresServer, SqliteFile, SqlQuery, parse_address
-from fedpower.data.tables import Group, TableSource, sliced
+from fedpower.data.tables import Group, TableSource, arrow, sliced
 from fedpower.errors import InputError
 
 _LANES = 8
+
+_CELLS = "cells"
+
+_ROWS = 2**14
+"""Rows of a query that are looked at together where only their cells are wanted."""
 
 
 class RowTally:
@@ -34,6 +38,8 @@ class RowTally:
     columns : the columns' names, part of the digest.
     """
 
+    _kind = "fedpower.rows in any order/1"
+
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._columns = columns
         self.n_rows = 0
@@ -43,30 +49,74 @@ class RowTally:
         """Count a block of rows, −0 as +0."""
         data = memoryview((block + 0.0).astype("<f8").tobytes())
         width = 8 * block.shape[1]
-        digests = b"".join(
-            [hashlib.blake2b(data[at : at + width]).digest() for at in range(0, len(data), width)]
-        )
+        self._count([data[at : at + width] for at in range(0, len(data), width)])
+
+    def _count(self, rows: Sequence[bytes | memoryview]) -> None:
+        digests = b"".join([hashlib.blake2b(row).digest() for row in rows])
         self._sum += (
             np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
         )
-        self.n_rows += int(block.shape[0])
+        self.n_rows += len(rows)
 
     def digest(self) -> str:
         """Return the SHA-256 of columns, number of rows and sum."""
-        head = json.dumps(["fedpower.rows in any order/1", self._columns], ensure_ascii=False)
+        head = json.dumps([self._kind, self._columns], ensure_ascii=False)
         state = hashlib.sha256(head.encode())
         state.update(self.n_rows.to_bytes(8, "little"))
         state.update(self._sum.astype("<u8").tobytes())
         return state.hexdigest()
 
 
+class CellTally(RowTally):
+    """The same of cells: numbers as float64, and texts with their places and lengths before them."""
+
+    _kind = "fedpower.cells in any order/1"
+
+    def add(self, batch: Any) -> None:
+        """Count a batch of columns of float64 or text."""
+        pa, compute = arrow(), arrow("compute")
+        text = pa.large_string()
+        numbers, texts = [], []
+        for place, cells in enumerate(batch.columns):
+            if cells.type == pa.float64():
+                numbers.append(cells.to_numpy(zero_copy_only=False))
+                continue
+            written = compute.fill_null(cells.cast(text), "")
+            # What is null has the length -1, and what is empty is left out: most cells are numbers.
+            lengths = compute.fill_null(compute.binary_length(cells.cast(text)), -1)
+            if compute.all(compute.equal(lengths, 0)).as_py():
+                continue
+            piece = compute.binary_join_element_wise(
+                pa.scalar(str(place), text), lengths.cast(text), written, pa.scalar(" ", text)
+            )
+            texts.append(compute.if_else(compute.equal(lengths, 0), pa.scalar("", text), piece))
+        block = np.column_stack(numbers) if numbers else np.empty((batch.num_rows, 0))
+        data, width = block.astype("<f8").tobytes(), 8 * block.shape[1]
+        rows = [data[at * width : (at + 1) * width] for at in range(batch.num_rows)]
+        if texts:
+            lines = compute.binary_join_element_wise(*texts, pa.scalar("", text))
+            written = lines.cast(pa.large_binary()).to_pylist()
+            rows = [number + line for number, line in zip(rows, written, strict=True)]
+        self._count(rows)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueryTable:
-    """A query as a reader of batches; every pass makes a connection of its own and closes it."""
+    """A query as a reader of batches; every pass makes a connection of its own and closes it.
+
+    Once `watch_cells` was called, every statement brings all cells along as text, whichever columns are
+    wanted, and a pass over other cells than those of the first one is refused at its end.
+
+    Parameters
+    ----------
+    name, query, dialect : what error sentences call it, and what is asked how.
+    digests : of all cells in the first such pass; None before it, and empty where not wanted.
+    """
 
     name: str
     query: SqlQuery
     dialect: Dialect
+    digests: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -90,14 +140,38 @@ class QueryTable:
         names = [*columns, *labels]
         features = [self.columns.index(column) for column in columns]
         places = [self.columns.index(column) for column in labels]
-        statement = self.dialect.statement(self.query.text, features, places)
+        tally = CellTally(self.columns) if _CELLS in self.digests else None
+        statement = self.dialect.statement(
+            self.query.text, features, places, with_cells=tally is not None
+        )
         options = self.dialect.options(len(names), max_rows)
-        for batch in self._run(statement, options):
+        for found in self._run(statement, options):
+            batch = found
+            if tally is not None:
+                tally.add(found.select(range(len(names), found.num_columns)))
+                batch = found.select(range(len(names)))
             self.dialect.check(
                 batch, run=self._run, name=self.name, query=self.query.text, features=features
             )
             yield from sliced(batch.rename_columns(names), max_rows)
-            del batch  # or two batches are held while the next one is read
+            del batch, found  # or two batches are held while the next one is read
+        if tally is not None:
+            digest = tally.digest()
+            if self.digests[_CELLS] not in (None, digest):
+                raise changing(self.name)
+            self.digests[_CELLS] = digest
+
+    def watch_cells(self) -> None:
+        """Let every pass from now on be over the same cells, and tell which."""
+        self.digests.setdefault(_CELLS, None)
+
+    def digest(self) -> str:
+        """Return the digest of all cells, from a pass unless one was made since `watch_cells`."""
+        self.watch_cells()
+        if self.digests[_CELLS] is None:
+            for _ in self.batches((), _ROWS):
+                pass
+        return str(self.digests[_CELLS])
 
     def _run(self, statement: str, options: dict[str, str]) -> Iterator[Any]:
         """Yield the record batches of a statement as its driver makes them."""
@@ -137,17 +211,15 @@ class QuerySource(TableSource):
         found = tally.digest()
         first = self.passes.setdefault((self.columns, self.group), found)
         if found != first or self.n_rows not in (None, tally.n_rows):
-            raise InputError(
-                f"{self.name} must give the same rows in every pass, got other rows than before; "
-                "select rows that no longer change, by a date for instance, and start again"
-            )
+            raise changing(self.name)
 
-    def fingerprint(self) -> str:
-        """Return the digest of columns and rows in any order, from a pass unless one was made."""
-        if (self.columns, self.group) not in self.passes:
-            for _ in self.blocks(block_rows(self.n_features)):
-                pass
-        return self.passes[self.columns, self.group]
+
+def changing(name: str) -> InputError:
+    """Return the error for a query that gives other rows than in an earlier pass."""
+    return InputError(
+        f"{name} must give the same rows in every pass, got other rows than before; select rows that no "
+        "longer change, by a date for instance, and start again"
+    )
 
 
 def query_table(query: SqlQuery, name: str) -> QueryTable:

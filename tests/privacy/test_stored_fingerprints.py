@@ -1,0 +1,250 @@
+"""Whether a ledger refuses a study depends on what is stored, never on how studies read it."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from scipy import sparse
+
+from fedpower import FedPCA
+from fedpower.data import SqlQuery, open_source, split_by_group
+from fedpower.errors import LedgerError
+from fedpower.estimator.communities import FedCommunities
+from fedpower.privacy import Ledger
+from fedpower.privacy.data_version import DataVersion
+from layers import planted
+from two_worlds import (
+    NAMES,
+    QUESTIONS,
+    Question,
+    book_of,
+    make_ledger,
+    rows_of,
+    rules_of,
+    write_world,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+TERMS = {"n_components": 1, "epsilon": 0.01, "delta": 1e-6, "row_norm": 3.0}
+WORLDS = (0, 1)
+
+
+def charged(ledger: Path) -> int:
+    with Ledger.open(ledger) as opened:
+        return opened.spent().n_releases
+
+
+def fit(silo: Any, ledger: Path, **terms: Any) -> FedPCA:
+    return FedPCA(**{**TERMS, **terms}).fit_silos({"north": silo}, ledgers={"north": ledger})
+
+
+def ask_twice(folder: Path, question: Question, world: int, source: Callable[[Path], Any]) -> None:
+    """Let both studies fit the rows of a world; a study that is refused raises."""
+    path, ledger = folder / "north.csv", make_ledger(folder / "north.ledger")
+    write_world(path, question, world)
+    for second, more in enumerate((question.first, question.second)):
+        book = folder / f"{second}.toml"
+        book.write_text(book_of(rules_of(question, second=bool(second))))
+        fit(source(path), ledger, codebook=book, **more)
+        assert charged(ledger) == second + 1
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, keep_default_na=False, dtype={"cd4": str})
+
+
+def read_query(path: Path) -> SqlQuery:
+    place = path.with_suffix(".sqlite")
+    place.unlink(missing_ok=True)
+    with closing(sqlite3.connect(place)) as database:
+        read_frame(path).assign(
+            cd4=lambda table: pd.to_numeric(table["cd4"], errors="coerce")
+        ).to_sql("visits", database, index=False)
+    return SqlQuery("SELECT * FROM visits", f"sqlite:///{place}")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("asked", QUESTIONS)
+def test_a_second_study_of_a_file_is_answered_in_both_worlds(
+    tmp_path: Path, asked: str, world: int
+) -> None:
+    ask_twice(tmp_path, QUESTIONS[asked], world, lambda path: path)
+
+
+FORMS: dict[str, Callable[[Path], Any]] = {
+    "data frame": read_frame,
+    "Arrow table": lambda path: pa.Table.from_pandas(read_frame(path)),
+    "query": read_query,
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "asked", ["does anyone have stage IV", "is any cd4 missing", "do two persons share a family"]
+)
+def test_so_is_one_of_rows_elsewhere(tmp_path: Path, asked: str, form: str, world: int) -> None:
+    ask_twice(tmp_path, QUESTIONS[asked], world, FORMS[form])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"factors": {"b": 2.0}}, {"factors": {"b": 3.0}}),
+        ({"offsets": {"b": 0.0}}, {"offsets": {"b": 1.0}}),
+        ({"rename": {"b": "x"}}, {"rename": {"c": "x"}}),
+        ({"drop": ["c"]}, {"drop": ["c"], "factors": {"b": -1.0}}),
+        ({}, {"columns": ["a", "b"], "extra": "drop"}),
+    ],
+    ids=["factors", "offsets", "names", "dropped columns", "chosen columns"],
+)
+def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], world: int
+) -> None:
+    """In the first world most readings give the same numbers."""
+    rows = np.zeros((20, 3))
+    rows[:, 0] = np.arange(20) / 20
+    rows[0, 1] = world
+    ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
+    pd.DataFrame(rows, columns=["a", "b", "c"]).to_csv(path, index=False)
+    for reading in (first, second):
+        source = open_source(path, **reading)
+        columns = tuple(name for name in ("a", "x") if name in source.columns)
+        fit(source.select(columns, extra="drop") if "rename" in reading else source, ledger)
+
+
+def test_another_reading_of_a_version_is_another_release(tmp_path: Path) -> None:
+    """Whoever corrects a unit is not given what was released in the wrong one."""
+    ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    pd.DataFrame(rows, columns=["a", "b"]).to_csv(path, index=False)
+    for place, factor in enumerate((0.1, 0.2, 0.1, 0.2)):
+        fit(open_source(path, factors={"a": factor}), ledger)
+        assert charged(ledger) == min(place + 1, 2)
+
+
+def test_silos_by_another_column_are_other_releases(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path / "north.ledger")
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    table = pd.DataFrame(rows, columns=["a", "b"])
+    table["ward"] = ["north", "south", "south"] * 10
+    table["clinic"] = ["south", "north", "south"] * 10
+    for place, column in enumerate(("ward", "clinic", "ward")):
+        other = "clinic" if column == "ward" else "ward"
+        fit(split_by_group(table, column, drop=[other])["north"], ledger)
+        assert charged(ledger) == min(place + 1, 2)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"edge_weight": 1.0}, {"edge_weight": 2.0}),
+        ({"unit": "row"}, {"edge_weight": 2.0}),
+    ],
+    ids=["edge_weight", "edge or row"],
+)
+def test_a_network_is_answered_in_both_worlds(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], world: int
+) -> None:
+    """In the first world there is no edge, so that both readings give the same numbers."""
+    ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
+    nodes = [f"v{place}" for place in range(12)]
+    path.write_text(f"source,target,weight\nv0,v{world},1\n")
+    for terms in (first, second):
+        model = FedCommunities(2, epsilon=0.01, delta=1e-6, nodes=nodes, **terms)
+        model.fit_silos({"north": path}, ledgers={"north": ledger})
+    matrix = sparse.csr_array(planted(12)[0])
+    held = make_ledger(tmp_path / "matrix.ledger")
+    for terms in (first, second):
+        model = FedCommunities(2, epsilon=0.01, delta=1e-6, **terms)
+        model.fit_silos({"north": matrix}, ledgers={"north": held})
+
+
+def a_csv(folder: Path, changed: bool) -> Path:
+    write_world(folder / "north.csv", QUESTIONS["is any cd4 above 10"], int(changed))
+    return folder / "north.csv"
+
+
+def a_folder(folder: Path, changed: bool) -> Path:
+    parts = folder / "north"
+    parts.mkdir(exist_ok=True)
+    for place in (0, 1):
+        write_world(parts / f"{place}.csv", QUESTIONS["is any cd4 above 10"], int(changed) * place)
+    return parts
+
+
+def a_parquet(folder: Path, changed: bool) -> Path:
+    pa.parquet.write_table(
+        pa.Table.from_pandas(read_frame(a_csv(folder, changed))), folder / "n.parquet"
+    )
+    return folder / "n.parquet"
+
+
+CHANGED = {
+    "csv": a_csv,
+    "folder": a_folder,
+    "parquet": a_parquet,
+    "data frame": lambda folder, changed: read_frame(a_csv(folder, changed)),
+    "Arrow table": lambda folder, changed: pa.Table.from_pandas(read_frame(a_csv(folder, changed))),
+    "query": lambda folder, changed: read_query(a_csv(folder, changed)),
+}
+
+
+@pytest.mark.parametrize("form", CHANGED)
+def test_data_that_changed_under_a_version_are_refused(tmp_path: Path, form: str) -> None:
+    ledger, book = make_ledger(tmp_path / "north.ledger"), tmp_path / "book.toml"
+    book.write_text(book_of(rules_of(QUESTIONS["is any cd4 above 10"], second=False)))
+    for _ in range(2):
+        fit(CHANGED[form](tmp_path, False), ledger, codebook=book)
+    assert charged(ledger) == 1
+    with pytest.raises(LedgerError, match="the stored data of silo 'north' must be those"):
+        fit(CHANGED[form](tmp_path, True), ledger, codebook=book)
+    assert charged(ledger) == 1
+
+
+@pytest.mark.parametrize("column", NAMES)
+def test_a_change_in_any_column_is_a_change(tmp_path: Path, column: str) -> None:
+    """Of columns that are used and of others, so that what a study uses is not told."""
+    ledger, book = make_ledger(tmp_path / "north.ledger"), tmp_path / "book.toml"
+    question = Question(
+        column=column, other=rows_of(QUESTIONS["is any cd4 missing"], 0)[1][NAMES.index(column)]
+    )
+    book.write_text(book_of(rules_of(question, second=False)))
+    write_world(tmp_path / "north.csv", question, 0)
+    fit(tmp_path / "north.csv", ledger, codebook=book)
+    write_world(tmp_path / "north.csv", question, 1)
+    with pytest.raises(LedgerError, match="got others"):
+        fit(tmp_path / "north.csv", ledger, codebook=book)
+
+
+@pytest.mark.parametrize("made", [np.asarray, sparse.csr_array, np.asfortranarray])
+def test_arrays_are_known_by_their_numbers(tmp_path: Path, made: Callable[..., Any]) -> None:
+    rows = np.random.default_rng(0).integers(0, 3, (20, 3)).astype(float)
+    ledger = make_ledger(tmp_path / "north.ledger")
+    for each in (rows, made(rows)):
+        fit(each, ledger)
+    assert charged(ledger) == 1
+    rows[3, 1] += 1e-9
+    with pytest.raises(LedgerError, match="got others"):
+        fit(made(rows), ledger)
+
+
+def test_a_fingerprint_from_before_is_not_held_against_anything(tmp_path: Path) -> None:
+    """It was of rows as a study read them: whether it fits would tell of the rows."""
+    ledger = make_ledger(tmp_path / "north.ledger")
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    earlier = "0e37ac2bbf4d68e3ac5ac8d6a4a8e1b7"
+    data = DataVersion(silo="north", version="1", columns=earlier, fingerprint="f" * 64)
+    with Ledger.open(ledger) as opened:
+        opened.release(key="k", purpose="p", study="s", mu=0.1, data=data, payload=lambda: b"x")
+    fit(rows, ledger)
+    assert charged(ledger) == 2
