@@ -384,7 +384,7 @@ def test_the_driver_s_batches_follow_the_size_asked_for(
     ask: Callable[..., SqlQuery], large: str
 ) -> None:
     table = query_table(ask(large), "the query")
-    statement = table.dialect.statement(large, range(N_FEATURES), [])
+    statement = table.dialect.statement(large, range(N_FEATURES), [], with_cells=False)
     for max_rows in (1_000, 20_000):
         options = table.dialect.options(N_FEATURES, max_rows)
         sizes = {batch.num_rows for batch in table._run(statement, options)}
