@@ -24,6 +24,9 @@ from fedpower.federation.lifeline import end_group, hold_on, is_held
 SETTINGS = "FEDPOWER_NODE"
 """The environment variable with a node's settings."""
 
+COMMAND = (sys.executable, "-u", "-m", "fedpower.federation.node")
+"""Starts a node."""
+
 _PATIENCE_S = 10.0
 """How long a connection may take before the operator is told."""
 
@@ -138,12 +141,11 @@ class Node:
 def become_node(settings: NodeSettings) -> NoReturn:
     """Turn this process into a node that connects to the socket of its vault."""
     os.environ[SETTINGS] = settings.to_json()
-    command = [sys.executable, "-u", "-m", "fedpower.federation.node"]
     try:
-        os.execv(command[0], command)  # noqa: S606 (our own interpreter)
+        os.execv(COMMAND[0], COMMAND)  # noqa: S606 (our own interpreter)
     except OSError as error:
         raise InputError(
-            f"the node's user must be able to run {command[0]}, got {(error.strerror or '').lower()}; "
+            f"the node's user must be able to run {COMMAND[0]}, got {(error.strerror or '').lower()}; "
             "install fedpower where that user can read it"
         ) from None
 

@@ -22,7 +22,7 @@ from fedpower.errors import InputError, ProtocolError
 from fedpower.federation import frames, isolation
 from fedpower.federation.isolation import Isolation
 from fedpower.federation.lifeline import start_process
-from fedpower.federation.node import SETTINGS, NodeSettings
+from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings
 from fedpower.federation.processes import stop, wait_for_signal
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
@@ -119,8 +119,7 @@ def start_node(settings: NodeSettings, *, pass_fds: tuple[int, ...]) -> subproce
     """Return the process of a node, which ends with this one."""
     # The password of a database may be in the environment: a node gets what it needs and no more.
     kept = {key: value for key, value in os.environ.items() if _NODE_VARIABLES.fullmatch(key)}
-    command = [sys.executable, "-u", "-m", "fedpower.federation.node"]
-    return start_process(command, {**kept, SETTINGS: settings.to_json()}, pass_fds=pass_fds)
+    return start_process(COMMAND, {**kept, SETTINGS: settings.to_json()}, pass_fds=pass_fds)
 
 
 def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -> int:
