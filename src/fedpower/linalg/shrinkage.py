@@ -1,17 +1,23 @@
 """The spectrum of a noised symmetric matrix without what the noise adds to it."""
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
 
-def shrunk_spectrum(values: Array, std: float) -> Array:
-    """Return the eigenvalues that fit the eigenvectors of a noised matrix best, largest first.
+def shrunk_spectrum(
+    values: Array, std: float, *, of: Literal["matrix", "estimate"] = "estimate"
+) -> Array:
+    """Return the spectrum of a symmetric matrix from that of its noised version, largest first.
 
-    Rotation-invariant shrinkage: ξ_i = λ_i − dτ²·Re G(λ_i − iη), with G the Stieltjes transform of the
-    noised spectrum, τ² the variance of an entry off the diagonal and η = τ [BABP16]; then isotonic
-    regression, so that the order stays. It needs no rank and holds for any spectrum.
+    Rotation-invariant shrinkage: ξ_i = λ_i − c·dτ²·Re G(λ_i − iη), with G the Stieltjes transform of the
+    noised spectrum, τ² the variance of an entry off the diagonal and η = τ; then isotonic regression, so
+    that the order stays. It needs no rank and holds for any spectrum. With c = 2 the values are those
+    that come nearest to the matrix beside the noised eigenvectors [BABP16]. With c = 1 they are its own
+    eigenvalues, where these stand alone: noise also turns eigenvectors, which c = 2 allows for.
 
     Parameters
     ----------
@@ -19,14 +25,16 @@ def shrunk_spectrum(values: Array, std: float) -> Array:
         All eigenvalues of the noised matrix, largest first.
     std
         τ, the standard deviation of the noise of an entry off the diagonal; 0 returns the values.
+    of
+        ``"estimate"`` (c = 2) or ``"matrix"`` (c = 1).
     """
     if std == 0.0:
         return values.copy()
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - a third of a second to import
 
-    found = np.empty_like(values)
+    found, weight = np.empty_like(values), std**2 * (2.0 if of == "estimate" else 1.0)
     for first in range(0, values.size, 256):  # d² numbers at once would be 200 MB for 5,000 columns
         gaps = values[first : first + 256, np.newaxis] - values
         pull = np.sum(gaps / (gaps**2 + std**2), axis=1)
-        found[first : first + 256] = values[first : first + 256] - std**2 * pull
+        found[first : first + 256] = values[first : first + 256] - weight * pull
     return np.asarray(isotonic_regression(found, increasing=False).x)
