@@ -1,0 +1,326 @@
+"""How far the components of a release may be from those of the rows: an angle at 90% confidence.
+
+Two things turn components. Noise, whose law is known exactly: it is drawn again around the denoised
+moment. And the bound and the ranges, which shorten rows: what they do to correlations is drawn too, with
+a size that was learned from public tables (docs/decisions/0046). All of it is post-processing, so it
+costs no budget. What it assumes: docs/how-to/choose-k.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.linalg.shrinkage import shrunk_spectrum
+from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.study import NoiseLaw
+
+Array = NDArray[np.float64]
+Gains = Array | Callable[[Array], Array] | None
+"""What columns are multiplied by before components are computed: as it is, or from their moment."""
+
+CONFIDENCE = 0.9
+DETERMINED = 45.0
+"""Degrees up to which a component is determined."""
+
+_DRAWS = 200
+_MOST = 64
+"""Columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors."""
+
+_LEADING, _TAIL = 24, 40
+"""There, so many eigenvectors count by themselves, and the others in so many groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Angles:
+    """Angles between what is reported and what the rows have, in degrees, at `CONFIDENCE`.
+
+    Attributes
+    ----------
+    components
+        Of each component.
+    subspaces
+        Of the subspace of the first, the first two, …: the largest principal angle.
+    noise_components, noise_subspaces
+        The same from noise alone, as if nothing had been shortened.
+    variances
+        Eigenvalues without what noise adds to them, those of the components first.
+    """
+
+    components: Array
+    subspaces: Array
+    noise_components: Array
+    noise_subspaces: Array
+    variances: Array
+
+    @property
+    def n_determined(self) -> int:
+        """The largest j for which the first j components are determined together; 0 where none is."""
+        return int(np.flatnonzero(np.append(True, self.subspaces <= DETERMINED))[-1])
+
+    def first(self, rank: int) -> "Angles":
+        """Return the angles of the first components."""
+        return Angles(
+            components=self.components[:rank],
+            subspaces=self.subspaces[:rank],
+            noise_components=self.noise_components[:rank],
+            noise_subspaces=self.noise_subspaces[:rank],
+            variances=self.variances,
+        )
+
+
+def moment_angles(
+    pooled: Pooled, rank: int, *, gains: Gains = None, cut: Array | None = None
+) -> Angles:
+    """Return the angles of the leading components of a noised moment.
+
+    The moment is denoised, noised again, and its columns multiplied by their gains: the eigenvectors of
+    many such draws against those of the moment as it was released.
+
+    Parameters
+    ----------
+    pooled
+        What was released.
+    rank
+        k.
+    gains
+        See `Gains`; None multiplies by 1.
+    cut
+        By column, the standard deviation of what shortening rows does to its correlations; None where
+        nothing is shortened.
+    """
+    moment, dim, std = pooled.moment, len(pooled.moment), pooled.noise_std / math.sqrt(2.0)
+    values, vectors = np.linalg.eigh(moment)
+    shrunk = np.maximum(shrunk_spectrum(values[::-1], std, of="matrix"), 0.0)[::-1]
+    denoised = (vectors * shrunk) @ vectors.T
+    spread = np.sqrt((0.0 if cut is None else cut) * np.diagonal(denoised))
+    center = np.zeros(dim) if pooled.center is None else pooled.center / pooled.mean_weight
+    factor = _factor(moment, gains)
+    axes = np.linalg.eigh((moment * factor).T * factor)[1][:, ::-1]
+    inner = axes.T * factor
+    found = np.einsum("ij,ij->i", inner @ denoised, inner)
+    if dim <= _MOST:
+        law = _Law(
+            denoised=denoised,
+            noise=np.full((dim, dim), std),
+            cut=np.outer(spread, spread),
+            center=center,
+        )
+        return _angles(law, axes[:, :rank], found, partial(_scaled, gains=gains))
+    squares = axes.T**2
+    return _angles_of_axes(
+        found,
+        rank,
+        noise=std * (squares @ factor**2),
+        cut=squares @ (spread * factor) ** 2,
+        center=axes.T @ (center * factor) / np.sqrt(squares @ factor**2),
+        standardized=callable(gains),
+    )
+
+
+def product_angles(
+    values: Array, rank: int, *, n_features: int, total_variance: float, law: NoiseLaw, cut: float
+) -> Angles:
+    """Return the angles of components that noised products with a few directions give.
+
+    Of the other directions only the trace is known: they are taken to be alike. Noise of a product
+    counts as that of a symmetric matrix would, which is at least what it does.
+
+    Parameters
+    ----------
+    values
+        Eigenvalues of (ZᵀY + YᵀZ)/2 for the last product Y = AZ + N, largest first.
+    rank, n_features
+        k and d.
+    total_variance
+        The trace of A, or NaN where it was not released: then the other directions have none.
+    law
+        Of N: new in every product, or that of a moment which is noised once.
+    cut
+        The standard deviation of what shortening rows does to correlations.
+    """
+    left, std = n_features - values.size, law.std / math.sqrt(2.0)
+    rest = 0.0 if math.isnan(total_variance) else max(total_variance - float(values.sum()), 0.0)
+    tail = np.full(left, rest / max(left, 1))
+    if law.once:  # the noise of the moment is in its whole spectrum, of which the rest is not known
+        tail += 2.0 * std * math.sqrt(n_features) * _semicircle(left)
+        spectrum = np.append(values, np.minimum(tail, values[-1]))
+        spectrum = shrunk_spectrum(spectrum, std, of="matrix")
+        noise = std
+    else:
+        inner = shrunk_spectrum(values, std, of="matrix")
+        spectrum = np.append(inner, np.minimum(tail, inner[-1]))
+        noise = law.std
+    spectrum = np.maximum(spectrum, 0.0)
+    return _angles_of_axes(
+        spectrum,
+        rank,
+        noise=np.full(n_features, noise),
+        cut=np.full(n_features, cut * float(spectrum.mean())),
+        center=np.zeros(n_features),
+    )
+
+
+def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
+    """Return the angles of components without noise: those that rounding leaves open are 90°.
+
+    Eigenvalues are off by about d·eps of the largest, and eigenvectors by that over the gap to the
+    next [Davis-Kahan].
+
+    Parameters
+    ----------
+    values
+        All eigenvalues that are known, largest first.
+    rank, n_features
+        k and d.
+    """
+    rounding = n_features * float(np.finfo(np.float64).eps) * max(float(values[0]), 0.0)
+    gaps = -np.diff(np.maximum(values, 0.0))[:rank]
+    if gaps.size < rank:  # the next one is not known, or there is none
+        last = values[rank - 1] if rank < n_features else math.inf
+        gaps = np.append(gaps, last)
+    together = np.where(gaps > rounding, 0.0, 90.0)
+    alone = np.maximum(together, np.append(0.0, together[:-1]))
+    return Angles(
+        components=alone,
+        subspaces=together,
+        noise_components=alone,
+        noise_subspaces=together,
+        variances=values,
+    )
+
+
+def _semicircle(count: int) -> Array:
+    """Return so many quantiles of the semicircle law on [−1, 1], largest first."""
+    levels = (np.arange(count, 0, -1) - 0.5) / max(count, 1)
+    grid = np.linspace(-1.0, 1.0, 2001)
+    below = 0.5 + (grid * np.sqrt(1.0 - grid**2) + np.arcsin(grid)) / math.pi
+    return np.asarray(np.interp(levels, below, grid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Law:
+    """What is drawn: a denoised matrix, and the standard deviations of what is added to its entries.
+
+    ``center`` is the mean over its weight, of which the noise of the mean adds a product.
+    """
+
+    denoised: Array
+    noise: Array
+    cut: Array
+    center: Array
+
+
+def _angles_of_axes(
+    values: Array,
+    rank: int,
+    *,
+    noise: Array,
+    cut: Array,
+    center: Array,
+    standardized: bool = False,
+) -> Angles:
+    """Return the angles where the denoised matrix is diagonal, and wide.
+
+    The first axes count by themselves. The others are taken together in groups of n, whose entries have
+    n times the variance: as much noise comes to the first axes from a group as from all of its members.
+
+    Parameters
+    ----------
+    values
+        The diagonal.
+    rank
+        k.
+    noise, cut, center
+        By axis: entries have deviations √(noise_i·noise_j), cut likewise; the mean over its weight.
+    standardized
+        Whether columns were divided by deviations that have noise of their own: what is off by δ_j in
+        column j moves entry (i, l) of the axes by about (x_i + x_l)/2 times a mean of d of them.
+    """
+    dim = values.size
+    first = min(dim, max(_LEADING, rank + 8))
+    order = np.append(np.argsort(-values[:first]), first + np.argsort(-values[first:]))
+    groups = [order[place : place + 1] for place in range(first)]
+    groups += [each for each in np.array_split(order[first:], _TAIL) if each.size]
+    size = np.array([each.size for each in groups], dtype=np.float64)
+    times = np.sqrt(np.maximum.outer(size, size))
+    value, noise, cut = (
+        np.array([each[group].mean() for group in groups]) for each in (values, noise, cut)
+    )
+    center = np.array([np.linalg.norm(center[group]) for group in groups])
+    from_spread = np.add.outer(value, value) ** 2 / (2.0 * dim) if standardized else 0.0
+    law = _Law(
+        denoised=np.diag(value),
+        noise=times * np.sqrt(np.outer(noise, noise) * (1.0 + from_spread)),
+        cut=times * np.sqrt(np.outer(cut, cut)),
+        center=center,
+    )
+    return _angles(law, np.eye(len(groups))[:, :rank], values, lambda moment: moment)
+
+
+def _angles(
+    law: _Law, reported: Array, variances: Array, scaled: Callable[[Array], Array]
+) -> Angles:
+    """Return the quantiles of the angles between what is reported and what draws give."""
+    dim, rank = reported.shape
+    rng = np.random.default_rng(0)  # public: the same release has the same angles
+    shortened = bool(law.cut.any())
+    inner = np.empty((2, _DRAWS, rank, rank))
+    for draw in range(_DRAWS):
+        noise, cut = (_symmetric(rng, dim) for _ in range(2))
+        shift = np.diagonal(law.noise) * rng.standard_normal(dim)
+        drawn = law.denoised + law.noise * noise
+        drawn -= np.outer(law.center, shift) + np.outer(shift, law.center)
+        for place, matrix in enumerate((drawn, drawn + law.cut * cut)[: 1 + shortened]):
+            inner[place, draw] = _leading(scaled(matrix), rank).T @ reported
+    if not shortened:
+        inner[1] = inner[0]
+    alone, together = (np.quantile(each, CONFIDENCE, axis=1) for each in between(inner))
+    return Angles(
+        components=alone[1],
+        subspaces=together[1],
+        noise_components=alone[0],
+        noise_subspaces=together[0],
+        variances=variances,
+    )
+
+
+def between(inner: Array) -> tuple[Array, Array]:
+    """Return angles of components, and of their leading subspaces, in degrees.
+
+    ``inner`` are the inner products of one basis with another, or many such matrices.
+    """
+    cosines = np.abs(np.diagonal(inner, axis1=-2, axis2=-1))
+    together = [
+        np.linalg.svd(inner[..., :j, :j], compute_uv=False)[..., -1]
+        for j in range(1, inner.shape[-1] + 1)
+    ]
+    alone, joint = (
+        np.degrees(np.arccos(np.clip(each, 0.0, 1.0)))
+        for each in (cosines, np.stack(together, axis=-1))
+    )
+    return alone, joint
+
+
+def _factor(moment: Array, gains: Gains) -> Array:
+    if gains is None:
+        return np.ones(len(moment))
+    return gains(moment) if callable(gains) else gains
+
+
+def _scaled(moment: Array, *, gains: Gains) -> Array:
+    factor = _factor(moment, gains)
+    return np.asarray((moment * factor).T * factor)
+
+
+def _symmetric(rng: np.random.Generator, dim: int) -> Array:
+    """Return symmetric noise: variance 1 off the diagonal and 2 on it."""
+    half = rng.standard_normal((dim, dim))
+    return np.asarray((half + half.T) / math.sqrt(2.0))
+
+
+def _leading(matrix: Array, rank: int) -> Array:
+    return np.asarray(np.linalg.eigh(matrix)[1][:, ::-1][:, :rank])
