@@ -265,3 +265,14 @@ def leading_pairs(
             return values[:width], vectors
         basis = np.hstack([basis, block])
         product = np.hstack([product, multiply(block)])
+
+
+def compressed(basis: Array, product: Array) -> Array:
+    """Return (ZᵀY + YᵀZ)/2: ZᵀAZ, and of noise in Y what is symmetric."""
+    inner = basis.T @ product
+    return np.asarray((inner + inner.T) / 2.0)
+
+
+def eigenvalues(matrix: Array) -> Array:
+    """Return all eigenvalues of a symmetric matrix, largest first."""
+    return np.asarray(scipy.linalg.eigvalsh(matrix)[::-1], dtype=np.float64)

@@ -36,7 +36,6 @@ from fedpower.protocol.messages import AskMoment, AskNoisedSum, NoisedSum, Packe
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers.scores import summed_scores
 from fedpower.protocol.solvers.shared import Solution, enrol
-from fedpower.protocol.solvers.signal import LEVEL, Signal, find_signal_of_product
 from fedpower.protocol.solvers.sums import Sums, Total, secure_sums
 from fedpower.protocol.solvers.upload import pool
 from fedpower.protocol.study import NoiseLaw, Study
@@ -265,8 +264,6 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         known.center, known.mean_std = found.values / rows, found.std / rows
     if known.center is not None:
         known.center = known.center / max(1.0, float(np.linalg.norm(known.center)))
-    signal: Signal | None = None
-    edge = 0.0
     for place, label in enumerate(steps):
         clip = min(max(CLIP * math.sqrt(energy), LEAST_CLIP), 1.0)
         question = ClippedQuestion.of(basis, clip, known.center)
@@ -281,9 +278,7 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         last = place + 1 == len(steps)
         width = rank if last else width_of(study, steps[place + 1])
         fit = known.fit(width, basis)
-        if last:
-            signal, edge = _judged(question, product, std, kept, known)
-        else:
+        if not last:
             basis = fit.basis[:, :width]
             level = known.level
             energy = float(np.clip(fit.captured[:width].sum() + width * level, width * level, 1.0))
@@ -300,8 +295,7 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         n_steps=len(steps),
         change=0.0,
         converged=True,
-        signal=signal,
-        noise_edge=edge,
+        law=NoiseLaw(once=False, std=std / kept, mean_std=known.mean_std),
     )
 
 
@@ -374,24 +368,3 @@ def _from_moment(
     theta = np.where(root > 0, (above + root) / 2.0, 0.0)
     held = np.where(theta > 0, theta - spread / np.maximum(theta, 1e-300), 0.0)
     return orth(np.ascontiguousarray(vectors[:, ::-1])), np.maximum(held, 0.0)
-
-
-def _judged(
-    question: ClippedQuestion, product: Array, std: float, kept: float, known: _Known
-) -> tuple[Signal, float]:
-    """Return what stands above the noise of the last product, and the edge of its noise.
-
-    Its noise is newer than its basis, so `find_signal_of_product` holds of Σ w·y yᵀ, w ≤ 1 a row's
-    weight in the basis: clipping makes variances smaller, and what counts all the same counts without.
-    """
-    side = -float(scipy.special.ndtri(LEVEL / 10))
-    most = known.trace + max(known.trace_std - std, 0.0) * side
-    found = find_signal_of_product(
-        question.real_basis,
-        product,
-        law=NoiseLaw(once=False, std=std, mean_std=known.mean_std),
-        center=known.center,
-        total_variance=most,
-    )
-    edge = std / kept * math.sqrt(2.0 * product.shape[1])
-    return replace(found, denoised=found.denoised / kept, total_variance=known.trace), edge

@@ -20,7 +20,6 @@ from fedpower.linalg.symmetric import rayleigh_ritz, rounding_level, subspace_er
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.solvers.shared import Solution, align, mean_trace, shares, weighted_sum
-from fedpower.protocol.solvers.signal import Signal, judge
 from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
@@ -121,20 +120,6 @@ class DriftCorrected:
             vectors,
             change=best.error,
             converged=best.settled,
-            signal=self._signal(best),
-        )
-
-    def _signal(self, best: _Point) -> Signal | None:
-        """Return what stands above the noise of the best exact product, if all silos are in it."""
-        if self.noise is None or not best.whole:
-            return None
-        norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
-        return judge(
-            best.basis,
-            best.product,
-            law=self.noise(self.sizes, norm),
-            center=self.center,
-            total_variance=mean_trace(self.traces, self.mass),
         )
 
     def _solution(
@@ -144,8 +129,8 @@ class DriftCorrected:
         *,
         change: float,
         converged: bool = False,
-        signal: Signal | None = None,
     ) -> Solution:
+        norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
         return Solution(
             basis=vectors,
             values=values,
@@ -157,7 +142,7 @@ class DriftCorrected:
             n_steps=self.step,
             change=change,
             converged=converged,
-            signal=signal,
+            law=None if self.noise is None else self.noise(self.sizes, norm),
         )
 
     def _over(self, best: _Point) -> bool:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from fedpower.linalg.subspace import (
 from fedpower.linalg.symmetric import (
     DEPENDENT,
     complement,
+    compressed,
+    eigenvalues,
     leading_pairs,
     pairs_of_factors,
     product_noise,
@@ -42,12 +43,6 @@ from fedpower.protocol.solvers.shared import (
     rank_for,
     shares,
     weighted_sum,
-)
-from fedpower.protocol.solvers.signal import (
-    compressed,
-    eigenvalues,
-    find_signal_of_compressed,
-    judge,
 )
 from fedpower.protocol.weights import Weights, masses
 
@@ -141,7 +136,7 @@ class _Expansion:
             "change": change,
             "converged": converged,
             "completeness": completeness,
-            "told_by": (partial(judge, self.basis, self.product), self.heard or ()),
+            "heard": self.heard or (),
         }
 
     def _extend(self, block: Array, found: Product) -> None:
@@ -270,7 +265,7 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
     # Variance is told by the last product alone, whose noise is newer than its basis; the combination
     # holds noise that bases have taken up.
     return {
-        "told_by": (partial(find_signal_of_compressed, inner, n_features), heard),
+        "heard": heard,
         "basis": basis,
         "values": eigenvalues(inner),
         "vectors": np.matmul(basis, left, out=own_memory(basis.shape)),
@@ -623,14 +618,14 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
             rng=rng,
         )
         outcome = yield from expansion.run(start)
-    shown, heard = outcome.pop("told_by")
-    total = products.total_variance
-    signal = None
-    if settings.noise is not None and heard and (center is None or len(heard) == len(sizes)):
+    heard = outcome.pop("heard") or sizes
+    law = None
+    if settings.noise is not None:
         norm = 0.0 if center is None else float(np.linalg.norm(center))
         law = settings.noise({name: sizes[name] for name in heard}, norm)
-        signal = shown(law=law, center=center, total_variance=total)
-    return Solution(**outcome, total_variance=total, center=center, sizes=sizes, signal=signal)
+    return Solution(
+        **outcome, total_variance=products.total_variance, center=center, sizes=sizes, law=law
+    )
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, int]) -> Array:

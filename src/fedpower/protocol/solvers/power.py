@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.subspace import Alignment
+from fedpower.linalg.symmetric import compressed, eigenvalues
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
@@ -34,7 +35,6 @@ from fedpower.protocol.solvers.shared import (
     rank_for,
     weighted_sum,
 )
-from fedpower.protocol.solvers.signal import compressed, eigenvalues, judge
 from fedpower.protocol.study import NoiseLaw
 from fedpower.protocol.weights import Weights, masses
 
@@ -190,7 +190,7 @@ class _Iteration:
     def run(self, start: Array, rank: int, fraction: float | None = None) -> Exchange:
         settings = self.settings
         basis, step, change, converged = start, 0, float("nan"), False
-        product, shift, judged = start, 0.0, False
+        product, shift = start, 0.0
         schedule_steps = settings.schedule.steps()
         last = settings.n_steps if settings.n_steps is not None else settings.schedule.last_step
         while last is None or step < last:
@@ -200,8 +200,6 @@ class _Iteration:
             assert step_to is not None
             shift = self._shift(step_to - step)
             opened = yield self._ask(basis, step_to - step, step_to, shift, draw=is_round)
-            # The noise's law is known of a product of one basis by silos that weigh what their rows do.
-            judged = step_to - step == 1 and self._is_whole(opened)
             before, step = basis, step_to
             product, output, inner = self._aggregate(basis, opened, is_round)
             basis = orth(output)
@@ -215,18 +213,9 @@ class _Iteration:
             if settings.max_rounds is not None and self.rounds >= settings.max_rounds:
                 break
         total = mean_trace(self.traces, self.mass)
-        signal, law = None, self._law(opened)
-        if law is not None:
-            if judged:
-                signal = judge(
-                    before,
-                    product - shift * before,
-                    law=law,
-                    center=self.center,
-                    total_variance=total,
-                )
-            if not law.once:  # singular values of a noised product are above all its noise's
-                values = eigenvalues(inner)
+        law = self._law(opened)
+        if law is not None and not law.once:  # its singular values are above all of its noise's
+            values = eigenvalues(inner)
         return Solution(
             basis=basis,
             values=values,
@@ -239,14 +228,8 @@ class _Iteration:
             change=change,
             converged=converged,
             completeness=self.completeness,
-            signal=signal,
+            law=law,
         )
-
-    def _is_whole(self, opened: Round) -> bool:
-        """Return whether a pooled product is one of all rows, or about no centre of others' rows."""
-        if self.sampler.drawn is not None:
-            return False
-        return self.center is None or opened.answers.keys() >= self.sizes.keys()
 
     def _law(self, opened: Round) -> NoiseLaw | None:
         """Return the law of the noise of the last pooled product; None without noise."""

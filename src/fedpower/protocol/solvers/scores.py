@@ -115,14 +115,12 @@ def bins_for(n_rows: float, std: float) -> int:
 def _variances(solution: Solution) -> Array:
     """Return the variances of the two scores as far as they are known; positive."""
     values = np.array(solution.values[:2], dtype=np.float64)
-    signal = solution.signal
-    if signal is not None:
-        above = min(2, signal.n_above)
-        values[:above] = signal.denoised[:above]
+    if solution.angles is not None:
+        values = solution.angles.variances[:2].copy()
     level = solution.total_variance / len(solution.vectors)
     least = level if math.isfinite(level) and level > 0 else 1.0
     largest = max(float(values.max()), 0.0) or least
-    if signal is not None or solution.noise_edge:  # what noise leaves of it may be nothing
+    if solution.law is not None:  # what noise leaves of it may be nothing
         return np.maximum(values, min(least, largest))
     return np.maximum(values, 1e-12 * largest)
 

@@ -12,11 +12,13 @@ from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.memory import own_memory
 from fedpower.linalg.subspace import Alignment
+from fedpower.protocol.angles import Angles
+from fedpower.protocol.clipping import Clipping
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMean, Enrol, read_only
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.score_sums import ScoreCounts
-from fedpower.protocol.solvers.signal import Signal
+from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
 
@@ -46,17 +48,18 @@ class Solution:
         were missing and the solver filled in what they would have said.
     spectrum
         All eigenvalues of the pooled moment, where the whole of it is known; else None.
-    signal
-        What stands above the noise, where that can be told; else None.
+    law
+        Of the noise of the products or the moment that it comes from; None without noise.
+    angles
+        How far the components may be from those of the rows, where a moment was released; else None.
+    clipping
+        What the bound did to the rows, where a moment was released and it shortens any; else None.
     remarks
         Sentences on numbers that are not to be trusted, and on silos that look like one.
     deviations
         What columns of treated rows were divided by to have variance 1; None where they were not.
     code_book
         What the run found about the columns, where it prepared them; else None.
-    noise_edge
-        About the largest eigenvalue that noise alone would show, where that depends on the run; else
-        None.
     pooled
         The pooled moment, where the run was to keep it; else None.
     scores
@@ -75,11 +78,12 @@ class Solution:
     converged: bool
     completeness: float = 1.0
     spectrum: Array | None = None
-    signal: Signal | None = None
+    law: NoiseLaw | None = None
+    angles: Angles | None = None
+    clipping: Clipping | None = None
     remarks: tuple[str, ...] = ()
     deviations: Array | None = None
     code_book: CodeBook | None = None
-    noise_edge: float | None = None
     pooled: Pooled | None = None
     scores: ScoreCounts | None = None
 
