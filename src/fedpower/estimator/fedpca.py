@@ -169,7 +169,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Public numbers that are taken off the columns first, such as guesses of their means: rows become
         shorter, and less is clipped. What is left of the mean is removed if ``center`` says so.
     scale : array-like of shape (n_features,) or mapping from names, default=None
-        Public divisors of the columns.
+        Public divisors of the columns: the units that you measure them in, in which covariances
+        (``standardize=False``) are given.
     codebook : CodeBook or path, default=None
         What an earlier preparation found (``codebook_``, ``fedpower prepare``): offsets, scales, ranges
         and bound. Using it costs nothing. Its rules, where it has any, turn tables with categories, dates
@@ -178,9 +179,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     ranges : mapping from names, pair, or list of pairs, default=None
         What people know that cells of columns lie between, e.g. ``{"age": (0, 120)}``. Cells are clipped
         to it; preparation then spends nothing on finding it.
-    standardize : bool, default=None
-        Whether columns are brought to variance 1, from the released moment: correlations instead of
-        covariances. None does so where columns were prepared, or a code book is given.
+    standardize : bool, default=True
+        Whether components are those of the correlations, every column having variance 1, or of the
+        covariances in the columns' own units: at every ``epsilon``, from the same releases. Of rows of
+        norm 1 (``normalize``) and of networks they are those of the moment itself. Private fits that
+        noise products instead of the moment need ``standardize=False``.
     unit : str, default=None
         Column of the silos' tables that says whose each row is. A person is then what is protected, with
         all her rows of a silo: together they weigh as much as one, so that privacy costs no more than
@@ -323,7 +326,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         scale: ArrayLike | Mapping[str, float] | None = None,
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
-        standardize: bool | None = None,
+        standardize: bool = True,
         unit: str | None = None,
         rows_per_unit: int = 1,
         network: NetworkUnit | None = None,

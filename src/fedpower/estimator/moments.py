@@ -19,7 +19,7 @@ from fedpower.parameters import DEFAULTS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.solvers.upload import decompose
+from fedpower.protocol.solvers.upload import decompose, gains_of
 from fedpower.protocol.study import Aggregation
 from fedpower.protocol.weights import Weights
 from fedpower.report.codebook_file import rules_of_record
@@ -53,16 +53,16 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
     meant = _of_the_release(moment, parameters)
     record, study = moment.record, moment.study
     rank, width = rank_and_width(meant, moment.n_samples, moment.n_features, study.noise)
-    standardize = parameters.standardize
-    if standardize is None:
-        standardize = bool(study.preparation) or record["parameters"].get("codebook") is not None
+    meant = replace(meant, normalize=moment.treatment.normalize, network=study.network or None)
+    # Scales that people gave are units of their choice; those of a code book are not.
+    booked = study.preparation or record["parameters"].get("codebook") is not None
+    units = moment.units if booked else None
     solution = decompose(
         moment.pooled,
+        gains_of(moment.pooled, standardize=meant.standardizes, units=units, groups=study.groups),
         sizes=moment.silo_sizes,
         rank=rank,
         iteration_rank=width,
-        standardize=bool(standardize),
-        groups=study.groups,
     )
     outcome = Outcome(solution=solution, rounds=[], study=study, privacy=moment.privacy)
     found = result_of(

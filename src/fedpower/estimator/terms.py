@@ -245,7 +245,7 @@ def _asked_how(parameters: Parameters, sizes: Mapping[str, int | None]) -> str:
         for name, spec in SPECS.items()
         if spec.section in ("components", "solver", "rounds") and name != "keep_moment"
     }
-    listed = json.dumps([sorted(sizes.items()), repr(parameters.standardize), settings])
+    listed = json.dumps([sorted(sizes.items()), parameters.standardizes, settings])
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
@@ -311,7 +311,7 @@ def _gains_by_clipping(parameters: Parameters, n_features: int, n_rows: int | No
         or not 1 <= int(rank) < n_features
         or parameters.solver != "auto"
         or parameters.weights != "rows"
-        or parameters.standardize
+        or parameters.standardizes
         or parameters.paper_settings
         or parameters.device is not None
         or parameters.unit is not None
@@ -360,11 +360,11 @@ def _check_clipped(parameters: Parameters) -> None:
             "have a solver of their own; leave it out",
             value=getattr(parameters, name),
         )
-    if parameters.standardize:
+    if parameters.standardizes:
         raise InputError(
             Sentence(
-                "{standardize} must be left alone with {noise:clipped}, which has no diagonal to "
-                "standardise by; give public scales, or a code book"
+                "a fit with {noise:clipped} must go without standardised columns, for it has no diagonal "
+                "to standardise by, got {standardize:True}; pass {standardize:False}"
             )
         )
     if parameters.weights != "rows":

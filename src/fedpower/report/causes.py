@@ -1,5 +1,7 @@
 """Why a private fit found nothing: the likely cause, from public facts and from what was released."""
 
+from typing import Any
+
 import numpy as np
 
 from fedpower.errors import Sentence
@@ -29,8 +31,9 @@ def cause_of_noise(result: Result) -> str | None:
     if result.n_above_noise != 0 or edge <= 0:
         return None
     bound = result.run["parameters"].get("row_norm")
-    if bound is not None and not result.run["parameters"].get("standardize"):
+    if bound is not None:
         spread, middle = _total(result), _mean_square(result)
+        edge *= _unit(result)
         used = spread + middle + edge
         if used < LITTLE * bound**2:
             return Sentence(
@@ -66,9 +69,22 @@ def cause_of_noise(result: Result) -> str | None:
 
 def _total(result: Result) -> float:
     share = float(result.explained_variance_ratio[0])
-    return float(result.explained_variance[0]) / share if share > 0 else 0.0
+    return _unit(result) * float(result.explained_variance[0]) / share if share > 0 else 0.0
+
+
+def _unit(result: Result) -> float:
+    """Return what a variance is in units of the bounded rows: of standardised columns, on average."""
+    if not result.standardized or result.scale is None:
+        return 1.0
+    return float(np.mean((result.scale / _given_scale(result)) ** 2))
+
+
+def _given_scale(result: Result) -> Any:
+    """Return the public divisors of the columns; 1 without any."""
+    given = result.run["parameters"].get("scale")
+    return 1.0 if given is None else np.asarray(given, dtype=np.float64)
 
 
 def _mean_square(result: Result) -> float:
     away = result.mean - (0.0 if result.center is None else result.center)
-    return float(np.sum((away / (1.0 if result.scale is None else result.scale)) ** 2))
+    return float(np.sum((away / _given_scale(result)) ** 2))

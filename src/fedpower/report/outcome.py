@@ -18,7 +18,7 @@ from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.clipping import counted_clipping, estimated_clipping
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.private_study import budget_of, noise_edge, noise_law
-from fedpower.protocol.solvers.upload import spread_noise
+from fedpower.protocol.solvers.gains import noise_growth
 from fedpower.protocol.study import Study
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
@@ -41,7 +41,9 @@ def result_of(
     """Return the result of a federation.
 
     Rows were divided by their bound B and by the scales: variances are multiplied by B², means by both.
-    Where rows were normalised there is no way back, and all is in units of unit rows.
+    Where rows were normalised there is no way back, and all is in units of unit rows. Of covariances
+    whose bound is known to have cut off a share f of the squared length, by the noised counts of norms,
+    variances are divided by 1 − f.
 
     Parameters
     ----------
@@ -64,11 +66,11 @@ def result_of(
     n_samples = sum(solution.sizes.values())
     bound = treatment.row_norm or 1.0
     scale = np.ones(width) if treatment.scale is None else treatment.scale
-    to_mean, deviations = bound * scale, solution.deviations
-    gain = 1.0
-    if deviations is not None:
-        # Rows are divided by what gives every column variance 1: units of the bound are in that.
-        scale, bound, gain = scale * bound * deviations, 1.0, spread_noise(deviations)
+    to_mean, gains = bound * scale, solution.gains
+    growth = 1.0
+    if gains is not None:
+        # Gains are those of rows in units of their bound, which is in them.
+        scale, bound, growth = to_mean / gains, 1.0, noise_growth(gains)
     values = np.maximum(solution.values[: solution.rank], 0.0)
     to_variance = bound**2 * n_samples / (n_samples - 1 if parameters.centers else n_samples)
     # Noise can make the parts add up to more than the total that was noised beside them.
@@ -78,7 +80,7 @@ def result_of(
     edge = solution.noise_edge
     if edge is None:
         edge = noise_edge(outcome.study, solution.sizes, float(np.linalg.norm(middle)))
-    edge *= to_variance * gain
+    edge *= to_variance * growth
     spectrum = solution.values if solution.spectrum is None else solution.spectrum
     if not treatment.normalize:
         public = np.zeros(width) if treatment.center is None else treatment.center
@@ -86,7 +88,7 @@ def result_of(
     denoised, shares = _without_noise(outcome, values, ratios)
     # No row of comparisons is longer than its bound.
     shortens = rules is None or rules.comparison is None
-    cut = _clipping(outcome, treatment, code_book) if shortens else None
+    cut = _clipping(outcome, parameters, treatment, code_book) if shortens else None
     run = _record(outcome, parameters, solver, edge=edge, rules=rules)
     if cut is not None:
         run["clipping"] = plain(cut)
@@ -100,7 +102,7 @@ def result_of(
         singular_values=np.sqrt(values * n_samples) * bound,
         mean=middle,
         feature_names=feature_names,
-        scale=treatment.scale if deviations is None else scale,
+        scale=None if (scale == 1.0).all() else scale,
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
@@ -115,7 +117,10 @@ def result_of(
 
 
 def _clipping(
-    outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | None
+    outcome: Outcome,
+    parameters: Parameters,
+    treatment: RowTreatment,
+    code_book: CodeBook | None,
 ) -> dict[str, Any] | None:
     """Return what the bound of a private fit did to the rows; None where nothing is known of it."""
     solution, study = outcome.solution, outcome.study
@@ -123,7 +128,7 @@ def _clipping(
         return None
     means: dict[str, Any] = {
         "bound": treatment.row_norm,
-        "standardized": solution.deviations is not None,
+        "standardized": parameters.standardizes,
     }
     if code_book is not None and code_book.clipped is not None:
         return counted_clipping(code_book.clipped).record(**means)
@@ -131,9 +136,10 @@ def _clipping(
     assert budget is not None, "the study is private"
     values = solution.values if solution.spectrum is None else solution.spectrum
     trace = solution.total_variance
-    if solution.deviations is not None:
-        values = values * float(np.mean(solution.deviations**2))
-        trace = float(np.sum(solution.deviations**2))
+    if solution.gains is not None:
+        assert solution.treated_variance is not None, "gains are those of a released moment"
+        values = values * (solution.treated_variance / trace)
+        trace = solution.treated_variance
     middle = 0.0 if solution.center is None else float(np.sum(np.square(solution.center)))
     found = estimated_clipping(
         values,

@@ -32,7 +32,7 @@ from fedpower.protocol.study import Study
 from fedpower.report.atomic import new_folder
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.moment import Moment, of_run
-from fedpower.report.record import privacy_of, rounds_of, study_of, with_origin
+from fedpower.report.record import privacy_of, rounds_of, standardized, study_of, with_origin
 from fedpower.report.score_counts import ScoreHistogram, histogram_of
 
 if TYPE_CHECKING:
@@ -175,6 +175,11 @@ class Result:
             n_above=self.n_above_noise,
             bent=self._bent(),
         )
+
+    @property
+    def standardized(self) -> bool:
+        """Whether components are those of correlations, else of covariances in units of `scale`."""
+        return standardized(self.run)
 
     @property
     def clipping(self) -> str | None:

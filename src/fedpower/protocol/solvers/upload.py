@@ -4,7 +4,6 @@ Cheapest in bytes while d is small, exact, and free of any bias from heterogenei
 is the release that `moment` mode makes anyway.
 """
 
-import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 
@@ -31,6 +30,7 @@ from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
 from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.solvers.gains import Gains, Groups, fixed, noise_growth, unit_variances
 from fedpower.protocol.solvers.scores import summed_scores
 from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
 from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
@@ -39,8 +39,6 @@ from fedpower.protocol.study import Study
 from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
-_Groups = tuple[tuple[int, ...], ...]
-"""Places of columns that are the levels of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +63,11 @@ class UploadSettings:
         c of the joint release of moment, mean and trace.
     standardize
         Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
+    units
+        What columns are multiplied by where they are not: a code book's scales, in units of its bound. A
+        code book that the run finds takes their place.
     groups
-        Places of columns that are then divided by the deviation that they have together.
+        Places of columns that are divided by the deviation that they have together.
     keep_moment
         Whether the solution holds the pooled moment too.
     adjacency
@@ -83,7 +84,8 @@ class UploadSettings:
     preparation: Study | None = None
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
-    groups: _Groups = ()
+    units: Array | None = None
+    groups: Groups = ()
     keep_moment: bool = False
     adjacency: bool = False
 
@@ -130,16 +132,16 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         kept=settings.kept,
         remarks=tuple(remarks),
     )
+    units = settings.units if book is None else book.units
     solution = decompose(
         pooled,
+        gains_of(pooled, standardize=settings.standardize, units=units, groups=settings.groups),
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
-        standardize=settings.standardize,
-        groups=settings.groups,
-        code_book=book,
     )
-    return replace(solution, pooled=pooled) if settings.keep_moment else solution
+    kept = pooled if settings.keep_moment else None
+    return replace(solution, code_book=book, pooled=kept)
 
 
 def prepare(
@@ -278,31 +280,38 @@ def _imprecise(moment: Array) -> list[str]:
     ]
 
 
+def gains_of(
+    pooled: Pooled, *, standardize: bool, units: Array | None, groups: Groups = ()
+) -> Gains | None:
+    """Return what columns are multiplied by; None where they are left in units of the treated rows."""
+    if standardize:
+        return unit_variances(pooled.noise_std, groups)
+    return None if units is None else fixed(units)
+
+
 def decompose(
     pooled: Pooled,
+    gains: Gains | None,
     *,
     sizes: dict[str, int],
     rank: Rank,
     iteration_rank: int,
-    standardize: bool = False,
-    groups: _Groups = (),
-    code_book: CodeBook | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
-    A rank that is no number is found among the components that stand above the moment's noise (see
-    :func:`chosen_rank`).
+    Columns are multiplied by their ``gains`` first. A rank that is no number is found among the
+    components that stand above the moment's noise (see :func:`chosen_rank`).
     """
-    moment, center, noise_std = pooled.moment, pooled.center, pooled.noise_std
+    moment, middle, noise_std = pooled.moment, pooled.center, pooled.noise_std
     total_variance = pooled.total_variance
     dim = moment.shape[0]
-    deviations = None
-    if standardize:
-        deviations = _spread_of(moment, noise_std, groups)
-        moment = moment / np.outer(deviations, deviations)
+    taken = None
+    if gains is not None:
+        taken = gains(np.diagonal(moment))
+        moment = moment * np.outer(taken, taken)
         total_variance = float(np.trace(moment))
-        noise_std *= spread_noise(deviations)
-    middle = center if center is None or deviations is None else center / deviations
+        noise_std *= noise_growth(taken)
+        middle = None if middle is None else middle * taken
     count = iteration_rank if isinstance(rank, int) else dim
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
@@ -329,7 +338,7 @@ def decompose(
         vectors=vectors,
         rank=rank,
         total_variance=total_variance,
-        center=center,
+        center=pooled.center,
         sizes=sizes,
         n_steps=1,
         change=0.0,
@@ -337,52 +346,9 @@ def decompose(
         spectrum=spectrum,
         signal=signal,
         remarks=pooled.remarks,
-        deviations=deviations,
-        code_book=code_book,
+        gains=taken,
+        treated_variance=pooled.total_variance,
     )
-
-
-_FLOOR_STDS = 2.0
-"""A column's variance is taken to be at least so many standard deviations of its noise."""
-
-_CLEAR_STDS = 10.0
-"""One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
-
-
-def _spread_of(moment: Array, noise_std: float, groups: _Groups = ()) -> Array:
-    """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
-
-    A column without variance, where nothing is noised, is divided by 1, as scikit-learn does. Columns of
-    a group are divided by the deviation that they have together: a category has variance 1 in all, as a
-    number has, and a level that few rows have is not blown up to as much as the others.
-    """
-    variances = np.diagonal(moment).copy()
-    for group in map(list, groups):
-        variances[group] = np.sum(variances[group])
-    if noise_std > 0:
-        usual = float(np.median(variances)) / 4.0
-        least = max(_FLOOR_STDS * noise_std, min(_CLEAR_STDS * noise_std, usual))
-        return np.asarray(np.sqrt(np.maximum(variances, least)))
-    return np.asarray(np.sqrt(np.where(variances > 0, variances, 1.0)))
-
-
-def spread_noise(deviations: Array) -> float:
-    """Return by what the noise's edge grows where columns are divided by their deviations.
-
-    Entries of variance τ²g_jg_l/2, g = 1/v, have a spectrum that ends at x, where
-    x² = τ²/2 · min_r Σ_j g_j/(r(1 − g_jr)) over 0 < r < 1/max g: the edge of the solution m_j of
-    −1/m_j = z + τ²g_j/2 · Σ_l g_lm_l [AEK17]. With equal g it is gτ√(2d), r = 1/2g.
-    """
-    import scipy.optimize  # noqa: PLC0415 - a third of a second, which silos' processes need not wait
-
-    gains = 1.0 / deviations**2
-    gains, unit = gains / gains.max(), float(gains.max())
-
-    def squared(r: float) -> float:
-        return float(np.sum(gains / (1.0 - gains * r)) / r)
-
-    least = scipy.optimize.minimize_scalar(squared, bounds=(1e-9, 1.0 - 1e-9), method="bounded")
-    return unit * math.sqrt(float(least.fun) / (4.0 * gains.size))
 
 
 def smoothed(
@@ -457,7 +423,7 @@ class SecureSettings:
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
         k, a fraction of variance, or ``"noise"``.
-    standardize, keep_moment
+    standardize, units, keep_moment
         See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
@@ -466,6 +432,7 @@ class SecureSettings:
     study: Study
     rank: Rank
     standardize: bool = False
+    units: Array | None = None
     keep_moment: bool = False
     run: str = ""
 
@@ -536,13 +503,13 @@ def _solution(
         mean_weight=study.mean_weight,
         kept=False,
     )
+    units = settings.units if book is None else book.units
     solution = decompose(
         pooled,
+        gains_of(pooled, standardize=settings.standardize, units=units, groups=study.groups),
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=study.iteration_rank,
-        standardize=settings.standardize,
-        groups=study.groups,
-        code_book=book,
     )
-    return replace(solution, pooled=pooled) if settings.keep_moment else solution
+    kept = pooled if settings.keep_moment else None
+    return replace(solution, code_book=book, pooled=kept)
