@@ -173,8 +173,9 @@ def _check_units(first: _Axes, second: _Axes) -> None:
             f"correlations in {whole.name} and covariances in {other.name}; fit one of them again with "
             "the other's --standardize or --no-standardize"
         )
-    assert first.scale is not None and second.scale is not None, "a result has units"
-    if not first.standardized and not np.allclose(first.scale, second.scale, rtol=1e-9, atol=0.0):
+    if first.standardized or first.scale is None or second.scale is None:
+        return
+    if not np.allclose(first.scale, second.scale, rtol=1e-9, atol=0.0):
         raise InputError(
             "two results of covariances must have their columns in the same units to be compared, got "
             f"other scales in {first.name} than in {second.name}; fit one of them again with the other's "

@@ -82,10 +82,10 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         )
     if study.noise == "moment" and not isinstance(rank, int):
         return _whole_spectrum(parameters, rank, given)
-    if parameters.standardizes and study.is_private:
-        return _whole_moment(parameters, study, given)
     if keeps_moment(parameters):
         return _kept_moment(parameters, study, given)
+    if parameters.standardizes and study.is_private:
+        return _whole_moment(parameters, study, given)
     if parameters.solver == "auto":
         return choose_solver(
             n_features=study.n_features,

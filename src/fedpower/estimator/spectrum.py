@@ -46,8 +46,24 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
     rest = result.n_features - values.size
     if rest:
         values = np.append(values, np.full(rest, min(left / rest, float(values[-1]))))
-    values = values / bound**2
+    values = values * (_unit_of(result) if row_norm is None else 1.0) / bound**2
     return np.asarray(values / max(float(values.sum()), 1.0), dtype=np.float64)
+
+
+def _unit_of(result: Result) -> float:
+    """Return what a variance of the result is in units of the rows that its bound is of."""
+    book = result.code_book
+    if book is not None:
+        if not result.standardized:
+            raise InputError(
+                "a result that is to be a spectrum must be of correlations where its columns were prepared, "
+                "got covariances in their own units; fit it with {standardize:True}"
+            )
+        return 1.0
+    if not result.standardized or result.scale is None:
+        return 1.0
+    given = result.run["parameters"].get("scale")
+    return float(np.mean((result.scale / (1.0 if given is None else np.asarray(given))) ** 2))
 
 
 def _total(result: Result) -> float:

@@ -685,7 +685,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return value in get_args(hint)
     if isinstance(value, bool):
-        return False
+        return hint is bool
     if isinstance(value, np.ndarray):
         return bool(hint == (NDArray[np.uint64] if value.dtype == np.uint64 else Array))
     return isinstance(value, (int, float) if hint is float else origin or hint)

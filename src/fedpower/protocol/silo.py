@@ -194,14 +194,9 @@ class Silo:
     def _computed(self, message: Message, releases: Releases) -> Answer:
         match message.body:
             case AskMean() as ask:
-                if ask.variances and self.study.is_private:
-                    return Refusal(
-                        reason="a private study releases no variances beside the mean; ask for the mean"
-                    )
-                if not self.study.center and not ask.variances:
-                    return Refusal(
-                        reason="this study does not centre on the pooled mean; ask for no mean"
-                    )
+                problem = self._problem_with_mean(ask)
+                if problem:
+                    return Refusal(reason=problem)
                 return releases.mean(ask, run=message.run)
             case AskSteps() as ask:
                 problem = self._problem_with(ask)
@@ -230,6 +225,13 @@ class Silo:
                 )
             case _:
                 return Refusal(reason="a silo must be sent a question, got something else; ask one")
+
+    def _problem_with_mean(self, ask: AskMean) -> str | None:
+        if ask.variances and self.study.is_private:
+            return "a private study releases no variances beside the mean; ask for the mean"
+        if not self.study.center and not ask.variances:
+            return "this study does not centre on the pooled mean; ask for no mean"
+        return None
 
     def _problem_with(self, ask: AskSteps) -> str | None:
         """Return why a question must be refused, or None [docs/privacy.md, rule 3].

@@ -71,8 +71,13 @@ def result_of(
     if gains is not None:
         # Gains are those of rows in units of their bound, which is in them.
         scale, bound, growth = to_mean / gains, 1.0, noise_growth(gains)
+    # No row of comparisons is longer than its bound.
+    shortens = rules is None or rules.comparison is None
+    cut = _clipping(outcome, parameters, treatment, code_book) if shortens else None
+    counted = cut is not None and cut["counted"] and not parameters.standardizes
+    kept = 1.0 - cut["energy"] if cut is not None and counted else 1.0
     values = np.maximum(solution.values[: solution.rank], 0.0)
-    to_variance = bound**2 * n_samples / (n_samples - 1 if parameters.centers else n_samples)
+    to_variance = bound**2 / kept * n_samples / (n_samples - 1 if parameters.centers else n_samples)
     # Noise can make the parts add up to more than the total that was noised beside them.
     total = max(solution.total_variance, float(values.sum()))
     ratios = values / total if total > 0 else np.full_like(values, np.nan)
@@ -86,9 +91,6 @@ def result_of(
         public = np.zeros(width) if treatment.center is None else treatment.center
         middle = public + middle * to_mean
     denoised, shares = _without_noise(outcome, values, ratios)
-    # No row of comparisons is longer than its bound.
-    shortens = rules is None or rules.comparison is None
-    cut = _clipping(outcome, parameters, treatment, code_book) if shortens else None
     run = _record(outcome, parameters, solver, edge=edge, rules=rules)
     if cut is not None:
         run["clipping"] = plain(cut)
@@ -99,7 +101,7 @@ def result_of(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         explained_variance=values * to_variance,
         explained_variance_ratio=ratios,
-        singular_values=np.sqrt(values * n_samples) * bound,
+        singular_values=np.sqrt(values * n_samples / kept) * bound,
         mean=middle,
         feature_names=feature_names,
         scale=None if (scale == 1.0).all() else scale,

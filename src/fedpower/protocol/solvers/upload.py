@@ -4,6 +4,7 @@ Cheapest in bytes while d is small, exact, and free of any bias from heterogenei
 is the release that `moment` mode makes anyway.
 """
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 
@@ -302,29 +303,34 @@ def decompose(
     Columns are multiplied by their ``gains`` first. A rank that is no number is found among the
     components that stand above the moment's noise (see :func:`chosen_rank`).
     """
-    moment, middle, noise_std = pooled.moment, pooled.center, pooled.noise_std
-    total_variance = pooled.total_variance
+    moment, total_variance = pooled.moment, pooled.total_variance
     dim = moment.shape[0]
     taken = None
     if gains is not None:
         taken = gains(np.diagonal(moment))
         moment = moment * np.outer(taken, taken)
         total_variance = float(np.trace(moment))
-        noise_std *= noise_growth(taken)
-        middle = None if middle is None else middle * taken
     count = iteration_rank if isinstance(rank, int) else dim
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
     spectrum = values if count == dim else eigenvalues(moment)
     signal = None
-    if noise_std > 0:
-        signal = find_signal(
-            moment,
-            (spectrum, vectors),
+    if pooled.noise_std > 0:
+        # In units in which the noise has the edge that it has without gains.
+        unit = 1.0 if taken is None else noise_growth(taken)
+        middle = pooled.center
+        if middle is not None and taken is not None:
+            middle = middle * taken / math.sqrt(unit)
+        found = find_signal(
+            moment / unit,
+            (spectrum / unit, vectors),
             center=middle,
-            total_variance=total_variance,
-            std=noise_std,
+            total_variance=total_variance / unit,
+            std=pooled.noise_std,
             mean_weight=pooled.mean_weight,
+        )
+        signal = replace(
+            found, denoised=found.denoised * unit, total_variance=found.total_variance * unit
         )
     if not isinstance(rank, int):
         if signal is not None:
