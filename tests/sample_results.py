@@ -44,7 +44,9 @@ def written(
     folder: Path, silos: Mapping[str, Any], rank: int = 4, command: Any = None, **parameters: Any
 ) -> Path:
     """Return the folder with the result of a fit."""
-    model = FedPCA(rank, **{"epsilon": float("inf"), "random_state": 0, **parameters})
+    model = FedPCA(
+        rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters}
+    )
     write_result(folder, model.fit_silos(silos), command=command)
     return folder
 

@@ -116,6 +116,12 @@ _FLAG = Rule(
     holds=lambda value: value is None or isinstance(value, bool | np.bool_),
     kinds=(bool,),
 )
+_CHOICE = Rule(
+    must=_FLAG.must,
+    advice=_FLAG.advice,
+    holds=lambda value: isinstance(value, bool | np.bool_),
+    kinds=(bool,),
+)
 _EPSILON = Rule(
     must="be above 0",
     advice="1 is usual, and {unbounded} means no privacy",
@@ -195,7 +201,7 @@ class Parameters:
 
     n_components: int | float | str | None = _parameter(
         None,
-        help="Number of components, a fraction of variance, or noise: those that stand above it.",
+        help="Number of components, a fraction of variance, or auto: as many as are determined.",
         option="-k",
         group="main",
         section="components",
@@ -317,10 +323,10 @@ class Parameters:
         section="columns",
         newer=True,
     )
-    standardize: bool | None = _parameter(
-        None,
-        help="Correlations instead of covariances: every column has variance 1.",
-        rule=_FLAG,
+    standardize: bool = _parameter(
+        True,
+        help="Correlations (default), or covariances in the columns' own units.",
+        rule=_CHOICE,
         option="--standardize/--no-standardize",
         group="rows",
         section="rows",
@@ -558,6 +564,14 @@ class Parameters:
         if self.network is not None:
             return False
         return not isinstance(self.center, bool | np.bool_) or bool(self.center)
+
+    @property
+    def standardizes(self) -> bool:
+        """Whether columns are brought to variance 1.
+
+        Those of a network are not, nor those of rows of norm 1: such rows have no units to remove.
+        """
+        return bool(self.standardize) and self.network is None and not self.normalize
 
     @property
     def public_offset(self) -> Any:

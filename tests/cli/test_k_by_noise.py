@@ -24,11 +24,11 @@ def silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_fit_finds_as_many_as_stand_above_the_noise(silo: Path) -> None:
     """Two directions far above the noise; a third is found with probability at most 1%."""
-    said = succeed("fit", "north.npy", "-k", "noise", *PRIVATE, "-o", "out")
+    said = succeed("fit", "north.npy", "-k", "noise", *PRIVATE, "--no-standardize", "-o", "out")
     assert "Above the noise: 2 of 8 components, with a chance of at most 1%" in said.stdout
     record = json.loads(Path("out/run.json").read_text())
     assert (record["n_components"], record["n_above_noise"]) == (2, 2)
-    succeed("fit", "north.npy", "-k", "0.6", *PRIVATE, "-o", "half")
+    succeed("fit", "north.npy", "-k", "0.6", *PRIVATE, "--no-standardize", "-o", "half")
     assert json.loads(Path("half/run.json").read_text())["n_components"] == 1
 
 

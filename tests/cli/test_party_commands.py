@@ -133,7 +133,8 @@ def test_a_silo_whose_rows_cannot_be_read_starts_no_node(
 @pytest.mark.parametrize("noise", ["step", "paper"])
 def test_a_dry_run_counts_the_products_of_the_other_modes(place: Path, noise: str) -> None:
     kit = Path("kits/north/study.toml")
-    kit.write_text(kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n'))
+    text = kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n')
+    kit.write_text(text.replace("[rows]\n", "[rows]\nstandardize = false\n"))
     facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
     assert "products of d×" in facts["leaves"]
 
@@ -176,7 +177,7 @@ def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
 ) -> None:
     kit = Path("kits/north/study.toml")
     text = kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n')
-    text = text.replace("center = true", rows)
+    text = text.replace("center = true", f"standardize = false\n{rows}")
     if not rows:
         columns = read_study(kit).columns
         text = text.replace("[rows]", f"center = {[1.0] * len(columns)}\n[rows]")

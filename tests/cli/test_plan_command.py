@@ -23,7 +23,7 @@ def invoke(*words: str) -> str:
 
 
 def test_a_table_tells_every_way_and_the_one_to_be_taken() -> None:
-    out = invoke(*FACTS, "--gap", "0.05")
+    out = invoke(*FACTS, "--no-standardize", "--gap", "0.05")
     assert "→" in out
     assert "4 silos, 20,000 rows of 30 columns; epsilon=1" in out
     for word in ("moment", "fedpower", "step", "paper", "predicted"):
@@ -42,7 +42,7 @@ def test_json_holds_the_same() -> None:
 def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
     words = ["--aggregation", "secure", "--colluders", "2", "--min-silos", "3", "--json"]
     assert sum(way["chosen"] for way in json.loads(invoke(*FACTS, *words))["ways"]) == 1
-    steps = invoke(*FACTS, "--noise", "step", "--spectrum", "0.2,0.1,0.08,0.01")
+    steps = invoke(*FACTS, "--no-standardize", "--noise", "step", "--spectrum", "0.2,0.1,0.08,0.01")
     assert "--noise moment is predicted to be more accurate" in steps
     uneven = ["--features", "30", "--silos", "20000,1,1,1", "-k", "3", "--epsilon", "1"]
     assert "silo-2 (1 rows), silo-3 (1 rows), silo-4 (1 rows)" in invoke(*uneven)

@@ -15,7 +15,7 @@ from fedpower.report import read_result, write_result
 from problems import Array
 
 D, PLANTED = 15, 3
-PRIVATE = {"epsilon": 2.0, "delta": 1e-6, "row_norm": 1.0}
+PRIVATE = {"epsilon": 2.0, "delta": 1e-6, "row_norm": 1.0, "standardize": False}
 
 
 def planted_rows(n_rows: int = 40_000, seed: int = 0) -> list[Array]:
@@ -65,7 +65,7 @@ def test_rows_without_any_variance_are_refused(rows: Array) -> None:
 def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
     """The three directions hold 44%, 75% and 95% of it; each within 1% but with probability 1e-6."""
     silos = planted_rows()
-    exact = FedPCA(PLANTED, epsilon=float("inf")).fit_silos(silos)
+    exact = FedPCA(PLANTED, epsilon=float("inf"), standardize=False).fit_silos(silos)
     for fraction, count in ((0.3, 1), (0.6, 2), (0.9, 3)):
         model = FedPCA(fraction, **PRIVATE).fit_silos(silos)
         assert model.n_components_ == count
@@ -104,7 +104,7 @@ def test_what_is_known_is_kept_with_the_result(tmp_path: Path) -> None:
     silos = planted_rows()
     for model in (
         FedPCA("noise", **PRIVATE),
-        FedPCA(2, epsilon=float("inf")),
+        FedPCA(2, epsilon=float("inf"), standardize=False),
         FedPCA(2, noise="step", **PRIVATE),
         FedPCA(2, solver="krylov", **PRIVATE),
     ):
@@ -120,11 +120,13 @@ def test_what_is_known_is_kept_with_the_result(tmp_path: Path) -> None:
 
 def test_an_exact_fit_tells_the_whole_spectrum() -> None:
     rows = np.vstack(planted_rows(600))
-    model = FedPCA(2, epsilon=float("inf")).fit(rows)
+    model = FedPCA(2, epsilon=float("inf"), standardize=False).fit(rows)
     expected = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(model.spectrum_, expected, rtol=1e-8)
     assert model.n_above_noise_ is None
     np.testing.assert_array_equal(model.denoised_variance_, model.explained_variance_)
     np.testing.assert_array_equal(model.denoised_variance_ratio_, model.explained_variance_ratio_)
-    steps = FedPCA(2, epsilon=float("inf"), solver="krylov", iteration_rank=5).fit(rows)
+    steps = FedPCA(
+        2, epsilon=float("inf"), standardize=False, solver="krylov", iteration_rank=5
+    ).fit(rows)
     np.testing.assert_allclose(steps.spectrum_[:2], expected[:2], rtol=1e-6)

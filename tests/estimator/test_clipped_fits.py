@@ -60,7 +60,9 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     """Variances 9, 4, 1, 1, 0.25: about a level of a fifth of them all, the least would stand out more
     than the second. The error is about 0.01."""
     rows = np.random.default_rng(4).standard_normal((20_000, 5)) * [3.0, 2.0, 1.0, 1.0, 0.5]
-    model = FedPCA(2, epsilon=20.0, delta=1e-6, noise="clipped", energy=0.8, row_norm=8.0)
+    model = FedPCA(
+        2, epsilon=20.0, delta=1e-6, noise="clipped", energy=0.8, row_norm=8.0, standardize=False
+    )
     model.set_params(center=False).fit_silos(np.split(rows, 2))
     assert error(model, np.eye(5, 2)) < 0.2
 
@@ -135,7 +137,7 @@ def test_rows_without_components_show_none_above_the_noise():
     [
         ({"solver": "krylov"}, "solver must be left alone with noise='clipped'"),
         ({"n_steps": 5}, "n_steps must be left alone"),
-        ({"standardize": True}, "standardize must be left alone"),
+        ({"normalize": False, "row_norm": 8.0}, "pass standardize=False"),
         ({"weights": "noise"}, "weights must be 'rows'"),
         ({"device": "cpu"}, "device must be left alone"),
         ({"n_components": "noise"}, "must go with noise='moment'"),

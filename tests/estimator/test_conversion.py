@@ -34,7 +34,7 @@ NORMALISED = [
 
 
 def fitted(**parameters: object) -> FedPCA:
-    model = FedPCA(3, **{"epsilon": INF, "random_state": 0, **parameters})
+    model = FedPCA(3, **{"epsilon": INF, "standardize": False, "random_state": 0, **parameters})
     return model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
 
 
@@ -99,12 +99,14 @@ def test_from_rows_of_norm_one_there_is_no_way_back(parameters: dict[str, object
 
 def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
     for parameters in ({}, {"scale": SCALE}, {"normalize": True, "scale": SCALE, "center": False}):
-        model = FedPCA(3, epsilon=INF, **parameters).fit_silos(split(ROWS, [50, 70]))
+        model = FedPCA(3, epsilon=INF, standardize=False, **parameters).fit_silos(
+            split(ROWS, [50, 70])
+        )
         same(model.to_sklearn().transform(sparse.csr_array(ROWS)), model.transform(ROWS))
 
 
 def test_columns_without_names_give_none() -> None:
-    model = FedPCA(3, epsilon=INF).fit_silos(split(ROWS, [50, 70]))
+    model = FedPCA(3, epsilon=INF, standardize=False).fit_silos(split(ROWS, [50, 70]))
     assert not hasattr(model.to_sklearn(), "feature_names_in_")
 
 
@@ -128,7 +130,7 @@ def test_a_total_that_was_not_released_is_not_made_up() -> None:
 
 
 def test_all_components_leave_no_variance() -> None:
-    model = FedPCA(6, epsilon=INF).fit_silos(split(ROWS, [50, 70]))
+    model = FedPCA(6, epsilon=INF, standardize=False).fit_silos(split(ROWS, [50, 70]))
     assert model.to_sklearn().noise_variance_ == 0.0
 
 

@@ -51,7 +51,7 @@ def test_exact_fits_match_scikit_learn_s_pca(
     rows: Array = load().data  # type: ignore[attr-defined]
     rng = np.random.default_rng(n_silos)
     cuts = np.sort(rng.choice(np.arange(1, len(rows)), n_silos - 1, replace=False))
-    model = FedPCA(5, epsilon=INF, solver=solver, random_state=0)
+    model = FedPCA(5, epsilon=INF, standardize=False, solver=solver, random_state=0)
     ours = model.fit_silos(np.split(rows, cuts))
     theirs = PCA(5, svd_solver="full").fit(rows)
     signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
@@ -74,7 +74,7 @@ def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
     solver: str, load: Callable[[], object], fraction: float
 ) -> None:
     rows: Array = load().data  # type: ignore[attr-defined]
-    model = FedPCA(fraction, epsilon=INF, solver=solver, random_state=0)
+    model = FedPCA(fraction, epsilon=INF, standardize=False, solver=solver, random_state=0)
     ours = model.fit_silos(np.array_split(rows, 4))
     theirs = PCA(fraction, svd_solver="full").fit(rows)
     assert ours.n_components_ == theirs.n_components_
@@ -82,14 +82,16 @@ def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
 
 
 def test_auto_says_which_solver_it_took_and_why(rows: Array) -> None:
-    left_alone = FedPCA(3, epsilon=INF).fit_silos(np.split(rows, 2))
+    left_alone = FedPCA(3, epsilon=INF, standardize=False).fit_silos(np.split(rows, 2))
     assert left_alone.solver_.solver == "moment"
     assert "one round of" in left_alone.solver_.reason
     assert len(left_alone.history_) == 1
-    asked = FedPCA(3, epsilon=INF, local_steps=2).fit_silos(np.split(rows, 2))
+    asked = FedPCA(3, epsilon=INF, standardize=False, local_steps=2).fit_silos(np.split(rows, 2))
     assert asked.solver_.solver == "fedpower"
     assert "local_steps was given" in asked.solver_.reason
-    private = FedPCA(3, epsilon=1.0, row_norm=9.0, noise="paper").fit_silos(np.split(rows, 2))
+    private = FedPCA(3, epsilon=1.0, row_norm=9.0, noise="paper", standardize=False).fit_silos(
+        np.split(rows, 2)
+    )
     assert private.solver_.solver == "fedpower"
 
 
@@ -100,7 +102,13 @@ def test_drift_correction_takes_the_bias_out_of_local_steps(rows: Array) -> None
         for which, part in enumerate(np.split(rows, 3))
     ]
     truth = PCA(3).fit(np.vstack(parts)).components_.T
-    options = {"epsilon": INF, "local_steps": 4, "iteration_rank": 4, "random_state": 0}
+    options = {
+        "epsilon": INF,
+        "standardize": False,
+        "local_steps": 4,
+        "iteration_rank": 4,
+        "random_state": 0,
+    }
     plain = FedPCA(3, **options).fit_silos(parts)
     corrected = FedPCA(3, drift_correction=True, **options).fit_silos(parts)
     assert sin_theta(plain.components_.T, truth) > 1e-3
@@ -109,9 +117,9 @@ def test_drift_correction_takes_the_bias_out_of_local_steps(rows: Array) -> None
 
 def test_groups_are_silos(rows: Array) -> None:
     groups = np.repeat(["b", "a", "c"], [100, 200, 300])
-    by_groups = FedPCA(3, epsilon=INF, random_state=0).fit(rows, groups=groups)
+    by_groups = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit(rows, groups=groups)
     parts = split(rows, [100, 200, 300])
-    by_silos = FedPCA(3, epsilon=INF, random_state=0).fit_silos(
+    by_silos = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(
         {"a": parts[1], "b": parts[0], "c": parts[2]}
     )
     assert by_groups.history_[0]["participants"] == ("a", "b", "c")
@@ -122,6 +130,7 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
     model = FedPCA(
         3,
         epsilon=INF,
+        standardize=False,
         center=False,
         iteration_rank=3,
         n_steps=10,
@@ -134,29 +143,49 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
     assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in model.history_)
     assert model.history_[-1]["change"] < model.history_[0]["change"]
     assert model.n_steps_ == 10
-    centred = FedPCA(3, epsilon=INF, n_steps=2, tol=0).fit_silos(split(rows, [200, 400]))
+    centred = FedPCA(3, epsilon=INF, standardize=False, n_steps=2, tol=0).fit_silos(
+        split(rows, [200, 400])
+    )
     assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
-    one_shot = FedPCA(3, epsilon=INF, center=False, schedule={6}).fit_silos(np.split(rows, 2))
+    one_shot = FedPCA(3, epsilon=INF, standardize=False, center=False, schedule={6}).fit_silos(
+        np.split(rows, 2)
+    )
     assert len(one_shot.history_) == 1
 
 
 def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
     loose = FedPCA(
-        3, solver="fedpower", iteration_rank=4, epsilon=INF, tol=1e-2, random_state=0
+        3,
+        solver="fedpower",
+        iteration_rank=4,
+        epsilon=INF,
+        standardize=False,
+        tol=1e-2,
+        random_state=0,
     ).fit(rows)
     tight = FedPCA(
-        3, solver="fedpower", iteration_rank=4, epsilon=INF, tol=1e-12, random_state=0
+        3,
+        solver="fedpower",
+        iteration_rank=4,
+        epsilon=INF,
+        standardize=False,
+        tol=1e-12,
+        random_state=0,
     ).fit(rows)
     assert len(loose.history_) < len(tight.history_)
     with pytest.warns(ConvergenceWarning, match="still moved"):
-        short = FedPCA(3, solver="fedpower", epsilon=INF, iteration_rank=3, max_rounds=2).fit(rows)
+        short = FedPCA(
+            3, solver="fedpower", epsilon=INF, standardize=False, iteration_rank=3, max_rounds=2
+        ).fit(rows)
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
 
 
 def test_a_public_mean_is_used_as_it_is(rows: Array) -> None:
     mean = rows.mean(axis=0)
-    public = FedPCA(3, epsilon=INF, center=mean, random_state=0).fit_silos(np.split(rows, 2))
-    pooled = FedPCA(3, epsilon=INF, random_state=0).fit_silos(np.split(rows, 2))
+    public = FedPCA(3, epsilon=INF, standardize=False, center=mean, random_state=0).fit_silos(
+        np.split(rows, 2)
+    )
+    pooled = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(rows, 2))
     np.testing.assert_allclose(public.components_, pooled.components_, atol=1e-8)
     np.testing.assert_allclose(public.mean_, mean)
     assert all(row["kind"] != "mean" for row in public.history_)
@@ -164,14 +193,14 @@ def test_a_public_mean_is_used_as_it_is(rows: Array) -> None:
 
 def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> None:
     scale = rows.std(axis=0)
-    scaled = FedPCA(3, epsilon=INF, scale=scale, random_state=0).fit(rows)
+    scaled = FedPCA(3, epsilon=INF, standardize=False, scale=scale, random_state=0).fit(rows)
     reference = make_pipeline(StandardScaler(), PCA(3)).fit(rows)
     assert sin_theta(scaled.components_.T, reference[-1].components_.T) < 1e-8
     np.testing.assert_allclose(np.abs(scaled.transform(rows)), np.abs(reference.transform(rows)))
-    back = FedPCA(12, epsilon=INF, scale=scale).fit(rows)
+    back = FedPCA(12, epsilon=INF, standardize=False, scale=scale).fit(rows)
     np.testing.assert_allclose(back.inverse_transform(back.transform(rows)), rows, atol=1e-8)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    normal = FedPCA(3, epsilon=INF, normalize=True, random_state=0).fit(rows)
+    normal = FedPCA(3, epsilon=INF, standardize=False, normalize=True, random_state=0).fit(rows)
     assert sin_theta(normal.components_.T, PCA(3).fit(unit).components_.T) < 1e-8
     np.testing.assert_allclose(normal.transform(rows), normal.transform(unit), atol=1e-9)
 
@@ -179,14 +208,14 @@ def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> No
 def test_sparse_tables_and_frames_give_what_arrays_give(rows: Array) -> None:
     thin = np.where(np.abs(rows) > 1, rows, 0.0)
     names = [f"x{i}" for i in range(12)]
-    dense = FedPCA(3, epsilon=INF, random_state=0).fit_silos(np.split(thin, 3))
+    dense = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(thin, 3))
     for convert in (
         sparse.csr_array,
         sparse.coo_matrix,
         lambda part: pd.DataFrame(part, columns=names),
         lambda part: pa.table(dict(zip(names, part.T, strict=True))),
     ):
-        other = FedPCA(3, epsilon=INF, random_state=0).fit_silos(
+        other = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(
             [convert(part) for part in np.split(thin, 3)]
         )
         np.testing.assert_allclose(other.components_, dense.components_, atol=1e-8)
@@ -197,18 +226,22 @@ def test_columns_are_matched_by_name(rows: Array) -> None:
     names = [f"x{i}" for i in range(12)]
     frame = pd.DataFrame(rows, columns=names)
     parts = [frame[:200], frame[200:][names[::-1]]]
-    model = FedPCA(3, epsilon=INF, random_state=0).fit_silos(parts)
-    plain = FedPCA(3, epsilon=INF, random_state=0).fit_silos(np.split(rows, [200]))
+    model = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(parts)
+    plain = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(
+        np.split(rows, [200])
+    )
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-8)
     with pytest.raises(InputError, match="x3"):
-        FedPCA(3, epsilon=INF).fit_silos([frame, frame.drop(columns="x3")])
+        FedPCA(3, epsilon=INF, standardize=False).fit_silos([frame, frame.drop(columns="x3")])
     with pytest.raises(InputError, match="extra"):
-        FedPCA(3, epsilon=INF).fit_silos([frame, frame.assign(extra=1.0)])
-    FedPCA(3, epsilon=INF, extra_columns="drop").fit_silos([frame, frame.assign(extra=1.0)])
+        FedPCA(3, epsilon=INF, standardize=False).fit_silos([frame, frame.assign(extra=1.0)])
+    FedPCA(3, epsilon=INF, standardize=False, extra_columns="drop").fit_silos(
+        [frame, frame.assign(extra=1.0)]
+    )
 
 
 def test_set_output_clone_and_pickle_work(rows: Array) -> None:
-    model = FedPCA(3, epsilon=INF, random_state=0).fit(rows)
+    model = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit(rows)
     again = pickle.loads(pickle.dumps(model))  # noqa: S301
     np.testing.assert_array_equal(again.transform(rows), model.transform(rows))
     assert clone(model).get_params() == model.get_params()
@@ -221,8 +254,10 @@ def test_set_output_clone_and_pickle_work(rows: Array) -> None:
 def test_signs_do_not_depend_on_how_rows_are_split(seed: int) -> None:
     rows = spiked_rows(seed=seed)
     cut = 1 + seed % 599
-    one = FedPCA(3, epsilon=INF, random_state=seed).fit(rows)
-    two = FedPCA(3, epsilon=INF, random_state=seed + 1).fit_silos([rows[:cut], rows[cut:]])
+    one = FedPCA(3, epsilon=INF, standardize=False, random_state=seed).fit(rows)
+    two = FedPCA(3, epsilon=INF, standardize=False, random_state=seed + 1).fit_silos(
+        [rows[:cut], rows[cut:]]
+    )
     np.testing.assert_allclose(one.components_, two.components_, atol=1e-7)
     peaks = np.abs(one.components_).argmax(axis=1)
     assert (one.components_[np.arange(3), peaks] > 0).all()
@@ -232,7 +267,9 @@ class TestHardCases:
     """A silo with few rows, constant columns, zero rows, one silo: all must work."""
 
     def test_a_silo_with_fewer_rows_than_the_basis_has_columns(self, rows: Array) -> None:
-        model = FedPCA(3, epsilon=INF, local_steps=3, schedule="decaying", random_state=0)
+        model = FedPCA(
+            3, epsilon=INF, standardize=False, local_steps=3, schedule="decaying", random_state=0
+        )
         model.fit_silos([rows[:1], rows[1:3], rows[3:]])
         assert sin_theta(model.components_.T, PCA(3).fit(rows).components_.T) < 1e-3
 
@@ -242,24 +279,30 @@ class TestHardCases:
         rows[:50] = 0.0
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            model = FedPCA(12, epsilon=INF, random_state=0).fit_silos(np.split(rows, 3))
+            model = FedPCA(12, epsilon=INF, standardize=False, random_state=0).fit_silos(
+                np.split(rows, 3)
+            )
         theirs = PCA(12).fit(rows)
         np.testing.assert_allclose(model.explained_variance_, theirs.explained_variance_, atol=1e-9)
 
     def test_rows_that_are_all_the_same_have_no_variance(self) -> None:
-        model = FedPCA(2, epsilon=INF).fit_silos([np.ones((5, 4)), np.ones((6, 4))])
+        model = FedPCA(2, epsilon=INF, standardize=False).fit_silos(
+            [np.ones((5, 4)), np.ones((6, 4))]
+        )
         np.testing.assert_allclose(model.explained_variance_, 0.0, atol=1e-20)
         np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(2), atol=1e-9)
 
     def test_more_columns_than_rows(self) -> None:
         rows = np.random.default_rng(0).standard_normal((10, 40))
-        model = FedPCA(9, epsilon=INF, random_state=0).fit_silos([rows[:4], rows[4:]])
+        model = FedPCA(9, epsilon=INF, standardize=False, random_state=0).fit_silos(
+            [rows[:4], rows[4:]]
+        )
         theirs = PCA(9).fit(rows)
         assert sin_theta(model.components_.T, theirs.components_.T) < 1e-7
 
     def test_one_column(self) -> None:
         rows = np.arange(10.0)[:, None]
-        model = FedPCA(1, epsilon=INF).fit_silos([rows[:5], rows[5:]])
+        model = FedPCA(1, epsilon=INF, standardize=False).fit_silos([rows[:5], rows[5:]])
         np.testing.assert_allclose(model.components_, [[1.0]])
         np.testing.assert_allclose(model.explained_variance_, rows.var(ddof=1))
 
@@ -353,7 +396,7 @@ def test_silos_that_cannot_be_used_are_refused_in_one_sentence(
     silos: object, sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
-        FedPCA(1, epsilon=INF).fit_silos(silos)
+        FedPCA(1, epsilon=INF, standardize=False).fit_silos(silos)
 
 
 class TestPrivateFits:
@@ -385,7 +428,9 @@ class TestPrivateFits:
     ) -> None:
         """Noise is never seeded; every bound is ten standard deviations away (P < 1e-6)."""
         rows = spiked_rows(n_rows=60_000, seed=5) + 0.5
-        exact = FedPCA(3, epsilon=INF, row_norm=12.0, center=center).fit_silos(np.split(rows, 3))
+        exact = FedPCA(3, epsilon=INF, standardize=False, row_norm=12.0, center=center).fit_silos(
+            np.split(rows, 3)
+        )
         private = FedPCA(
             3,
             epsilon=20.0,
@@ -408,7 +453,7 @@ class TestPrivateFits:
         assert "epsilon=20" in str(private.privacy_)
 
     def test_an_exact_fit_says_that_it_is_not_private(self, rows: Array) -> None:
-        model = FedPCA(2, epsilon=INF).fit(rows)
+        model = FedPCA(2, epsilon=INF, standardize=False).fit(rows)
         assert not model.privacy_.is_private
         assert str(model.privacy_).startswith("NOT PRIVATE")
         assert model.privacy_.as_dict()["asked_epsilon"] is None

@@ -49,7 +49,9 @@ def weighted(silos):
 @pytest.mark.parametrize("solver", ["moment", "krylov", "fedpower"])
 def test_without_noise_it_is_weighted_pca(silos, solver):
     n, mean, values, vectors = weighted(silos)
-    model = FedPCA(2, epsilon=math.inf, unit="patient_id", solver=solver).fit_silos(silos)
+    model = FedPCA(
+        2, epsilon=math.inf, unit="patient_id", solver=solver, standardize=False
+    ).fit_silos(silos)
     assert model.n_samples_ == n
     assert model.silo_sizes_ == {"north": 400, "south": 300}
     assert list(model.feature_names_in_) == NAMES
@@ -61,8 +63,8 @@ def test_without_noise_it_is_weighted_pca(silos, solver):
 WAYS = {
     "moment": {"noise": "moment"},
     "prepared": {"row_norm": None, "standardize": False},
-    "step": {"noise": "step", "epsilon": 20.0},
-    "paper": {"noise": "paper", "epsilon": 40.0, "center": False},
+    "step": {"noise": "step", "epsilon": 20.0, "standardize": False},
+    "paper": {"noise": "paper", "epsilon": 40.0, "center": False, "standardize": False},
     "secure": {"aggregation": "secure"},
     "secure, prepared": {"aggregation": "secure", "row_norm": None, "standardize": False},
     "three rows each": {"noise": "moment", "rows_per_unit": 3},
@@ -159,7 +161,7 @@ def test_too_many_rows_a_person_are_refused_where_products_are_noised():
     """The rounding of their sums is accounted for up to 64 rows a person, and moments have none."""
     frame = visits(3, 30)
     often = pd.concat([frame.assign(patient_id="P0")] * 60 + [frame])
-    model = FedPCA(1, epsilon=1.0, unit="patient_id", noise="step", **TOLD)
+    model = FedPCA(1, epsilon=1.0, unit="patient_id", noise="step", standardize=False, **TOLD)
     with pytest.raises(InputError, match="must have 64 rows a person at most"):
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
@@ -216,6 +218,6 @@ def test_rules_and_persons_go_together(silos):
 
 def test_clipped_products_are_refused_for_persons_and_never_chosen(silos):
     with pytest.raises(InputError, match="noise='clipped' must go without unit"):
-        FedPCA(2, noise="clipped", unit="patient_id", **TOLD).fit_silos(silos)
-    model = FedPCA(2, energy=0.01, unit="patient_id", **TOLD)
+        FedPCA(2, noise="clipped", unit="patient_id", standardize=False, **TOLD).fit_silos(silos)
+    model = FedPCA(2, energy=0.01, unit="patient_id", standardize=False, **TOLD)
     assert model.fit_silos(silos).study_.noise == "moment"

@@ -275,7 +275,7 @@ def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach() -> None:
 
 def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> None:
     rows = np.random.default_rng(5).standard_normal((30_000, 6)) * [4, 3, 1, 1, 1, 1]
-    fit = FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)
+    fit = FedPCA(2, epsilon=1.0, row_norm=10.0, standardize=False).fit(rows)
     values = spectrum_of_result(read_result(fit.save(tmp_path / "earlier")))
     assert values.size == 6
     np.testing.assert_allclose(values[:2] * 100, fit.denoised_variance_, rtol=1e-2)
@@ -283,7 +283,7 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> No
         fit.explained_variance_[0] / fit.explained_variance_ratio_[0]
     )
     np.testing.assert_allclose(spectrum_of_result(fit.result_, row_norm=20.0), values / 4)
-    exact = FedPCA(2, epsilon=math.inf).fit(rows)
+    exact = FedPCA(2, epsilon=math.inf, standardize=False).fit(rows)
     with pytest.raises(InputError, match="must have a bound on the norm of a row"):
         spectrum_of_result(exact.result_)
     truth = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
@@ -309,7 +309,7 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
 
 
 def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
-    model = FedPCA(2, epsilon=1.0, noise="step", center=False)
+    model = FedPCA(2, epsilon=1.0, noise="step", center=False, standardize=False)
     made = plan(model, sizes=[4000, 4000], n_features=30, spectrum=[0.3, 0.2, 0.01])
     assert made.remarks[0].startswith("solver=")
     assert "noise='moment' is predicted to be more accurate" in made.remarks[0]

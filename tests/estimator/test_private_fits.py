@@ -21,7 +21,7 @@ from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from problems import Array, spiked_rows
 
-OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0}
+OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0, "standardize": False}
 
 
 def ledgers(folder: Path, *names: str, epsilon: float = 8.0) -> dict[str, Path]:
@@ -98,7 +98,7 @@ def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(
 
 def test_a_bound_read_from_the_rows_voids_the_promise(parts: dict[str, Array]) -> None:
     with pytest.warns(PrivacyLeakWarning):
-        model = FedPCA(2, epsilon=1.0, solver="krylov").fit_silos(parts)
+        model = FedPCA(2, epsilon=1.0, solver="krylov", standardize=False).fit_silos(parts)
     assert not model.privacy_.is_private
     assert str(model.privacy_).startswith("NOT PRIVATE although epsilon=1")
     assert "read from the rows" in model.privacy_.as_dict()["leak"]
@@ -154,7 +154,7 @@ def test_the_noise_edge_tells_noise_from_signal() -> None:
     flat = rng.standard_normal((3000, 30)) / 10
     strong = flat.copy()
     strong[:, 0] *= 10
-    model = FedPCA(2, epsilon=1.0, row_norm=2.0, center=False)
+    model = FedPCA(2, epsilon=1.0, row_norm=2.0, center=False, standardize=False)
     assert model.fit(flat).explained_variance_[1] < 2 * model.noise_edge_
     assert model.fit(strong).explained_variance_[0] > 2 * model.noise_edge_
     assert FedPCA(2, epsilon=float("inf")).fit(flat).noise_edge_ == 0.0

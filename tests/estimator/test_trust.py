@@ -11,7 +11,7 @@ from fedpower.linalg import sin_theta
 from fedpower.report import read_result, write_result
 from problems import Array
 
-EXACT = {"epsilon": float("inf"), "solver": "moment"}
+EXACT = {"epsilon": float("inf"), "solver": "moment", "standardize": False}
 
 
 def rows_of(n_rows: int, seed: int = 0) -> Array:
@@ -71,6 +71,7 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
                 delta=1e-6,
                 row_norm=2.0,
                 center=False,
+                standardize=False,
                 weights=weights,
                 random_state=seed,
             ).fit_silos(silos)
@@ -98,7 +99,15 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
     large = rng.standard_normal((60_000, 6)) * [0.5, 0.05, 0.05, 0.05, 0.05, 0.05]
     small = rng.standard_normal((600, 6)) * [0.05, 3.0, 0.05, 0.05, 0.05, 0.05]
     terms = {"solver": solver, "noise": noise, "epsilon": 20.0, "delta": 1e-6, "random_state": 0}
-    model = FedPCA(1, row_norm=4.0, center=False, weights="noise", iteration_rank=3, **terms)
+    model = FedPCA(
+        1,
+        row_norm=4.0,
+        center=False,
+        standardize=False,
+        weights="noise",
+        iteration_rank=3,
+        **terms,
+    )
     model.fit_silos([large, small])
     assert abs(model.components_[0, 0]) > 0.99
     assert model.explained_variance_[0] == pytest.approx(0.25, rel=0.1)

@@ -45,6 +45,7 @@ def test_rows_without_a_direction_have_no_component_above_the_noise(
             solver="auto" if aggregation == "secure" else solver,
             noise=noise,
             aggregation=aggregation,
+            standardize=False,
             random_state=draw,
         ).fit_silos([rows[:200], rows[200:].copy()])
         assert model.n_above_noise_ is not None
@@ -62,7 +63,14 @@ def test_wide_rows_of_zeros_show_no_variance_that_their_noise_does_not(solver: s
     """Where every product is noised: twice the edge is shown with probability below 1e-6."""
     silos = [np.zeros((2000, 3000)), np.zeros((2001, 3000))]
     model = FedPCA(
-        2, epsilon=1.0, row_norm=1.0, noise="step", solver=solver, center=False, random_state=1
+        2,
+        epsilon=1.0,
+        row_norm=1.0,
+        noise="step",
+        solver=solver,
+        center=False,
+        standardize=False,
+        random_state=1,
     ).fit_silos(silos)
     assert model.n_above_noise_ is not None
     assert model.explained_variance_[0] < 2.0 * model.noise_edge_
@@ -104,7 +112,7 @@ def test_planted_components_are_counted_where_every_product_is_noised() -> None:
     rng = np.random.default_rng(2)
     rows = 0.01 * rng.standard_normal((40_000, 60))
     rows[:, :2] += rng.standard_normal((40_000, 2)) * [0.4, 0.3]
-    model = FedPCA(2, epsilon=1.0, row_norm=2.0, noise="step", random_state=0)
+    model = FedPCA(2, epsilon=1.0, row_norm=2.0, noise="step", standardize=False, random_state=0)
     model.fit_silos([rows[:20_000], rows[20_000:]])
     assert model.n_above_noise_ >= 2
     np.testing.assert_allclose(model.denoised_variance_, [0.16, 0.09], rtol=0.1)
@@ -113,7 +121,14 @@ def test_planted_components_are_counted_where_every_product_is_noised() -> None:
 def test_local_steps_at_the_end_leave_no_verdict() -> None:
     rows = np.random.default_rng(0).standard_normal((400, 12))
     model = FedPCA(
-        2, epsilon=1.0, row_norm=1.0, noise="step", solver="fedpower", local_steps=2, random_state=0
+        2,
+        epsilon=1.0,
+        row_norm=1.0,
+        noise="step",
+        solver="fedpower",
+        local_steps=2,
+        standardize=False,
+        random_state=0,
     ).fit_silos([rows[:200], rows[200:]])
     assert model.n_above_noise_ is None
     held = standings(model.explained_variance_, edge=model.noise_edge_, n_above=None)

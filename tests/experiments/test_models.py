@@ -163,7 +163,7 @@ def test_a_model_silo_is_a_source_an_estimator_reads() -> None:
     source = open_source(model.source(0))
     assert source.columns == model.columns
     assert source.columns[:2] == ("x001", "x002")
-    fitted = FedPCA(2, epsilon=float("inf"), center=False).fit_silos(
+    fitted = FedPCA(2, epsilon=float("inf"), center=False, standardize=False).fit_silos(
         [model.source(0), model.source(1)]
     )
     assert fitted.n_samples_ == 4000

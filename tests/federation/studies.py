@@ -16,7 +16,7 @@ SIZES = {"north": 60, "south": 50, "east": 40}
 CONTENT: dict[str, Any] = {
     "name": "heart-2026",
     "columns": {"names": list(COLUMNS)},
-    "rows": {"row_norm": 10.0, "center": True},
+    "rows": {"row_norm": 10.0, "center": True, "standardize": False},
     "components": {"n_components": 2},
     "privacy": {"epsilon": 1.0, "delta": 1e-6},
     "rounds": {"deadline": 60.0},

@@ -232,6 +232,7 @@ names = ["age", "bmi", "sbp", "dbp", "hdl"]
 [rows]
 row_norm = 10.0
 center = true
+standardize = false
 [components]
 n_components = 2
 [privacy]
@@ -262,6 +263,7 @@ host = "localhost"
 [components]
 n_components = 0x2
 [rows]
+standardize = false
 center = true
 row_norm = 1e1
 [columns]

@@ -22,7 +22,7 @@ OLD_FITS = (
     {"noise": "step", "n_steps": 2, "center": False, "iteration_rank": 2, "solver": "fedpower"},
 )
 """What the ledger of schema 1 was charged for, beyond `OPTIONS`."""
-OPTIONS = {"n_components": 1, "epsilon": 1.0, "delta": 1e-6, "row_norm": 2.0}
+OPTIONS = {"n_components": 1, "epsilon": 1.0, "delta": 1e-6, "row_norm": 2.0, "standardize": False}
 
 
 @pytest.fixture

@@ -37,7 +37,13 @@ def silos(n_rows=120):
 
 
 def fit(mode, **changes):
-    terms = {"epsilon": 1.0, "noise": mode, "row_norm": 9.0, "random_state": 7} | changes
+    terms = {
+        "epsilon": 1.0,
+        "noise": mode,
+        "row_norm": 9.0,
+        "standardize": False,
+        "random_state": 7,
+    } | changes
     return FedPCA(2, iteration_rank=2, **terms).fit_silos(silos())
 
 
@@ -126,7 +132,8 @@ def test_what_was_clipped_is_told_to_the_operator_and_to_nobody_else(mode):
     norms = np.concatenate([np.linalg.norm(part, axis=1) for part in rows.values()])
     bound = float(np.sort(norms)[66:68].mean())
     reported = {}
-    model = FedPCA(2, iteration_rank=2, noise=mode, row_norm=bound, random_state=0)
+    terms = {"noise": mode, "row_norm": bound, "standardize": False, "random_state": 0}
+    model = FedPCA(2, iteration_rank=2, **terms)
     model.fit_silos(rows, on_clipped=reported.update)
     assert [sum(counts) for counts in zip(*reported.values(), strict=True)] == [173, 240]
     for kept in (model.history_, model.privacy_, model.privacy_.as_dict(), model.study_):
@@ -226,7 +233,7 @@ def test_no_number_in_a_row_decides_whether_there_is_a_result(
         elif kind == "csv":
             source = tmp_path / f"{place}.csv"
             write_wide(source, rows)
-        terms = TREATMENTS[treatment]
+        terms = {"standardize": False, **TREATMENTS[treatment]}
         if "center" not in terms:
             terms = {**terms, "center": False}
         with warnings.catch_warnings():

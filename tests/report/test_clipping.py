@@ -20,7 +20,7 @@ from fedpower.protocol.clipping import estimated_clipping, may_be_bent, shares_c
 from fedpower.report.page import page
 
 Array = NDArray[np.float64]
-KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "standardize": False}
 
 
 def visits(n_rows: int = 8_600) -> Array:

@@ -44,7 +44,9 @@ FITS = {
 
 
 def fitted(folder: Path, **parameters: object) -> Result:
-    model = FedPCA(3, **{"epsilon": float("inf"), "random_state": 0, **parameters})
+    model = FedPCA(
+        3, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters}
+    )
     write_result(folder / "out", model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]}))
     return read_result(folder / "out")
 

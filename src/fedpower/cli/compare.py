@@ -1,7 +1,7 @@
 """`fedpower compare`: how far apart two subspaces are."""
 
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ SMALL_DEGREES, LOW_COSINE = 15.0, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axes:
-    """Directions to compare: d×k with columns of norm 1, and the names of the d columns if known."""
+    """Directions to compare: d×k with columns of norm 1; names and units of the d columns, if known."""
 
     name: str
     directions: Array
     columns: tuple[str, ...] | None
+    standardized: bool | None = None
+    scale: Array | None = None
 
 
 @click.command()
@@ -38,9 +40,11 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
     """Show the principal angles between the subspaces of A and B.
 
     Each is a folder that `fedpower fit` wrote, or a .npz or .npy file with an array `components`
-    (k×d) or `basis` (d×k), such as the truth.npz of `fedpower simulate`.
+    (k×d) or `basis` (d×k), such as the truth.npz of `fedpower simulate`. Results must be of the same
+    kind: correlations (--standardize) or covariances in the same units.
     """
     first, second = _same_columns(_read_axes(a), _read_axes(b))
+    _check_units(first, second)
     angles = principal_angles(orth(first.directions), orth(second.directions))
     sines = np.sin(angles)
     shared = min(first.directions.shape[1], second.directions.shape[1])
@@ -88,6 +92,8 @@ def _read_axes(path: Path) -> _Axes:
             name=str(path),
             directions=_unit(path, result.components.T),
             columns=result.feature_names,
+            standardized=result.standardized,
+            scale=np.ones(result.n_features) if result.scale is None else result.scale,
         )
     if not path.is_file():
         raise InputError(f"{path} must be a file that exists, got none there; check the path")
@@ -151,5 +157,27 @@ def _same_columns(first: _Axes, second: _Axes) -> tuple[_Axes, _Axes]:
     if first.columns and second.columns and first.columns != second.columns:
         order = [second.columns.index(column) for column in first.columns]
         moved = second.directions[order]
-        return first, _Axes(name=second.name, directions=moved, columns=first.columns)
+        scale = None if second.scale is None else second.scale[order]
+        return first, replace(second, directions=moved, columns=first.columns, scale=scale)
     return first, second
+
+
+def _check_units(first: _Axes, second: _Axes) -> None:
+    """Refuse results whose columns are in different units: their components answer other questions."""
+    if first.standardized is None or second.standardized is None:
+        return
+    if first.standardized != second.standardized:
+        whole, other = (first, second) if first.standardized else (second, first)
+        raise InputError(
+            "two results must be both of correlations or both of covariances to be compared, got "
+            f"correlations in {whole.name} and covariances in {other.name}; fit one of them again with "
+            "the other's --standardize or --no-standardize"
+        )
+    if first.standardized or first.scale is None or second.scale is None:
+        return
+    if not np.allclose(first.scale, second.scale, rtol=1e-9, atol=0.0):
+        raise InputError(
+            "two results of covariances must have their columns in the same units to be compared, got "
+            f"other scales in {first.name} than in {second.name}; fit one of them again with the other's "
+            "--scale-file, or both with --standardize"
+        )

@@ -150,7 +150,7 @@ def _content(options: dict[str, Any]) -> dict[str, Any]:
         book.check_columns(features, len(features))
         given = {"offset": book.offset.tolist(), "scale": book.scale.tolist()}
         given["ranges"] = np.column_stack([book.low, book.high]).tolist()
-        tables["rows"] = {"row_norm": book.bound, "standardize": True, **rows}
+        tables["rows"] = {"row_norm": book.bound, **rows}
     elif options["ranges"]:
         known = ranges_of(options["ranges"], features, len(features))
         given["ranges"] = [[] if each is None else list(each) for each in known]

@@ -22,8 +22,8 @@ def epsilon(ctx: click.Context, param: click.Parameter, value: Value) -> float |
 
 
 def rank(ctx: click.Context, param: click.Parameter, value: Value) -> int | float | str | None:
-    """Return a number of components as int, a fraction of variance as float, or "noise"."""
-    if value is None or value == "noise":
+    """Return a number of components as int, a fraction of variance as float, or "auto"."""
+    if value is None or value == "auto":
         return value
     number = _number(value)
     if value.isdecimal() and number >= 1:
@@ -31,8 +31,8 @@ def rank(ctx: click.Context, param: click.Parameter, value: Value) -> int | floa
     if 0 < number < 1:
         return number
     raise click.BadParameter(
-        "it must be a number of components such as 4, a fraction of variance such as 0.9, or noise "
-        f"for those that stand above it, got {value!r}"
+        "it must be a number of components such as 4, a fraction of variance such as 0.9, or auto "
+        f"for as many as are determined, got {value!r}"
     )
 
 

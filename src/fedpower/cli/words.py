@@ -64,7 +64,11 @@ _OPTIONS = {
 }
 """Options that are no parameters of a fit."""
 
-_FLAGS = {("center", "False"): "--no-center", ("force", "True"): "--force"}
+_FLAGS = {
+    ("center", "False"): "--no-center",
+    ("standardize", "False"): "--no-standardize",
+    ("force", "True"): "--force",
+}
 _STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check")
 """Commands that read parameters from a study file, whose keys are Python's names."""
 

@@ -141,6 +141,11 @@ class CodeBook:
             high=self.high,
         )
 
+    @property
+    def units(self) -> Vector:
+        """By column: how much of a cell's own unit one of the treated rows is."""
+        return np.asarray(self.bound * self.scale)
+
     def check_columns(self, columns: tuple[str, ...] | None, n_features: int) -> None:
         """Refuse rows of other columns than these."""
         if self.columns is not None and columns is not None and columns != self.columns:

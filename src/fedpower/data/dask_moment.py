@@ -25,7 +25,7 @@ Part = TypeVar("Part")
 class _Scatter:
     """Partial sums of some rows y: number, mean (origin + drift), Σ (y − mean)(y − mean)ᵀ, clipped.
 
-    `scatter` is d×d, or for a summary the 1×1 sum of squares.
+    `scatter` is d×d, or for a summary its diagonal, 1×d.
     """
 
     n_rows: int
@@ -40,9 +40,8 @@ def _merge_scatters(one: _Scatter, two: _Scatter) -> _Scatter:
     total = one.n_rows + two.n_rows
     step = (two.origin - one.origin) + (two.drift - one.drift)
     weight = one.n_rows * two.n_rows / total
-    between = np.outer(weight * step, step)
-    if one.scatter.shape != between.shape:
-        between = np.array([[np.trace(between)]])
+    whole = one.scatter.shape[0] == step.size
+    between = np.outer(weight * step, step) if whole else weight * step[np.newaxis] ** 2
     return _Scatter(
         n_rows=total,
         origin=one.origin,
@@ -117,7 +116,7 @@ class DaskProduct:
                 n_rows=found.n_rows,
                 origin=found.origin,
                 drift=found.drift,
-                variance=float(found.scatter[0, 0]) / found.n_rows,
+                variances=found.scatter[0] / found.n_rows,
                 n_clipped=found.n_clipped,
             )
         return self._summary
@@ -221,7 +220,7 @@ def _partition_summary(source: RowSource, n_rows: int, constants: tuple[RowTreat
         n_rows=found.n_rows,
         origin=found.origin,
         drift=found.drift,
-        scatter=np.array([[found.variance * found.n_rows]]),
+        scatter=found.variances[np.newaxis] * found.n_rows,
         n_clipped=found.n_clipped,
     )
 

@@ -11,16 +11,16 @@ from fedpower.data.watch import UNWATCHED, Watch
 
 
 class SquareSum:
-    """Number, mean and Σ ‖y − mean‖² of blocks of rows y so far [CGL83 eq. 2.1]."""
+    """Number, mean and squares about it, by column, of blocks of rows so far [CGL83 eq. 2.1]."""
 
     def __init__(self, n_features: int) -> None:
-        self.n_rows, self.n_clipped, self.squares = 0, 0, 0.0
-        self.mean = np.zeros(n_features)
+        self.n_rows, self.n_clipped = 0, 0
+        self.mean, self.squares = np.zeros(n_features), np.zeros(n_features)
 
-    def add(self, n_rows: int, mean: Vector, squares: float, n_clipped: int) -> None:
+    def add(self, n_rows: int, mean: Vector, squares: Vector, n_clipped: int) -> None:
         """Merge a block in: its number of rows, their mean, their squares about it, clipped ones."""
         step, total = mean - self.mean, self.n_rows + n_rows
-        self.squares += squares + self.n_rows * n_rows / total * float(step @ step)
+        self.squares += squares + self.n_rows * n_rows / total * step**2
         self.mean += step * (n_rows / total)
         self.n_rows = total
         self.n_clipped += n_clipped
@@ -92,7 +92,7 @@ def dense_summary(
         moved = rows.about(treated, origin)
         mean = rows.mean(moved)
         moved = rows.about(moved, mean)
-        squares = float(np.einsum("ij,ij->", moved, moved))
+        squares = np.einsum("ij,ij->j", moved, moved)
         merged.add(int(moved.shape[0]), mean, squares, clipped)
         del block, treated, moved
     return merged.divided(rows.unit), origin / rows.unit

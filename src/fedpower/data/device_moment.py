@@ -135,7 +135,7 @@ class DeviceProduct:
         width = self._source.n_features
         total, n_clipped = 0, 0
         origin, drift = torch().zeros(width, **double), torch().zeros(width, **double)
-        squares = torch().zeros((), **double)
+        squares = torch().zeros(width, **double)
         largest, smallest = 0.0, float("inf")
         for rows in self._blocks(check=True):
             treated, clipped = treat(self._treatment, rows)
@@ -145,9 +145,9 @@ class DeviceProduct:
             mean = sum_rows(treated) / count
             origin = mean if total == 0 else origin
             moved = treated - mean.to(treated.dtype)
-            squares += sum_rows(moved.square()).sum()
+            squares += sum_rows(moved.square())
             step = (mean - origin) - drift
-            squares += (step @ step) * (total * count / (total + count))
+            squares += step.square() * (total * count / (total + count))
             total += count
             n_clipped += clipped
             drift += step * (count / total)
@@ -163,7 +163,7 @@ class DeviceProduct:
             n_rows=total,
             origin=_array(origin),
             drift=_array(drift),
-            variance=float(squares) / total,
+            variances=_array(squares) / total,
             n_clipped=n_clipped,
         )
 

@@ -77,7 +77,7 @@ class EdgeMoment:
     def summary(self) -> RowSummary:
         """Return that it counts for one."""
         nothing = np.zeros(self._network.n_features)
-        return RowSummary(n_rows=1, origin=nothing, drift=nothing, variance=0.0, n_clipped=0)
+        return RowSummary(n_rows=1, origin=nothing, drift=nothing, variances=nothing, n_clipped=0)
 
     def _added(self, unit: int) -> NDArray[np.int64]:
         width = self._network.n_features

@@ -113,6 +113,10 @@ class ExactMoments:
         shift = require_center(center, self.total.size)
         return found - 2 * float(shift @ self.mean) + float(shift @ shift)
 
+    def diagonal(self, center: Vector | None = None) -> Vector:
+        """Return the diagonal of the moment about `center`."""
+        return np.asarray(np.diagonal(self.about(center)))
+
     @property
     def square_total(self) -> int:
         """Σ ‖z‖², of which one row has at most S²."""

@@ -199,6 +199,10 @@ class LocalMoment:
             return self._moment().trace(center)
         return self._rows.trace(center)
 
+    def diagonal(self, center: Vector | None = None) -> Vector:
+        """Return the diagonal of the moment about `center`: variances, where that is the mean."""
+        return self._summary().diagonal(center)
+
     def moment(self, center: Vector | None = None) -> Matrix:
         """Return the d×d moment about `center`, or refuse one that does not fit."""
         if self.choice.kind == "product":

@@ -65,6 +65,10 @@ class Moments:
         shift = self.shift(center)
         return float(np.trace(self.covariance) + shift @ shift)
 
+    def diagonal(self, center: Vector | None = None) -> Vector:
+        """Return the diagonal of the moment about `center`."""
+        return np.asarray(np.diagonal(self.covariance) + self.shift(center) ** 2)
+
     def shift(self, center: Vector | None) -> Vector:
         """Return the mean less the centre."""
         if center is None:

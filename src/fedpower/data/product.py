@@ -23,12 +23,12 @@ FREE_ORDER_ROWS = 2**17
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowSummary:
-    """Number, mean (origin + drift), total variance and number of clipped rows."""
+    """Number, mean (origin + drift), variances by column and number of clipped rows."""
 
     n_rows: int
     origin: Vector
     drift: Vector
-    variance: float
+    variances: Vector
     n_clipped: int
 
     @property
@@ -38,10 +38,14 @@ class RowSummary:
 
     def trace(self, center: Vector | None = None) -> float:
         """Return the trace of the moment about `center`."""
+        return float(self.diagonal(center).sum())
+
+    def diagonal(self, center: Vector | None = None) -> Vector:
+        """Return the diagonal of the moment about `center`."""
         shift = self.mean
         if center is not None:
             shift = (self.origin - require_center(center, self.origin.size)) + self.drift
-        return float(self.variance + shift @ shift)
+        return np.asarray(np.maximum(self.variances, 0.0) + shift**2)
 
 
 class RowProduct:
@@ -138,7 +142,7 @@ class RowProduct:
             n_rows=merged.n_rows,
             origin=origin,
             drift=merged.mean,
-            variance=merged.squares / merged.n_rows,
+            variances=merged.squares / merged.n_rows,
             n_clipped=merged.n_clipped,
         )
 
@@ -188,9 +192,10 @@ def _block_product(rows: Block, basis: Matrix, shift: Vector | None) -> Matrix:
     return np.asarray(moved.T @ (moved @ basis))
 
 
-def _squares_about(rows: Block, mean: Vector) -> float:
-    """Return Σ ‖y − mean‖² over a block."""
+def _squares_about(rows: Block, mean: Vector) -> Vector:
+    """Return Σ (y − mean)² over a block, by column."""
     if is_sparse(rows):
-        return float(rows.data @ rows.data) - int(rows.shape[0]) * float(mean @ mean)
+        squares = np.asarray(rows.multiply(rows).sum(axis=0), dtype=np.float64).ravel()
+        return np.asarray(squares - int(rows.shape[0]) * mean**2)
     moved = np.asarray(rows) - mean
-    return float(np.einsum("ij,ij->", moved, moved))
+    return np.asarray(np.einsum("ij,ij->j", moved, moved))

@@ -52,14 +52,14 @@ class UnitProduct:
             sums = _Sums(self._source.n_features)
             for rows, weights, clipped in self._blocks():
                 moved, weighted = sums.add(rows, weights, clipped)
-                sums.squares += float(np.einsum("ij,ij->", moved, weighted))
+                sums.squares += np.einsum("ij,ij->j", moved, weighted)
             n = self._unit.n_units
             drift = sums.total / n
             self._summary = RowSummary(
                 n_rows=n,
                 origin=sums.origin,
                 drift=drift,
-                variance=sums.squares / n - float(drift @ drift),
+                variances=sums.squares / n - drift**2,
                 n_clipped=sums.n_clipped,
             )
         return self._summary
@@ -101,7 +101,7 @@ class _Sums:
     def __init__(self, n_features: int) -> None:
         self.origin: Vector = np.zeros(n_features)
         self.total = np.zeros(n_features)
-        self.squares = 0.0
+        self.squares = np.zeros(n_features)
         self.n_clipped = 0
         self._begun = False
 

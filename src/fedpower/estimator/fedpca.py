@@ -38,7 +38,6 @@ from fedpower.engines.embedded import (
 )
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.fit_warnings import (
-    warn_of_bound,
     warn_of_clipping,
     warn_of_copies,
     warn_of_costly_silos,
@@ -78,8 +77,8 @@ FITTED = (
     "explained_variance",
     "explained_variance_ratio",
     "singular_values",
-    "noise_edge",
-    "n_above_noise",
+    "component_angles",
+    "subspace_angles",
     "spectrum",
     "denoised_variance",
     "denoised_variance_ratio",
@@ -123,10 +122,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_components : int, float, "noise" or None, default=None
-        k; or, between 0 and 1, the fraction of variance the components must exceed; or as many as stand
-        above the privacy noise. The latter two cost no budget, and with a finite ``epsilon`` need
-        ``noise="moment"``, see docs/how-to/choose-k.md. None keeps min(n_samples, n_features).
+    n_components : int, float, "auto" or None, default=None
+        k; or, between 0 and 1, the fraction of variance the components must exceed; or with
+        ``"auto"`` as many as are determined together (see ``subspace_angles_``), at least 1. The latter
+        two cost no budget, and with a finite ``epsilon`` need ``noise="moment"``, see
+        docs/how-to/choose-k.md. None keeps min(n_samples, n_features).
     epsilon : float, default=1.0
         Privacy budget of each silo for this fit, against the coordinator. ``float("inf")`` computes
         exactly, without noise, and promises nothing.
@@ -169,7 +169,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Public numbers that are taken off the columns first, such as guesses of their means: rows become
         shorter, and less is clipped. What is left of the mean is removed if ``center`` says so.
     scale : array-like of shape (n_features,) or mapping from names, default=None
-        Public divisors of the columns.
+        Public divisors of the columns: the units that you measure them in, in which covariances
+        (``standardize=False``) are given.
     codebook : CodeBook or path, default=None
         What an earlier preparation found (``codebook_``, ``fedpower prepare``): offsets, scales, ranges
         and bound. Using it costs nothing. Its rules, where it has any, turn tables with categories, dates
@@ -178,9 +179,11 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     ranges : mapping from names, pair, or list of pairs, default=None
         What people know that cells of columns lie between, e.g. ``{"age": (0, 120)}``. Cells are clipped
         to it; preparation then spends nothing on finding it.
-    standardize : bool, default=None
-        Whether columns are brought to variance 1, from the released moment: correlations instead of
-        covariances. None does so where columns were prepared, or a code book is given.
+    standardize : bool, default=True
+        Whether components are those of the correlations, every column having variance 1, or of the
+        covariances in the columns' own units: at every ``epsilon``, from the same releases. Of rows of
+        norm 1 (``normalize``) and of networks they are those of the moment itself. Private fits that
+        noise products instead of the moment need ``standardize=False``.
     unit : str, default=None
         Column of the silos' tables that says whose each row is. A person is then what is protected, with
         all her rows of a silo: together they weigh as much as one, so that privacy costs no more than
@@ -255,20 +258,18 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     explained_variance_, explained_variance_ratio_, singular_values_ : ndarray
         As in :class:`sklearn.decomposition.PCA`; the variance's divisor is n − 1 when centred on the
         pooled mean, else n. The ratio is NaN where the total was not released.
-    noise_edge_ : float
-        About the largest variance that the privacy noise alone would show, known from public facts: a
-        component whose ``explained_variance_`` does not stand well above it is noise; whether one that
-        does is more, ``n_above_noise_`` says. 0 without noise.
-    n_above_noise_ : int or None
-        How many components stand above the noise, with a chance of at most 1% that it is too many;
-        None without noise, and where it cannot be told: silos ended with local steps of their own, or
-        some of them were not in the last product.
+    component_angles_ : ndarray of shape (n_components_,)
+        Degrees that each component may be off from that of the rows, at 90% confidence: from the noise,
+        and from rows that the bound shortens. Up to 45° it is determined. 0 for an exact fit, and 90
+        for components that its rounding errors leave open.
+    subspace_angles_ : ndarray of shape (n_components_,)
+        The same for the subspaces of the first component, of the first two and so on. Components with
+        nearly the same variance cannot be told apart, but together they can be determined.
     spectrum_ : ndarray
         All eigenvalues that the releases give, noised as they are, in units of ``explained_variance_``:
         all of the moment's where it was uploaded (negative ones too), else the r found.
-    denoised_variance_, denoised_variance_ratio_ : ndarray of shape (n_components_,) or None
-        The variances, and their shares of all variance, corrected for what noise adds to them; NaN for
-        components that do not stand above it. None for a private fit whose ``n_above_noise_`` is None.
+    denoised_variance_, denoised_variance_ratio_ : ndarray of shape (n_components_,)
+        The variances, and their shares of all variance, without what noise adds to them.
     mean_ : ndarray of shape (n_features_in_,)
         What is subtracted from rows; zero for ``center=False``.
     n_components_, n_features_in_, feature_names_in_, n_samples_
@@ -306,7 +307,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components: int | float | Literal["noise"] | None = None,
+        n_components: int | float | Literal["auto"] | None = None,
         *,
         epsilon: float = 1.0,
         delta: float | None = None,
@@ -323,7 +324,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         scale: ArrayLike | Mapping[str, float] | None = None,
         codebook: CodeBook | str | PathLike[str] | None = None,
         ranges: Any = None,
-        standardize: bool | None = None,
+        standardize: bool = True,
         unit: str | None = None,
         rows_per_unit: int = 1,
         network: NetworkUnit | None = None,
@@ -872,7 +873,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             warnings.warn(remark, UserWarning, stacklevel=3)
         if parameters.network is None:  # else communities have a verdict of their own
             warn_of_noise(self.result_)
-            warn_of_bound(self.result_)
         return self
 
     def _tell_cut(

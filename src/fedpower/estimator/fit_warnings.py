@@ -38,7 +38,7 @@ def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
 
 
 class NoiseWarning(UserWarning):
-    """No component of a private fit stands above its noise: what it found may be noise alone."""
+    """No component of a private fit is determined: what it found may be noise alone."""
 
 
 def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
@@ -47,37 +47,11 @@ def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
     if cause is not None:
         warnings.warn(
             Sentence(
-                "no component stands above the privacy noise, so that all of them may be noise; {cause}",
+                "no component is determined: each may be more than 45° off; {cause}",
                 cause=cause,
             ),
             NoiseWarning,
             stacklevel=stacklevel,
-        )
-
-
-class BoundWarning(UserWarning):
-    """A public bound shortens rows enough to have made components of a private fit what they are."""
-
-
-def warn_of_bound(result: Result) -> None:
-    """Warn of components that stand above the noise but may be made by a public bound.
-
-    One that was found is where bias and noise balance; the report has what is to be said of it.
-    """
-    if result.code_book is None and "bent" in result.standings:
-        place = result.standings.index("bent") + 1
-        count = result.standings.count("bent")
-        many = "no other" if count == 1 else f"{count - 1} more"
-        warnings.warn(
-            Sentence(
-                "the bound may have bent components that stand above the noise, pc{place} and {many}: "
-                "{clipping} give a larger {row_norm}, or leave it out to have it found",
-                place=place,
-                many=many,
-                clipping=str(result.clipping),
-            ),
-            BoundWarning,
-            stacklevel=4,
         )
 
 

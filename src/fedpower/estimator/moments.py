@@ -14,12 +14,14 @@ from fedpower.data.codebook import CodeBook
 from fedpower.data.networks import NetworkUnit
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError, Sentence
+from fedpower.estimator.solving import shortens
 from fedpower.estimator.terms import IdentityPaths, rank_and_width
 from fedpower.parameters import DEFAULTS, Parameters
 from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.clipping import Shortening
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.solvers.upload import decompose
+from fedpower.protocol.solvers.upload import decompose, gains_of
 from fedpower.protocol.study import Aggregation
 from fedpower.protocol.weights import Weights
 from fedpower.report.codebook_file import rules_of_record
@@ -53,16 +55,20 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
     meant = _of_the_release(moment, parameters)
     record, study = moment.record, moment.study
     rank, width = rank_and_width(meant, moment.n_samples, moment.n_features, study.noise)
-    standardize = parameters.standardize
-    if standardize is None:
-        standardize = bool(study.preparation) or record["parameters"].get("codebook") is not None
+    meant = replace(meant, normalize=moment.treatment.normalize, network=study.network or None)
+    # Scales that people gave are units of their choice; those of a code book are not.
+    booked = study.preparation or record["parameters"].get("codebook") is not None
+    units = moment.units if booked else None
+    book, rules = moment.code_book, rules_of_record(record)
     solution = decompose(
         moment.pooled,
+        gains_of(moment.pooled, standardize=meant.standardizes, units=units, groups=study.groups),
         sizes=moment.silo_sizes,
         rank=rank,
         iteration_rank=width,
-        standardize=bool(standardize),
-        groups=study.groups,
+        shortening=Shortening(counted=None if book is None else book.clipped)
+        if shortens(study, rules) and not moment.treatment.normalize
+        else None,
     )
     outcome = Outcome(solution=solution, rounds=[], study=study, privacy=moment.privacy)
     found = result_of(
@@ -71,8 +77,8 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
         treatment=moment.treatment,
         feature_names=moment.feature_names,
         solver=SolverChoice(solver="moment", reason="it is computed from a released moment"),
-        rules=rules_of_record(record),
-        code_book=moment.code_book,
+        rules=rules,
+        code_book=book,
     )
     origin = {key: record[key] for key in _OF_THE_RUN if key in record}
     chosen = {name: each for name, each in recorded(parameters).items() if name in _CHOSEN}

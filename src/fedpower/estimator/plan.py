@@ -23,6 +23,8 @@ from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, rehearse, secure_bytes, unrehearsed
 from fedpower.protocol.solvers import (
     ClippedSettings,
+    KrylovSettings,
+    PowerSettings,
     SecureSettings,
     SolverSettings,
     UploadSettings,
@@ -402,9 +404,11 @@ def _tries(
     if study.preparation:
         treatment = RowTreatment().digest()
         study = replace(study, treatment=treatment, preparation=(), ranges=(), roster="")
+    # Made-up moments are diagonal: standardised, they would all be the same.
     if isinstance(settings, UploadSettings):
-        # Made-up moments are diagonal: standardised, they would all be the same.
-        settings = replace(settings, preparation=None, standardize=False)
+        settings = replace(settings, preparation=None, standardize=False, units=None)
+    elif isinstance(settings, KrylovSettings | PowerSettings):
+        settings = replace(settings, gains=None)
     if values is None and not isinstance(settings.rank, int):
         settings = replace(settings, rank=1)
     spectrum = np.full(study.n_features, TRACE / study.n_features) if values is None else values

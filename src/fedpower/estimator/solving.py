@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedpower.data.rules import TableRules
 from fedpower.errors import InputError, Sentence
-from fedpower.estimator.treatment import code_book_of
+from fedpower.estimator.treatment import code_book_of, rules_of
 from fedpower.parameters import Parameters
 from fedpower.protocol.choice import SolverChoice, choose_solver
+from fedpower.protocol.clipping import Shortening
 from fedpower.protocol.private_study import noise_floor, sums_moment
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
@@ -19,10 +22,13 @@ from fedpower.protocol.solvers import (
     SolverSettings,
     UploadSettings,
 )
-from fedpower.protocol.solvers.signal import Rank
+from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
+from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import (
     Study,
 )
+
+Array = NDArray[np.float64]
 
 _DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
     "every": "constant",
@@ -36,11 +42,13 @@ _SCHEDULE = (
 )
 
 
-def _standardizes(parameters: Parameters, study: Study) -> bool:
-    """Return whether columns are brought to variance 1: as asked for, or where they were prepared."""
-    if parameters.standardize is not None:
-        return bool(parameters.standardize)
-    return bool(study.preparation) or code_book_of(parameters) is not None
+def own_units(parameters: Parameters) -> Array | None:
+    """Return what brings columns back to their own units: the scales of a code book; None without one.
+
+    A ``scale`` that is given is a choice of units, and stays.
+    """
+    book = code_book_of(parameters)
+    return None if book is None else book.units
 
 
 def keeps_moment(parameters: Parameters) -> bool:
@@ -76,10 +84,10 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
         )
     if study.noise == "moment" and not isinstance(rank, int):
         return _whole_spectrum(parameters, rank, given)
-    if _standardizes(parameters, study):
-        return _whole_moment(parameters, study, given)
     if keeps_moment(parameters):
         return _kept_moment(parameters, study, given)
+    if parameters.standardizes and study.is_private:
+        return _whole_moment(parameters, study, given)
     if parameters.solver == "auto":
         return choose_solver(
             n_features=study.n_features,
@@ -108,11 +116,16 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
 def _whole_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) -> SolverChoice:
     """Return the solver that has the moment's diagonal, by which columns are standardised."""
     if study.noise in ("step", "paper") or parameters.solver not in ("auto", "moment") or given:
+        if study.noise in ("step", "paper"):
+            got = Sentence("{noise:{mode}}", mode=study.noise)
+        elif given:
+            got = Sentence("{" + given[0] + "}")
+        else:
+            got = Sentence("{solver:{taken}}", taken=parameters.solver)
         raise InputError(
-            "standardize must go with the solver that uploads the moment, whose diagonal has the "
-            f"variances, got solver={parameters.solver!r} and noise={study.noise!r}"
-            + (f" with {given[0]}" if given else "")
-            + "; leave these alone, or give public scales"
+            "a private fit with {standardize:True} must upload the moment, whose diagonal has the "
+            "variances, got {got}; pass {standardize:False}",
+            got=got,
         )
     return SolverChoice(
         solver="moment",
@@ -137,12 +150,12 @@ def _odd_one(parameters: Parameters) -> str:
 
 
 def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) -> SolverChoice:
-    """Return the solver that shows how many components stand above the noise: there is one."""
+    """Return the solver that shows how many components are determined: there is one."""
     if parameters.solver not in ("auto", "moment") or given:
         name = given[0] if parameters.solver in ("auto", "moment") else "solver"
         raise InputError(
             f"{{{name}}} must be left alone with {{n_components:{{rank}}}}, got {{given!r}}: which "
-            "components stand above the noise is read off the whole spectrum, which "
+            "components are determined is read off the whole spectrum, which "
             "{solver:moment} gives",
             rank=rank,
             given=getattr(parameters, name),
@@ -172,8 +185,10 @@ def settings_of(
         return SecureSettings(
             study=study,
             rank=rank,
-            standardize=_standardizes(parameters, study),
+            standardize=parameters.standardizes,
+            units=own_units(parameters),
             keep_moment=keeps_moment(parameters),
+            shortening=_shortening(parameters, study),
         )
     if choice.solver == "moment":
         return UploadSettings(
@@ -183,12 +198,14 @@ def settings_of(
             weights=study.weights,
             preparation=study if study.preparation else None,
             mean_weight=study.mean_weight,
-            standardize=_standardizes(parameters, study),
+            standardize=parameters.standardizes,
+            units=own_units(parameters),
             groups=study.groups,
             keep_moment=keeps_moment(parameters),
+            shortening=_shortening(parameters, study),
             adjacency=study.network == "edge",
         )
-    assert rank != "noise", "only an upload shows what stands above the noise"
+    assert rank != "auto", "only an upload shows the whole spectrum"
     if choice.solver == "krylov":
         opens_locally = parameters.one_shot_start
         if opens_locally is None:
@@ -207,6 +224,7 @@ def settings_of(
             participation=parameters.participation,
             center=study.center,
             weights=study.weights,
+            gains=_exact_gains(parameters, study),
         )
     return PowerSettings(
         n_features=study.n_features,
@@ -224,7 +242,33 @@ def settings_of(
         center=study.center,
         corrected=bool(parameters.drift_correction),
         weights=study.weights,
+        gains=_exact_gains(parameters, study),
     )
+
+
+def _shortening(parameters: Parameters, study: Study) -> Shortening | None:
+    """Return what is known of rows that a bound shortens; None where no row is longer than its bound."""
+    book, rules = code_book_of(parameters), rules_of(parameters)
+    if not shortens(study, rules) or parameters.normalize:
+        return None
+    return Shortening(counted=None if book is None else book.clipped)
+
+
+def shortens(study: Study, rules: TableRules | None) -> bool:
+    """Return whether a bound may shorten rows: edges and comparisons are never longer than theirs."""
+    return (
+        study.is_private and study.network != "edge" and (rules is None or rules.comparison is None)
+    )
+
+
+def _exact_gains(parameters: Parameters, study: Study) -> Gains | None:
+    """Return what products of exact columns are multiplied by; those of a private study are not."""
+    if study.is_private:
+        return None
+    if parameters.standardizes:
+        return unit_variances(groups=study.groups)
+    units = own_units(parameters)
+    return None if units is None else fixed(units)
 
 
 def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.Generator:

@@ -12,14 +12,13 @@ Array = NDArray[np.float64]
 def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Array:
     """Return the d eigenvalues that a result shows, without its noise, for rows of norm at most 1.
 
-    Those that stand above the noise are brought back to what they are without it: a spike θ beside a
-    semicircle of edge R shows as θ + R²/4θ [BGN11 §3.1]. What they leave of the total the others share
-    equally, for nothing more is known of them.
+    What the denoised variances of its components leave of the total the others share equally, for
+    nothing more is known of them.
 
     Parameters
     ----------
     result
-        Of a fit that was exact, or in which a component stood above the noise for certain.
+        Of a fit that was exact, or in which a component is determined.
     row_norm
         B of the fit that is planned; None takes that of the result.
     """
@@ -32,22 +31,37 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
             )
         )
     values = result.explained_variance if result.spectrum is None else result.spectrum
-    edge = result.noise_edge
-    if edge > 0:
-        if not result.n_above_noise:
+    if result.run["privacy"]["private"]:
+        if not any(result.determined):
             raise InputError(
-                "a result that is to be a spectrum must have a component above its noise, got one "
-                "that shows none for certain; take another result, or guess the eigenvalues"
+                "a result that is to be a spectrum must have a component that is determined, got none; "
+                "take another result, or guess the eigenvalues"
             )
-        values = values[: result.n_above_noise]
-        values = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2
+        assert result.denoised_variance is not None, "it has angles"
+        values = result.denoised_variance
     values = np.maximum(values, 0.0)
     left = max(_total(result) - float(values.sum()), 0.0)
     rest = result.n_features - values.size
     if rest:
         values = np.append(values, np.full(rest, min(left / rest, float(values[-1]))))
-    values = values / bound**2
+    values = values * (_unit_of(result) if row_norm is None else 1.0) / bound**2
     return np.asarray(values / max(float(values.sum()), 1.0), dtype=np.float64)
+
+
+def _unit_of(result: Result) -> float:
+    """Return what a variance of the result is in units of the rows that its bound is of."""
+    book = result.code_book
+    if book is not None:
+        if not result.standardized:
+            raise InputError(
+                "a result that is to be a spectrum must be of correlations where its columns were "
+                "prepared, got covariances in their own units; fit it with {standardize:True}"
+            )
+        return 1.0
+    if not result.standardized or result.scale is None:
+        return 1.0
+    given = result.run["parameters"].get("scale")
+    return float(np.mean((result.scale / (1.0 if given is None else np.asarray(given))) ** 2))
 
 
 def _total(result: Result) -> float:

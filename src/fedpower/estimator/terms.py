@@ -25,7 +25,7 @@ from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers import (
     SolverSettings,
 )
-from fedpower.protocol.solvers.signal import Rank
+from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import (
     PREPARED,
     NoiseMode,
@@ -55,7 +55,7 @@ _MOST_FOR_SCORES = 0.5
 
 
 def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
-    """Return k, a fraction of variance or "noise", as asked for; refuse what ``noise`` cannot tell."""
+    """Return k, a fraction of variance or "auto", as asked for; refuse what ``noise`` cannot tell."""
     asked = parameters.n_components
     most = n_features if n_rows is None else min(n_rows, n_features)
     if asked is None and n_rows is not None:
@@ -72,21 +72,17 @@ def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise:
             asked=asked,
             mode=noise,
         )
-    if isinstance(asked, str) and asked == "noise":
-        if noise == "moment":
-            return "noise"
-        got = Sentence(
-            "{epsilon:inf}: there is no noise to stand above; give a number or a fraction of variance"
+    if isinstance(asked, str) and asked == "auto":
+        if noise in ("none", "moment"):
+            return "auto"
+        raise InputError(
+            "{n_components:auto} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}, "
+            "whose releases do not show the whole spectrum; give a number of components",
+            mode=noise,
         )
-        if parameters.is_private:
-            got = Sentence(
-                "{noise:{mode}}, whose releases do not show the whole spectrum; give a number",
-                mode=noise,
-            )
-        raise InputError("{n_components:noise} must go with {noise:moment}, got {got}", got=got)
     raise InputError.about(
         "n_components",
-        must="be a whole number from 1 to {smaller_side:{most}}, a fraction between 0 and 1 or 'noise'",
+        must="be a whole number from 1 to {smaller_side:{most}}, a fraction between 0 and 1 or 'auto'",
         got=repr(asked),
         advice="choose one of these",
         most=most,
@@ -245,7 +241,7 @@ def _asked_how(parameters: Parameters, sizes: Mapping[str, int | None]) -> str:
         for name, spec in SPECS.items()
         if spec.section in ("components", "solver", "rounds") and name != "keep_moment"
     }
-    listed = json.dumps([sorted(sizes.items()), repr(parameters.standardize), settings])
+    listed = json.dumps([sorted(sizes.items()), parameters.standardizes, settings])
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
@@ -311,7 +307,7 @@ def _gains_by_clipping(parameters: Parameters, n_features: int, n_rows: int | No
         or not 1 <= int(rank) < n_features
         or parameters.solver != "auto"
         or parameters.weights != "rows"
-        or parameters.standardize
+        or parameters.standardizes
         or parameters.paper_settings
         or parameters.device is not None
         or parameters.unit is not None
@@ -360,11 +356,11 @@ def _check_clipped(parameters: Parameters) -> None:
             "have a solver of their own; leave it out",
             value=getattr(parameters, name),
         )
-    if parameters.standardize:
+    if parameters.standardizes:
         raise InputError(
             Sentence(
-                "{standardize} must be left alone with {noise:clipped}, which has no diagonal to "
-                "standardise by; give public scales, or a code book"
+                "a fit with {noise:clipped} must go without standardised columns, for it has no diagonal "
+                "to standardise by, got {standardize:True}; pass {standardize:False}"
             )
         )
     if parameters.weights != "rows":

@@ -71,7 +71,7 @@ def _check_edges(parameters: Parameters) -> None:
         )
         if getattr(parameters, name) is not None
     ]
-    given += [name for name in ("normalize", "standardize") if getattr(parameters, name)]
+    given += ["normalize"] if parameters.normalize else []
     given += [] if parameters.weights == "rows" else ["weights"]
     if given:
         raise InputError(

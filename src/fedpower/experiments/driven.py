@@ -175,6 +175,10 @@ class KeptMoment:
         """Return the mean row."""
         return self._moments.mean
 
+    def diagonal(self, center: Array | None = None) -> Array:
+        """Return the diagonal of the moment about `center`."""
+        return self._moments.diagonal(center)
+
     def moment(self, center: Array | None = None) -> Array:
         """Return A_i."""
         return self._whole if center is None else self._moments.about(center)

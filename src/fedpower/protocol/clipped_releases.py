@@ -10,6 +10,7 @@ from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.budget import MOMENT, Price
 from fedpower.protocol.clipped_sums import ClippedSums, is_next, plain_noise
 from fedpower.protocol.messages import (
+    AskMean,
     AskNoisedSum,
     AskSteps,
     LocalSteps,
@@ -74,7 +75,7 @@ class ClippedReleases(MomentReleases):
             )
         return replace(super().moment(run=run), made_for="")
 
-    def mean(self, *, run: str) -> MeanRow:
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
         """Refuse: the mean is a sum like others."""
         raise ProtocolError(_NO_STEPS)
 

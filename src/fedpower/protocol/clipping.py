@@ -1,4 +1,4 @@
-"""What a row bound cut off, estimated from what was released, and which components it may have bent.
+"""What a row bound cut off, estimated from what was released.
 
 Rows longer than B are shortened to it. Where norms were counted privately (preparation) that histogram
 tells how much it is. Where B is public there is only the released trace: with r a row's norm in units of
@@ -19,6 +19,9 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
+from fedpower.linalg.symmetric import eigenvalues
+from fedpower.protocol.pooled import Pooled
+
 Array = NDArray[np.float64]
 
 _N_LEVELS = 200
@@ -28,8 +31,8 @@ _LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
 _EVEN = 10.0
 """For the least, squared norms have so many times less variance than those of normal rows."""
 
-_BENDS, _BENDS_STANDARDIZED = 0.5, 0.125
-"""The share of the unevenness that a gap must exceed. Standardising takes the diagonal of it away."""
+_MOVES = 0.4
+"""κ: a bound that cuts off a share f of the squared length moves correlations by about κf."""
 
 _STDS = 2.0
 """So many standard deviations of its noise the trace is taken to be off."""
@@ -63,10 +66,40 @@ class Clipping:
     uneven: float
     counted: bool
 
-    def record(self, *, bound: float, standardized: bool) -> dict[str, Any]:
-        """Return it for the record, with the least gap that the bound leaves alone, as a share of all."""
-        reach = self.uneven * (_BENDS_STANDARDIZED if standardized else _BENDS)
-        return {"bound": bound, **asdict(self), "reach": reach}
+    @property
+    def moves(self) -> float:
+        """About the standard deviation of what it does to a correlation: see docs/decisions/0046."""
+        return _MOVES * self.energy
+
+    def record(self, *, bound: float) -> dict[str, Any]:
+        """Return it for the record."""
+        return {"bound": bound, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortening:
+    """That rows may be shortened by a bound, and what is known of it before their moment.
+
+    Attributes
+    ----------
+    counted
+        Shares of rows and of energy, and unevenness, by noised counts of norms; None without these.
+    """
+
+    counted: tuple[float, float, float] | None = None
+
+    def clipping(self, pooled: Pooled) -> Clipping | None:
+        """Return what the bound did to the rows of a moment; None where nothing is known of it."""
+        if self.counted is not None:
+            return counted_clipping(self.counted)
+        center = pooled.center
+        return estimated_clipping(
+            eigenvalues(pooled.moment),
+            n_features=len(pooled.moment),
+            trace=pooled.total_variance,
+            mean_square=0.0 if center is None else float(center @ center),
+            std=pooled.noise_std,
+        )
 
 
 def counted_clipping(shares: tuple[float, float, float]) -> Clipping:
@@ -198,32 +231,3 @@ _TOLD = ("rows", "rows_most", "energy", "energy_least", "energy_most")
 
 def _share(value: float) -> str:
     return "less than 0.1%" if value < 0.001 else f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
-
-
-def may_be_bent(
-    values: Array, following: Array, *, total: float, n_features: int, reach: float
-) -> list[bool]:
-    """Return of each component whether the bound may have turned it into another.
-
-    The moment without the bound differs from the released one by a matrix of eigenvalues up to ``reach``
-    times the trace. Eigenvectors whose values lie closer together than that may be those of
-    others [Davis-Kahan].
-
-    Parameters
-    ----------
-    values, following
-        Variances of the components, and those that are known beyond them.
-    total
-        All variance.
-    n_features
-        d.
-    reach
-        See :meth:`Clipping.record`.
-    """
-    known = np.concatenate([values, following])
-    left = n_features - known.size
-    if left > 0:
-        known = np.append(known, max(total - float(known.sum()), 0.0) / left)
-    gaps = np.concatenate([[np.inf], -np.diff(known), [np.inf]])
-    nearest = np.minimum(gaps[:-1], gaps[1:])[: values.size]
-    return [bool(gap < reach * total) for gap in nearest]

@@ -191,17 +191,25 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskMean:
-    """Asks for the mean row of a silo, for centring on the pooled mean."""
+    """Asks for the mean row of a silo, for centring on the pooled mean.
+
+    Attributes
+    ----------
+    variances
+        Whether the variances of its columns are asked for too; exact studies only.
+    """
 
     kind: ClassVar[str] = "ask-mean"
+    variances: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRow:
-    """The mean row of a silo."""
+    """The mean row of a silo, and the variances of its columns about it where they were asked for."""
 
     kind: ClassVar[str] = "mean"
     mean: Array
+    variances: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +232,9 @@ class AskSteps:
     pooled
         A·Z_τ of the pooled moment, without the shift: steps then use A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ, which
         has the pooled eigenspace for its fixed point; None takes plain steps.
+    gains
+        What columns are multiplied by once they are centred, to have variance 1 or their own units;
+        exact studies only.
     """
 
     kind: ClassVar[str] = "ask-steps"
@@ -233,6 +244,7 @@ class AskSteps:
     shift: float = 0.0
     align: Alignment | None = None
     pooled: Array | None = None
+    gains: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -673,7 +685,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return value in get_args(hint)
     if isinstance(value, bool):
-        return False
+        return hint is bool
     if isinstance(value, np.ndarray):
         return bool(hint == (NDArray[np.uint64] if value.dtype == np.uint64 else Array))
     return isinstance(value, (int, float) if hint is float else origin or hint)

@@ -129,7 +129,7 @@ def _most_numbers(kind: type, study: Study) -> int:
         places = np.arange(study.n_open if study.preparation else 0)
         kinds: tuple[StageKind, ...] = ("octaves", "bins", "means", "norms")
         return max(Stage(kind=each, n_features=d, open_columns=places).size for each in kinds)
-    return {AskMean: d, AskSteps: 2 * d * r, AskScores: SCORE_CELLS}.get(kind, 0)
+    return {AskMean: 2 * d, AskSteps: 2 * d * r, AskScores: SCORE_CELLS}.get(kind, 0)
 
 
 def problem_with(
@@ -188,7 +188,7 @@ def problem_with(
         return _tally(body, question, study, n_rows or 1)
     peak = _peak(study, n_rows or 1)
     if isinstance(body, MeanRow):
-        return _numbers("a mean", body.mean, (study.n_features,), peak.mean)
+        return _mean(body, question, study, peak)
     if isinstance(body, PackedMoment):
         return _packed(body, study, peak)
     if isinstance(body, Factor):
@@ -380,6 +380,21 @@ def _score_counts(body: Tally, ask: AskScores, study: Study, n_rows: int) -> str
     found = _numbers("counts of scores", body.counts, (ask.n_bins**2,), most)
     if found is None and not (body.counts == np.rint(body.counts)).all():
         return _must("counts of scores", "whole numbers", "others")
+    return found
+
+
+def _mean(body: MeanRow, ask: Question, study: Study, peak: _Peak) -> str | None:
+    assert isinstance(ask, AskMean)
+    shape = (study.n_features,)
+    found = _numbers("a mean", body.mean, shape, peak.mean)
+    if not ask.variances:
+        beside = (
+            None if body.variances is None else _must("a mean", "no variances beside it", "some")
+        )
+        return found or beside
+    found = found or _numbers("variances", body.variances, shape, peak.moment)
+    if found is None and float(np.min(body.variances)) < 0:  # type: ignore[arg-type]
+        return _must("variances", "no negative number", "one")
     return found
 
 

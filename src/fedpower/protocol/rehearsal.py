@@ -27,6 +27,7 @@ from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import (
     Answer,
     AskMasked,
+    AskMean,
     AskScores,
     AskSteps,
     AskSum,
@@ -311,7 +312,7 @@ class _Pooled:
     def check_affordable(self) -> None:
         """Do nothing: a rehearsal spends nothing."""
 
-    def mean(self, *, run: str) -> MeanRow:
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
         """Return the mean row: zero, for the spectrum is that of the centred moment."""
         return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))
 

@@ -38,6 +38,7 @@ from fedpower.privacy.noise import NoiseSource, perturb, perturb_in_place
 from fedpower.privacy.preparation import SCORES, perturb_stage
 from fedpower.privacy.sensitivity import unpack_below
 from fedpower.protocol.messages import (
+    AskMean,
     AskSteps,
     Factor,
     LocalSteps,
@@ -114,6 +115,9 @@ class Moment(Protocol):
     def trace(self, center: Array | None = None) -> float:
         """Return tr A_i, with rows taken about ``center``."""
 
+    def diagonal(self, center: Array | None = None) -> Array:
+        """Return the diagonal of A_i, with rows taken about ``center``."""
+
     def moment(self, center: Array | None = None) -> Array:
         """Return A_i itself, d×d."""
 
@@ -165,16 +169,26 @@ class ExactReleases:
     def check_affordable(self) -> None:
         """Do nothing: there is no charge."""
 
-    def mean(self, *, run: str) -> MeanRow:
-        """Return the exact mean row."""
-        return MeanRow(mean=read_only(self._moment.mean()))
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
+        """Return the exact mean row, and variances about it where they are asked for."""
+        mean = self._moment.mean()
+        variances = read_only(self._moment.diagonal(mean)) if ask.variances else None
+        return MeanRow(mean=read_only(mean), variances=variances)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return exact local power steps: LocalPower."""
+        moment, center = self._moment, ask.center
+        if ask.gains is None:
+            return take_local_steps(
+                lambda basis: moment.product(basis, center),
+                ask,
+                total_variance=moment.trace(center),
+            )
+        gains = ask.gains[:, np.newaxis]
         return take_local_steps(
-            lambda basis: self._moment.product(basis, ask.center),
+            lambda basis: gains * moment.product(gains * basis, center),
             ask,
-            total_variance=self._moment.trace(ask.center),
+            total_variance=float(ask.gains**2 @ moment.diagonal(center)),
         )
 
     def moment(self, *, run: str) -> PackedMoment:
@@ -336,7 +350,7 @@ class MomentReleases(_ChargedReleases):
     _made_for = ""
     """The run for which the release was made: others that are given it analyse it once more."""
 
-    def mean(self, *, run: str) -> MeanRow:
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
         """Return the mean row of the one noised release."""
         _, mean, _ = self._below(run)
         assert mean is not None, "a study that centres releases the mean"
@@ -521,7 +535,7 @@ class PreparedReleases(MomentReleases):
             self._moment = self._survey.treated(treatment)
         return super().moment(run=run)
 
-    def mean(self, *, run: str) -> MeanRow:
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
         """Refuse: there is no mean before rows are prepared."""
         raise ProtocolError(_NOT_PREPARED)
 
@@ -551,7 +565,7 @@ _Body = TypeVar("_Body", MeanRow, LocalSteps)
 class StepReleases(_ChargedReleases):
     """Modes ``step`` and ``paper``: every step's product is noised [FP Alg. 2, line 6]."""
 
-    def mean(self, *, run: str) -> MeanRow:
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
         """Return the noised mean row: one release of the study's T + 1."""
         budget, n_rows = self._budget, self._moment.n_rows
 

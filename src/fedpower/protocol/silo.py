@@ -84,7 +84,7 @@ class Releases(Protocol):
     def check_affordable(self) -> None:
         """Refuse a study that the ledger could not pay for to the end."""
 
-    def mean(self, *, run: str) -> MeanRow:
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
         """Return the mean row."""
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
@@ -193,12 +193,11 @@ class Silo:
 
     def _computed(self, message: Message, releases: Releases) -> Answer:
         match message.body:
-            case AskMean():
-                if not self.study.center:
-                    return Refusal(
-                        reason="this study does not centre on the pooled mean; ask for no mean"
-                    )
-                return releases.mean(run=message.run)
+            case AskMean() as ask:
+                problem = self._problem_with_mean(ask)
+                if problem:
+                    return Refusal(reason=problem)
+                return releases.mean(ask, run=message.run)
             case AskSteps() as ask:
                 problem = self._problem_with(ask)
                 if problem:
@@ -227,6 +226,13 @@ class Silo:
             case _:
                 return Refusal(reason="a silo must be sent a question, got something else; ask one")
 
+    def _problem_with_mean(self, ask: AskMean) -> str | None:
+        if ask.variances and self.study.is_private:
+            return "a private study releases no variances beside the mean; ask for the mean"
+        if not self.study.center and not ask.variances:
+            return "this study does not centre on the pooled mean; ask for no mean"
+        return None
+
     def _problem_with(self, ask: AskSteps) -> str | None:
         """Return why a question must be refused, or None [docs/privacy.md, rule 3].
 
@@ -234,7 +240,8 @@ class Silo:
         made for.
         """
         rows, most = self.study.n_features, self.study.iteration_rank
-        arrays = [array for array in (ask.basis, ask.center, ask.pooled) if array is not None]
+        given = (ask.basis, ask.center, ask.pooled, ask.gains)
+        arrays = [array for array in given if array is not None]
         if any(array.dtype != np.float64 for array in arrays):
             # A complex Z may have ZᵀZ = I and any norm.
             return "a basis and a centre must hold float64 numbers, got others; send those"
@@ -255,6 +262,13 @@ class Silo:
             return f"a centre must be {rows} finite numbers, got something else; send the mean row"
         if (ask.center is not None) and not self.study.center:
             return "this study does not centre on the pooled mean; send no centre"
+        if ask.gains is not None and self.study.is_private:
+            # They would make rows longer than the noise is made for.
+            return "a private study multiplies no columns; send no gains"
+        if ask.gains is not None and not (
+            ask.gains.shape == (rows,) and np.isfinite(ask.gains).all() and (ask.gains > 0).all()
+        ):
+            return f"gains must be {rows} positive numbers, got something else; send one a column"
         if not 1 <= ask.n_local_steps <= _MOST_LOCAL_STEPS:
             return (
                 f"the number of local steps must lie between 1 and {_MOST_LOCAL_STEPS}, "

@@ -1,5 +1,7 @@
 """Why a private fit found nothing: the likely cause, from public facts and from what was released."""
 
+from typing import Any
+
 import numpy as np
 
 from fedpower.errors import Sentence
@@ -18,19 +20,20 @@ _SMALL_EPSILON = 0.5
 
 
 def cause_of_noise(result: Result) -> str | None:
-    """Return why no component stands above the noise and what would help; None where one does.
+    """Return why no component is determined and what would help; None where one is.
 
     The bound, where rows use little of its square even with all the noise added; the offset, where their
     mean takes most of what they use; ε, or the number of rows beside that of columns, where these are
     small; else the columns themselves. All of it follows from releases and public numbers: it costs
     nothing.
     """
-    edge = result.noise_edge
-    if result.n_above_noise != 0 or edge <= 0:
+    if any(result.determined) or not result.run["privacy"]["private"]:
         return None
+    edge = float(result.explained_variance[0])  # of noise, or nearly
     bound = result.run["parameters"].get("row_norm")
-    if bound is not None and not result.run["parameters"].get("standardize"):
+    if bound is not None:
         spread, middle = _total(result), _mean_square(result)
+        edge *= _unit(result)
         used = spread + middle + edge
         if used < LITTLE * bound**2:
             return Sentence(
@@ -66,9 +69,22 @@ def cause_of_noise(result: Result) -> str | None:
 
 def _total(result: Result) -> float:
     share = float(result.explained_variance_ratio[0])
-    return float(result.explained_variance[0]) / share if share > 0 else 0.0
+    return _unit(result) * float(result.explained_variance[0]) / share if share > 0 else 0.0
+
+
+def _unit(result: Result) -> float:
+    """Return what a variance is in units of the bounded rows: of standardised columns, on average."""
+    if not result.standardized or result.scale is None:
+        return 1.0
+    return float(np.mean((result.scale / _given_scale(result)) ** 2))
+
+
+def _given_scale(result: Result) -> Any:
+    """Return the public divisors of the columns; 1 without any."""
+    given = result.run["parameters"].get("scale")
+    return 1.0 if given is None else np.asarray(given, dtype=np.float64)
 
 
 def _mean_square(result: Result) -> float:
     away = result.mean - (0.0 if result.center is None else result.center)
-    return float(np.sum((away / (1.0 if result.scale is None else result.scale)) ** 2))
+    return float(np.sum((away / _given_scale(result)) ** 2))

@@ -1,6 +1,5 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -15,10 +14,9 @@ from fedpower.data.rules import TableRules
 from fedpower.linalg import fix_signs
 from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.clipping import counted_clipping, estimated_clipping
+from fedpower.protocol.clipping import Clipping, counted_clipping, estimated_clipping
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.private_study import budget_of, noise_edge, noise_law
-from fedpower.protocol.solvers.upload import spread_noise
+from fedpower.protocol.solvers.angles import CONFIDENCE, Angles, exact_angles, product_angles
 from fedpower.protocol.study import Study
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
@@ -41,7 +39,9 @@ def result_of(
     """Return the result of a federation.
 
     Rows were divided by their bound B and by the scales: variances are multiplied by B², means by both.
-    Where rows were normalised there is no way back, and all is in units of unit rows.
+    Where rows were normalised there is no way back, and all is in units of unit rows. Of covariances
+    whose bound is known to have cut off a share f of the squared length, by the noised counts of norms,
+    variances are divided by 1 − f.
 
     Parameters
     ----------
@@ -64,32 +64,39 @@ def result_of(
     n_samples = sum(solution.sizes.values())
     bound = treatment.row_norm or 1.0
     scale = np.ones(width) if treatment.scale is None else treatment.scale
-    to_mean, deviations = bound * scale, solution.deviations
-    gain = 1.0
-    if deviations is not None:
-        # Rows are divided by what gives every column variance 1: units of the bound are in that.
-        scale, bound, gain = scale * bound * deviations, 1.0, spread_noise(deviations)
+    to_mean, gains = bound * scale, solution.gains
+    if gains is not None:
+        # Gains are those of rows in units of their bound, which is in them.
+        scale, bound = to_mean / gains, 1.0
+    cut = _clipping(outcome, treatment, code_book)
+    kept = 1.0 - cut.energy if cut and cut.counted and not parameters.standardizes else 1.0
     values = np.maximum(solution.values[: solution.rank], 0.0)
-    to_variance = bound**2 * n_samples / (n_samples - 1 if parameters.centers else n_samples)
+    to_variance = bound**2 / kept * n_samples / (n_samples - 1 if parameters.centers else n_samples)
     # Noise can make the parts add up to more than the total that was noised beside them.
     total = max(solution.total_variance, float(values.sum()))
     ratios = values / total if total > 0 else np.full_like(values, np.nan)
     middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
-    edge = solution.noise_edge
-    if edge is None:
-        edge = noise_edge(outcome.study, solution.sizes, float(np.linalg.norm(middle)))
-    edge *= to_variance * gain
     spectrum = solution.values if solution.spectrum is None else solution.spectrum
     if not treatment.normalize:
         public = np.zeros(width) if treatment.center is None else treatment.center
         middle = public + middle * to_mean
-    denoised, shares = _without_noise(outcome, values, ratios)
-    # No row of comparisons is longer than its bound.
-    shortens = rules is None or rules.comparison is None
-    cut = _clipping(outcome, treatment, code_book) if shortens else None
-    run = _record(outcome, parameters, solver, edge=edge, rules=rules)
+    angles = _angles(outcome, cut)
+    denoised = angles.variances[: solution.rank]
+    total = max(total, float(denoised.sum()))
+    run = _record(outcome, parameters, solver, rules=rules)
+    run["angles"] = plain(
+        {
+            "confidence": CONFIDENCE,
+            "components": angles.components,
+            "subspaces": angles.subspaces,
+            "noise_components": angles.noise_components,
+            "noise_subspaces": angles.noise_subspaces,
+            "variances": denoised * to_variance,
+            "variance_ratios": denoised / total if total > 0 else np.full_like(denoised, np.nan),
+        }
+    )
     if cut is not None:
-        run["clipping"] = plain(cut)
+        run["clipping"] = plain(cut.record(bound=treatment.row_norm or 1.0))
     if solution.scores is not None:
         run["scores"] = plain(scores_record(solution.scores, bound))
     pooled = solution.pooled
@@ -97,16 +104,14 @@ def result_of(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         explained_variance=values * to_variance,
         explained_variance_ratio=ratios,
-        singular_values=np.sqrt(values * n_samples) * bound,
+        singular_values=np.sqrt(values * n_samples / kept) * bound,
         mean=middle,
         feature_names=feature_names,
-        scale=treatment.scale if deviations is None else scale,
+        scale=None if (scale == 1.0).all() else scale,
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
         run=run,
-        denoised_variance=None if denoised is None else denoised * to_variance,
-        denoised_variance_ratio=shares,
         basis=solution.basis,
         moment=None
         if pooled is None
@@ -116,49 +121,39 @@ def result_of(
 
 def _clipping(
     outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | None
-) -> dict[str, Any] | None:
+) -> Clipping | None:
     """Return what the bound of a private fit did to the rows; None where nothing is known of it."""
-    solution, study = outcome.solution, outcome.study
-    if not outcome.privacy.is_private or treatment.row_norm is None or study.network == "edge":
-        return None
-    means: dict[str, Any] = {
-        "bound": treatment.row_norm,
-        "standardized": solution.deviations is not None,
-    }
+    solution = outcome.solution
+    if solution.law is None or treatment.row_norm is None:  # a moment's is known with it
+        return solution.clipping
     if code_book is not None and code_book.clipped is not None:
-        return counted_clipping(code_book.clipped).record(**means)
-    budget = budget_of(study)
-    assert budget is not None, "the study is private"
-    values = solution.values if solution.spectrum is None else solution.spectrum
-    trace = solution.total_variance
-    if solution.deviations is not None:
-        values = values * float(np.mean(solution.deviations**2))
-        trace = float(np.sum(solution.deviations**2))
-    middle = 0.0 if solution.center is None else float(np.sum(np.square(solution.center)))
-    found = estimated_clipping(
-        values,
-        n_features=study.n_features,
-        trace=trace,
-        mean_square=middle,
-        std=noise_law(budget, solution.sizes, math.sqrt(middle), study.weights).std,
+        return counted_clipping(code_book.clipped)
+    center = 0.0 if solution.center is None else solution.center
+    return estimated_clipping(
+        solution.values,
+        n_features=outcome.study.n_features,
+        trace=solution.total_variance,
+        mean_square=float(np.sum(np.square(center))),
+        std=solution.law.std,
     )
-    return None if found is None else found.record(**means)
 
 
-def _without_noise(
-    outcome: Outcome, values: Array, ratios: Array
-) -> tuple[Array | None, Array | None]:
-    """Return eigenvalues and their shares corrected for the noise; None where nothing is known."""
-    solution, signal = outcome.solution, outcome.solution.signal
-    if not outcome.study.is_private:
-        return values, ratios.copy()
-    if signal is None:
-        return None, None
-    values, ratios = np.full(solution.rank, np.nan), np.full(solution.rank, np.nan)
-    above = min(solution.rank, signal.n_above)
-    values[:above] = signal.denoised[:above]
-    ratios[:above] = np.diff(signal.together[:above], prepend=0.0)
-    return values, ratios
+def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
+    """Return how far the components may be from those of the rows."""
+    solution = outcome.solution
+    if solution.angles is not None:
+        return solution.angles
+    about: dict[str, Any] = {"n_features": outcome.study.n_features}
+    if solution.law is None:
+        return exact_angles(solution.values, solution.rank, **about)
+    return product_angles(
+        solution.values,
+        solution.rank,
+        **about,
+        total_variance=solution.total_variance,
+        law=solution.law,
+        cut=0.0 if cut is None else cut.moves,
+    )
 
 
 def _record(
@@ -166,7 +161,6 @@ def _record(
     parameters: Parameters,
     solver: SolverChoice,
     *,
-    edge: float,
     rules: TableRules | None,
 ) -> dict[str, Any]:
     """Return everything about a fit but its arrays, ready for JSON."""
@@ -188,8 +182,6 @@ def _record(
         "n_features": study.n_features,
         "n_samples": sum(sizes.values()),
         "n_steps": solution.n_steps,
-        "noise_edge": plain(edge),
-        "n_above_noise": None if solution.signal is None else solution.signal.n_above,
         "remarks": list(solution.remarks),
         "silos": [
             {"name": name, "rows": sizes.get(name), "kernel": outcome.kernels.get(name)}

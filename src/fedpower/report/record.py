@@ -106,6 +106,15 @@ def study_of(record: Mapping[str, Any]) -> Study:
     return study
 
 
+def standardized(run: Mapping[str, Any]) -> bool:
+    """Return whether the columns of a fit were brought to variance 1."""
+    given = run["parameters"]
+    asked = given.get("standardize")
+    if asked is None:  # a record from when only prepared columns were, unless somebody chose
+        asked = "code_book" in run or given.get("codebook") is not None
+    return bool(asked) and not given.get("normalize") and not given.get("network")
+
+
 def privacy_of(record: Mapping[str, Any]) -> PrivacyStatement:
     """Return the statement that a record gives."""
     statement = record["privacy"]

@@ -27,12 +27,13 @@ from fedpower.data.units import features_of
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.clipping import may_be_bent, told
+from fedpower.protocol.clipping import told
+from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.protocol.study import Study
 from fedpower.report.atomic import new_folder
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.moment import Moment, of_run
-from fedpower.report.record import privacy_of, rounds_of, study_of, with_origin
+from fedpower.report.record import privacy_of, rounds_of, standardized, study_of, with_origin
 from fedpower.report.score_counts import ScoreHistogram, histogram_of
 
 if TYPE_CHECKING:
@@ -40,46 +41,6 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
-
-_WELL_ABOVE = 2.0
-"""A component whose variance is so many times the noise's stands well above it."""
-
-
-def standings(
-    variances: Array, *, edge: float, n_above: int | None, bent: Sequence[bool] | None = None
-) -> list[str]:
-    """Return of each component how it stands to the noise and to the bound.
-
-    It is ``signal``, ``bent``, ``near`` the noise, ``noise`` or ``unknown``.
-
-    Signal is what counts by the one rule that has a proof (`protocol.solvers.signal`); without its count
-    nothing is assessed. Noise is what shows no more variance than noise alone would. What shows less
-    than twice as much is near it: a single direction under symmetric noise that shows twice the edge has
-    cos² = 0.93 with the direction that is found; at the edge itself, 0. So are components beyond those
-    that stand above the noise for certain: they may be several alike, of which the noise made one. Bent
-    is what would be signal, but may be made by the bound on the rows (`protocol.clipping`).
-
-    Parameters
-    ----------
-    variances
-        By decreasing size.
-    edge
-        The largest variance that noise alone would show; 0 without noise, and then all is signal.
-    n_above
-        How many stand above the noise for certain; None where that was not assessed.
-    bent
-        Of each, whether the bound may have turned it; none without.
-    """
-    if edge > 0 and n_above is None:
-        return ["unknown"] * len(variances)
-    counted = len(variances) if n_above is None or edge == 0 else n_above
-    return [
-        "noise" if edge > 0 and variance <= edge
-        else "near" if variance < _WELL_ABOVE * edge or place >= counted
-        else "bent" if bent is not None and bent[place]
-        else "signal"
-        for place, variance in enumerate(variances)
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -109,9 +70,6 @@ class Result:
         ``explained_variance``; None where it is not known.
     run
         The record of the run: what ``run.json`` holds, in JSON's types.
-    denoised_variance, denoised_variance_ratio
-        The variances corrected for what noise adds to them, see `FedPCA`; None where that is not known,
-        and in a result read back: a folder does not keep them.
     basis
         The iterated basis, d×r; None in a result read back.
     moment
@@ -129,8 +87,6 @@ class Result:
     center: Array | None
     spectrum: Array | None
     run: dict[str, Any]
-    denoised_variance: Array | None = None
-    denoised_variance_ratio: Array | None = None
     basis: Array | None = None
     moment: Moment | None = None
 
@@ -156,25 +112,39 @@ class Result:
         return int(self.components.shape[1])
 
     @property
-    def noise_edge(self) -> float:
-        """About the largest variance that privacy noise alone would show; 0 where there is none."""
-        return float(self.run.get("noise_edge") or 0.0)
+    def component_angles(self) -> Array | None:
+        """Degrees that each component may be off, at 90%; None in results of older versions."""
+        return self._of_angles("components")
 
     @property
-    def n_above_noise(self) -> int | None:
-        """How many components stand above the noise for certain; None where that was not assessed."""
-        found = self.run.get("n_above_noise")
-        return None if found is None else int(found)
+    def subspace_angles(self) -> Array | None:
+        """The same for the subspaces of the first component, of the first two and so on."""
+        return self._of_angles("subspaces")
 
     @property
-    def standings(self) -> list[str]:
-        """How each component stands to the privacy noise and the row bound: see `standings`."""
-        return standings(
-            self.explained_variance,
-            edge=self.noise_edge,
-            n_above=self.n_above_noise,
-            bent=self._bent(),
-        )
+    def determined(self) -> list[bool]:
+        """Of each component, whether it is within 45° at that confidence; [] without angles."""
+        angles = self.component_angles
+        return [] if angles is None else [bool(angle <= DETERMINED) for angle in angles]
+
+    @property
+    def denoised_variance(self) -> Array | None:
+        """The variances without what noise adds to them; None in results of older versions."""
+        return self._of_angles("variances")
+
+    @property
+    def denoised_variance_ratio(self) -> Array | None:
+        """Their shares of all variance; NaN where the total was not released."""
+        return self._of_angles("variance_ratios")
+
+    @property
+    def standardized(self) -> bool:
+        """Whether components are those of correlations, else of covariances in units of `scale`."""
+        return standardized(self.run)
+
+    def _of_angles(self, name: str) -> Array | None:
+        found = self.run.get("angles")
+        return None if found is None else np.array(found[name], dtype=np.float64)
 
     @property
     def clipping(self) -> str | None:
@@ -416,20 +386,6 @@ class Result:
         project = self._projection()
         pairs = labelled.labelled(column, _rows_at_once(labelled))
         return ((cells, project(block)) for cells, block in pairs)
-
-    def _bent(self) -> list[bool] | None:
-        """Return of each component whether the bound may have turned it; None where nothing is known."""
-        cut, share = self.run.get("clipping"), float(self.explained_variance_ratio[0])
-        if cut is None or not share > 0:
-            return None
-        known = self.explained_variance if self.spectrum is None else self.spectrum
-        return may_be_bent(
-            self.explained_variance,
-            known[self.n_components :],
-            total=float(self.explained_variance[0]) / share,
-            n_features=self.n_features,
-            reach=float(cut["reach"]),
-        )
 
     def _projection(self) -> Callable[[Block], Array]:
         """Return what turns a block of rows into their scores."""

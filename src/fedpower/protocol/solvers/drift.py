@@ -56,8 +56,8 @@ class DriftCorrected:
         k; p, the steps of a cycle at first.
     alignment
         How local bases are rotated before averaging.
-    center, shift
-        The mean row to subtract, or None; the c of A + cI.
+    center, gains, shift
+        The mean row to subtract, and what columns are multiplied by, or None; the c of A + cI.
     tol, n_steps, max_rounds
         Stop once the error estimate is at most ``tol`` (0: never), after T steps or so many rounds.
     noise
@@ -73,6 +73,7 @@ class DriftCorrected:
         local_steps: int,
         alignment: Alignment = "procrustes",
         center: Array | None = None,
+        gains: Array | None = None,
         shift: float = 0.0,
         tol: float = 0.0,
         n_steps: int | None = None,
@@ -84,7 +85,7 @@ class DriftCorrected:
         self.rank = rank
         self.local_steps = local_steps
         self.alignment = alignment
-        self.center = center
+        self.center, self.gains = center, gains
         self.shift = shift
         self.tol = tol
         self.n_steps = n_steps
@@ -143,6 +144,7 @@ class DriftCorrected:
             change=change,
             converged=converged,
             law=None if self.noise is None else self.noise(self.sizes, norm),
+            gains=self.gains,
         )
 
     def _over(self, best: _Point) -> bool:
@@ -221,8 +223,7 @@ class DriftCorrected:
 
     def _ask(self, body: AskSteps) -> Exchange:
         self.step += body.n_local_steps
-        if self.center is not None:
-            body = replace(body, center=self.center)
+        body = replace(body, center=self.center, gains=self.gains)
         closed: Round = yield Ask(body=body, silos=tuple(self.sizes), step=self.step)
         self.rounds += 1
         for name, answer in closed.answers.items():

@@ -32,6 +32,7 @@ from fedpower.linalg.symmetric import (
 )
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskFactor, Factor, frozen, read_only
+from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.solvers.power import Floor, Noise, Shift
 from fedpower.protocol.solvers.products import Evidence, Product, Products
 from fedpower.protocol.solvers.shared import (
@@ -39,7 +40,7 @@ from fedpower.protocol.solvers.shared import (
     SiloSampler,
     Solution,
     enrol,
-    pooled_mean,
+    pooled_columns,
     rank_for,
     shares,
     weighted_sum,
@@ -548,6 +549,8 @@ class KrylovSettings:
         Gives the law of the pooled noise, by which components are judged; None without noise.
     weights
         How silos weigh in what is pooled.
+    gains
+        What columns are multiplied by once their variances are known; None leaves them alone.
     """
 
     n_features: int
@@ -568,6 +571,7 @@ class KrylovSettings:
     floor: Floor | None = None
     noise: Noise | None = None
     weights: Weights = "rows"
+    gains: Gains | None = None
 
 
 def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
@@ -575,10 +579,10 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     sizes = yield from enrol()
     if _factors_fit(settings, sizes):
         return (yield from _by_factors(settings, sizes))
-    center = None
-    if settings.center:
-        center, answered = yield from pooled_mean(masses(sizes, settings.weights))
-        sizes = {name: sizes[name] for name in answered}
+    center, gains, answered = yield from pooled_columns(
+        masses(sizes, settings.weights), center=settings.center, gains=settings.gains
+    )
+    sizes = {name: sizes[name] for name in answered}
     sampler = SiloSampler(
         sizes=masses(sizes, settings.weights),
         rng=rng,
@@ -591,6 +595,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     products = Products(
         sampler,
         center=center,
+        gains=gains,
         evidence={name: Evidence(settings.n_features, shift=shift, most=2 * most) for name in sizes}
         if free
         else None,
@@ -624,7 +629,12 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         norm = 0.0 if center is None else float(np.linalg.norm(center))
         law = settings.noise({name: sizes[name] for name in heard}, norm)
     return Solution(
-        **outcome, total_variance=products.total_variance, center=center, sizes=sizes, law=law
+        **outcome,
+        total_variance=products.total_variance,
+        center=center,
+        sizes=sizes,
+        law=law,
+        gains=gains,
     )
 
 
@@ -665,6 +675,11 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         apart = np.array([math.sqrt(weights[n]) * (mean - center) for n, mean in means.items()])
         factors.append(apart)
         total += float(np.vdot(apart, apart))
+    gains = None
+    if settings.gains is not None:
+        gains = settings.gains(sum(np.einsum("ij,ij->j", each, each) for each in factors))
+        factors = [each * gains for each in factors]
+        total = sum(float(np.vdot(each, each)) for each in factors)
     nothing = read_only(np.empty((0, 0)))  # the record keeps no wide array
     closed.answers = {name: replace(each, factor=nothing) for name, each in answers.items()}
     by_share = isinstance(settings.rank, float)
@@ -683,6 +698,7 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         change=0.0,
         converged=True,
         completeness=sum(sizes[name] for name in answers) / sum(sizes.values()),
+        gains=gains,
     )
 
 

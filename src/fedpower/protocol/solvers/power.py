@@ -24,6 +24,7 @@ from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.drift import DriftCorrected
+from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.solvers.shared import (
     Participation,
     SiloSampler,
@@ -31,7 +32,7 @@ from fedpower.protocol.solvers.shared import (
     align,
     enrol,
     mean_trace,
-    pooled_mean,
+    pooled_columns,
     rank_for,
     weighted_sum,
 )
@@ -76,6 +77,8 @@ class PowerSettings:
         Gives the law of the pooled noise, by which components are judged; None without noise.
     weights
         How silos weigh in what is pooled.
+    gains
+        What columns are multiplied by once their variances are known; None leaves them alone.
     """
 
     n_features: int
@@ -95,6 +98,7 @@ class PowerSettings:
     corrected: bool = False
     noise: Noise | None = None
     weights: Weights = "rows"
+    gains: Gains | None = None
 
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
@@ -114,15 +118,15 @@ class PowerSettings:
 def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
     sizes = yield from enrol()
-    center = None
-    if settings.center:
-        center, heard = yield from pooled_mean(masses(sizes, settings.weights))
-        sizes = {name: sizes[name] for name in heard}
+    center, gains, heard = yield from pooled_columns(
+        masses(sizes, settings.weights), center=settings.center, gains=settings.gains
+    )
+    sizes = {name: sizes[name] for name in heard}
     if settings.floor is not None and settings.tol > 0:
         settings = replace(settings, tol=max(settings.tol, settings.floor(sizes)))
     if settings.corrected:
-        return (yield from _corrected(settings, rng, sizes, center))
-    iteration = _Iteration(settings, rng, sizes, center)
+        return (yield from _corrected(settings, rng, sizes, center, gains))
+    iteration = _Iteration(settings, rng, sizes, center, gains)
     if not isinstance(settings.rank, float):
         start = orth(rng.standard_normal((settings.n_features, settings.iteration_rank)))
         return (yield from iteration.run(start, settings.rank))
@@ -143,6 +147,7 @@ def _corrected(
     rng: np.random.Generator,
     sizes: dict[str, int],
     center: Array | None,
+    gains: Array | None,
 ) -> Exchange:
     assert not isinstance(settings.rank, float)
     shift = settings.shift
@@ -153,6 +158,7 @@ def _corrected(
         local_steps=next(settings.schedule.steps()),
         alignment=settings.alignment,
         center=center,
+        gains=gains,
         shift=0.0 if shift is None else shift(sizes, 2),
         tol=settings.tol,
         n_steps=settings.n_steps,
@@ -172,11 +178,12 @@ class _Iteration:
         rng: np.random.Generator,
         sizes: dict[str, int],
         center: Array | None,
+        gains: Array | None,
     ) -> None:
         self.settings = settings
         self.sizes = sizes
         self.mass = masses(sizes, settings.weights)
-        self.center = center
+        self.center, self.gains = center, gains
         self.sampler = SiloSampler(
             sizes=self.mass,
             rng=rng,
@@ -229,6 +236,7 @@ class _Iteration:
             converged=converged,
             completeness=self.completeness,
             law=law,
+            gains=self.gains,
         )
 
     def _law(self, opened: Round) -> NoiseLaw | None:
@@ -250,6 +258,7 @@ class _Iteration:
                 center=self.center,
                 shift=shift,
                 align=settings.alignment if at_silo else None,
+                gains=self.gains,
             ),
             silos=self.sampler.draw(always) if draw else self.sampler.asked(always),
             enough=self.sampler.enough,

@@ -177,8 +177,8 @@ class Products:
     ----------
     sampler
         Whom to ask first; its weights play no part: draws decide who is asked, s_i/n weighs.
-    center
-        The mean row to subtract, or None.
+    center, gains
+        The mean row to subtract, and what columns are multiplied by then; None for nothing.
     evidence
         By silo; None keeps none (noised products), and a missing silo is then left out of the average.
     lookahead
@@ -193,6 +193,7 @@ class Products:
         sampler: SiloSampler,
         *,
         center: Array | None,
+        gains: Array | None = None,
         evidence: Mapping[str, Evidence] | None,
         lookahead: bool,
         max_reasks: int | None,
@@ -202,7 +203,7 @@ class Products:
         self.step = 0
         self.evidence = evidence
         self._sampler = sampler
-        self._center = center
+        self._center, self._gains = center, gains
         self._lookahead = lookahead
         self._max_reasks = self._usual_reasks() if max_reasks is None else max_reasks
         self._max_rounds = max_rounds
@@ -289,7 +290,11 @@ class Products:
         enough = self._sampler.enough
         closed: Round = yield Ask(
             body=AskSteps(
-                basis=read_only(block), n_local_steps=n_steps, center=self._center, shift=shift
+                basis=read_only(block),
+                n_local_steps=n_steps,
+                center=self._center,
+                shift=shift,
+                gains=self._gains,
             ),
             silos=asked,
             enough=None if enough is None else min(enough, len(asked)),

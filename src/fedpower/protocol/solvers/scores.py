@@ -85,8 +85,8 @@ def score_question(solution: Solution, study: Study, *, n_rows: float, std: floa
         How many rows are counted together, and the noise of a count: the grid is as fine as that allows.
     """
     axes = fix_signs(solution.vectors[:, :2])
-    if solution.deviations is not None:
-        axes = axes / solution.deviations[:, np.newaxis]
+    if solution.gains is not None:
+        axes = axes * solution.gains[:, np.newaxis]
     offset = np.zeros(2) if solution.center is None else solution.center @ axes
     book = solution.code_book
     if study.preparation:

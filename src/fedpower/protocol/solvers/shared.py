@@ -12,15 +12,19 @@ from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.memory import own_memory
 from fedpower.linalg.subspace import Alignment
-from fedpower.protocol.angles import Angles
 from fedpower.protocol.clipping import Clipping
 from fedpower.protocol.exchange import Ask, Exchange
-from fedpower.protocol.messages import AskMean, Enrol, read_only
+from fedpower.protocol.messages import AskMean, Enrol, MeanRow, read_only
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.score_sums import ScoreCounts
+from fedpower.protocol.solvers.angles import Angles
+from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
+
+Rank = int | float | Literal["auto"]
+"""k; a fraction of variance; or as many as are determined together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,11 @@ class Solution:
         What the bound did to the rows, where a moment was released and it shortens any; else None.
     remarks
         Sentences on numbers that are not to be trusted, and on silos that look like one.
-    deviations
-        What columns of treated rows were divided by to have variance 1; None where they were not.
+    gains
+        What columns of the treated rows were multiplied by: in that case ``values``, ``vectors`` and
+        ``total_variance`` are of columns of variance 1, or in their own units. None where they were not.
+    treated_variance
+        The total variance of the treated rows themselves, before gains; None where it was not released.
     code_book
         What the run found about the columns, where it prepared them; else None.
     pooled
@@ -82,7 +89,8 @@ class Solution:
     angles: Angles | None = None
     clipping: Clipping | None = None
     remarks: tuple[str, ...] = ()
-    deviations: Array | None = None
+    gains: Array | None = None
+    treated_variance: float | None = None
     code_book: CodeBook | None = None
     pooled: Pooled | None = None
     scores: ScoreCounts | None = None
@@ -216,14 +224,24 @@ def enrol() -> Exchange:
     return {name: answer.n_rows for name, answer in opened.answers.items()}
 
 
-def pooled_mean(sizes: dict[str, int]) -> Exchange:
-    """Return (the mean row Σ s_i μ_i / Σ s_i, the sizes of the silos whose rows are in it).
+def pooled_columns(sizes: dict[str, int], *, center: bool, gains: Gains | None) -> Exchange:
+    """Return (the mean row Σ s_i μ_i / Σ s_i, gains of the columns, the silos that are in them).
 
-    A silo whose mean did not come in time is left out of the run: rows about a centre that leaves them
-    out would add a direction of their own to the covariance.
+    Without ``center`` there is no mean row, and gains are those of the moment about the origin. The
+    pooled variances are Σ w_i [v_i + (μ_i − μ)²]: no cancellation, however far the means are from the
+    origin. A silo whose mean did not come in time is left out of the run: rows about a centre that leaves
+    them out would add a direction of their own to the covariance.
     """
-    opened = yield Ask(body=AskMean(), silos=tuple(sizes))
-    weights = np.array([sizes[name] for name in opened.answers], dtype=np.float64)
-    means = np.array([answer.mean for answer in opened.answers.values()])
-    center = read_only(weights @ means / weights.sum())
-    return center, {name: sizes[name] for name in opened.answers}
+    if not center and gains is None:
+        return None, None, sizes
+    opened = yield Ask(body=AskMean(variances=gains is not None), silos=tuple(sizes))
+    answers: dict[str, MeanRow] = opened.answers
+    weights = np.array([sizes[name] for name in answers], dtype=np.float64)
+    means = np.array([answer.mean for answer in answers.values()])
+    middle = read_only(weights @ means / weights.sum()) if center else None
+    taken = None
+    if gains is not None:
+        variances = np.array([answer.variances for answer in answers.values()])
+        squares = variances + (means if middle is None else means - middle) ** 2
+        taken = read_only(gains(weights @ squares / weights.sum()))
+    return middle, taken, {name: sizes[name] for name in answers}

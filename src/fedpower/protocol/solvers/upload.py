@@ -4,7 +4,6 @@ Cheapest in bytes while d is small, exact, and free of any bias from heterogenei
 is the release that `moment` mode makes anyway.
 """
 
-import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,8 +15,10 @@ from fedpower.data.codebook import CodeBook
 from fedpower.data.survey import CELL_SIDE, Stage
 from fedpower.errors import Sentence
 from fedpower.linalg import symmetric_of
+from fedpower.linalg.symmetric import eigenvalues
 from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
+from fedpower.protocol.clipping import Shortening
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import (
     AskMoment,
@@ -31,16 +32,15 @@ from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
 from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public
 from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
+from fedpower.protocol.solvers.gains import Gains, Groups, fixed, unit_variances
 from fedpower.protocol.solvers.scores import summed_scores
-from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
-from fedpower.protocol.solvers.signal import Rank, chosen_rank, eigenvalues, find_signal
+from fedpower.protocol.solvers.shared import Rank, Solution, enrol, rank_for
 from fedpower.protocol.solvers.sums import Sums, secure_sums
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import Weights, masses
 
 Array = NDArray[np.float64]
-_Groups = tuple[tuple[int, ...], ...]
-"""Places of columns that are the levels of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class UploadSettings:
     Attributes
     ----------
     n_features, rank, iteration_rank
-        d; k, a fraction of variance or ``"noise"``; the number of eigenpairs to return, at least k.
+        d; k, a fraction of variance or ``"auto"``; the number of eigenpairs to return, at least k.
     noise
         From the sizes of the silos that answered to the σ of their pooled noise; None without any.
     smoothing
@@ -65,10 +65,15 @@ class UploadSettings:
         c of the joint release of moment, mean and trace.
     standardize
         Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
+    units
+        What columns are multiplied by where they are not: a code book's scales, in units of its bound. A
+        code book that the run finds takes their place.
     groups
-        Places of columns that are then divided by the deviation that they have together.
+        Places of columns that are divided by the deviation that they have together.
     keep_moment
         Whether the solution holds the pooled moment too.
+    shortening
+        What is known of rows that a bound shortens; None where none is.
     adjacency
         Whether it is the adjacency of networks, whose diagonal is 0.
     """
@@ -83,8 +88,10 @@ class UploadSettings:
     preparation: Study | None = None
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
-    groups: _Groups = ()
+    units: Array | None = None
+    groups: Groups = ()
     keep_moment: bool = False
+    shortening: Shortening | None = None
     adjacency: bool = False
 
 
@@ -130,16 +137,17 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         kept=settings.kept,
         remarks=tuple(remarks),
     )
+    units = settings.units if book is None else book.units
     solution = decompose(
         pooled,
+        gains_of(pooled, standardize=settings.standardize, units=units, groups=settings.groups),
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
-        standardize=settings.standardize,
-        groups=settings.groups,
-        code_book=book,
+        shortening=settings.shortening if book is None else Shortening(counted=book.clipped),
     )
-    return replace(solution, pooled=pooled) if settings.keep_moment else solution
+    kept = pooled if settings.keep_moment else None
+    return replace(solution, code_book=book, pooled=kept)
 
 
 def prepare(
@@ -278,111 +286,75 @@ def _imprecise(moment: Array) -> list[str]:
     ]
 
 
+def gains_of(
+    pooled: Pooled, *, standardize: bool, units: Array | None, groups: Groups = ()
+) -> Gains | None:
+    """Return what columns are multiplied by; None where they are left in units of the treated rows."""
+    if standardize:
+        return unit_variances(pooled.noise_std, groups)
+    return None if units is None else fixed(units)
+
+
 def decompose(
     pooled: Pooled,
+    gains: Gains | None,
     *,
     sizes: dict[str, int],
     rank: Rank,
     iteration_rank: int,
-    standardize: bool = False,
-    groups: _Groups = (),
-    code_book: CodeBook | None = None,
+    shortening: Shortening | None = None,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
-    A rank that is no number is found among the components that stand above the moment's noise (see
-    :func:`chosen_rank`).
+    Columns are multiplied by their ``gains`` first. A rank that is no number is found here: as many
+    components as are determined together, or as explain a fraction of variance without the noise.
     """
-    moment, center, noise_std = pooled.moment, pooled.center, pooled.noise_std
-    total_variance = pooled.total_variance
+    moment, total_variance = pooled.moment, pooled.total_variance
     dim = moment.shape[0]
-    deviations = None
-    if standardize:
-        deviations = _spread_of(moment, noise_std, groups)
-        moment = moment / np.outer(deviations, deviations)
+    taken = None
+    if gains is not None:
+        taken = gains(np.diagonal(moment))
+        moment = moment * np.outer(taken, taken)
         total_variance = float(np.trace(moment))
-        noise_std *= spread_noise(deviations)
-    middle = center if center is None or deviations is None else center / deviations
     count = iteration_rank if isinstance(rank, int) else dim
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
     spectrum = values if count == dim else eigenvalues(moment)
-    signal = None
-    if noise_std > 0:
-        signal = find_signal(
-            moment,
-            (spectrum, vectors),
-            center=middle,
-            total_variance=total_variance,
-            std=noise_std,
-            mean_weight=pooled.mean_weight,
-        )
-    if not isinstance(rank, int):
-        if signal is not None:
-            rank = chosen_rank(rank, signal, kept=pooled.kept)
-        else:
-            assert isinstance(rank, float), "without noise there is nothing to stand above"
-            rank = rank_for(rank, values, total_variance)
+    clipping = None
+    if pooled.noise_std > 0 and shortening is not None:
+        clipping = shortening.clipping(pooled)
+    cut = None if clipping is None else np.full(dim, clipping.moves)
+
+    def angles_of(first: int) -> Angles:
+        if pooled.noise_std > 0:
+            return moment_angles(pooled, first, gains=gains, cut=cut)
+        return exact_angles(spectrum, first, n_features=dim)
+
+    if isinstance(rank, float):
+        kept = np.maximum(angles_of(1).variances, 0.0)
+        rank = rank_for(rank, kept, max(total_variance, float(kept.sum())))
+    # All columns together span everything, whatever the noise: that is nothing to be found out.
+    most = rank if isinstance(rank, int) else max(dim - (pooled.noise_std > 0), 1)
+    angles = angles_of(most)
+    found = rank if isinstance(rank, int) else max(angles.n_determined, 1)
     return Solution(
         basis=vectors,
         values=values,
         vectors=vectors,
-        rank=rank,
+        rank=found,
         total_variance=total_variance,
-        center=center,
+        center=pooled.center,
         sizes=sizes,
         n_steps=1,
         change=0.0,
         converged=True,
         spectrum=spectrum,
-        signal=signal,
+        angles=angles.first(found),
+        clipping=clipping,
         remarks=pooled.remarks,
-        deviations=deviations,
-        code_book=code_book,
+        gains=taken,
+        treated_variance=pooled.total_variance,
     )
-
-
-_FLOOR_STDS = 2.0
-"""A column's variance is taken to be at least so many standard deviations of its noise."""
-
-_CLEAR_STDS = 10.0
-"""One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
-
-
-def _spread_of(moment: Array, noise_std: float, groups: _Groups = ()) -> Array:
-    """Return the standard deviation of each column from the moment's diagonal, floored at the noise.
-
-    A column without variance, where nothing is noised, is divided by 1, as scikit-learn does. Columns of
-    a group are divided by the deviation that they have together: a category has variance 1 in all, as a
-    number has, and a level that few rows have is not blown up to as much as the others.
-    """
-    variances = np.diagonal(moment).copy()
-    for group in map(list, groups):
-        variances[group] = np.sum(variances[group])
-    if noise_std > 0:
-        usual = float(np.median(variances)) / 4.0
-        least = max(_FLOOR_STDS * noise_std, min(_CLEAR_STDS * noise_std, usual))
-        return np.asarray(np.sqrt(np.maximum(variances, least)))
-    return np.asarray(np.sqrt(np.where(variances > 0, variances, 1.0)))
-
-
-def spread_noise(deviations: Array) -> float:
-    """Return by what the noise's edge grows where columns are divided by their deviations.
-
-    Entries of variance τ²g_jg_l/2, g = 1/v, have a spectrum that ends at x, where
-    x² = τ²/2 · min_r Σ_j g_j/(r(1 − g_jr)) over 0 < r < 1/max g: the edge of the solution m_j of
-    −1/m_j = z + τ²g_j/2 · Σ_l g_lm_l [AEK17]. With equal g it is gτ√(2d), r = 1/2g.
-    """
-    import scipy.optimize  # noqa: PLC0415 - a third of a second, which silos' processes need not wait
-
-    gains = 1.0 / deviations**2
-    gains, unit = gains / gains.max(), float(gains.max())
-
-    def squared(r: float) -> float:
-        return float(np.sum(gains / (1.0 - gains * r)) / r)
-
-    least = scipy.optimize.minimize_scalar(squared, bounds=(1e-9, 1.0 - 1e-9), method="bounded")
-    return unit * math.sqrt(float(least.fun) / (4.0 * gains.size))
 
 
 def smoothed(
@@ -456,8 +428,8 @@ class SecureSettings:
     study
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
-        k, a fraction of variance, or ``"noise"``.
-    standardize, keep_moment
+        k, a fraction of variance, or ``"auto"``.
+    standardize, units, keep_moment, shortening
         See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
@@ -466,7 +438,9 @@ class SecureSettings:
     study: Study
     rank: Rank
     standardize: bool = False
+    units: Array | None = None
     keep_moment: bool = False
+    shortening: Shortening | None = None
     run: str = ""
 
 
@@ -536,13 +510,14 @@ def _solution(
         mean_weight=study.mean_weight,
         kept=False,
     )
+    units = settings.units if book is None else book.units
     solution = decompose(
         pooled,
+        gains_of(pooled, standardize=settings.standardize, units=units, groups=study.groups),
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=study.iteration_rank,
-        standardize=settings.standardize,
-        groups=study.groups,
-        code_book=book,
+        shortening=settings.shortening if book is None else Shortening(counted=book.clipped),
     )
-    return replace(solution, pooled=pooled) if settings.keep_moment else solution
+    kept = pooled if settings.keep_moment else None
+    return replace(solution, code_book=book, pooled=kept)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import threadpoolctl
 from numpy.typing import NDArray
 
 from fedpower.linalg.shrinkage import shrunk_spectrum
 from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
-Gains = Array | Callable[[Array], Array] | None
-"""What columns are multiplied by before components are computed: as it is, or from their moment."""
 
 CONFIDENCE = 0.9
 DETERMINED = 45.0
@@ -29,6 +29,10 @@ DETERMINED = 45.0
 _DRAWS = 200
 _MOST = 64
 """Columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors."""
+
+_MOST_RANK, _MOST_JOINT = 60, 30
+"""So many components have angles of their own, those after them 90°; and so many subspaces, those after
+them a bound on it."""
 
 _LEADING, _TAIL = 24, 40
 """There, so many eigenvectors count by themselves, and the others in so many groups."""
@@ -73,7 +77,7 @@ class Angles:
 
 
 def moment_angles(
-    pooled: Pooled, rank: int, *, gains: Gains = None, cut: Array | None = None
+    pooled: Pooled, rank: int, *, gains: Gains | None = None, cut: Array | None = None
 ) -> Angles:
     """Return the angles of the leading components of a noised moment.
 
@@ -87,7 +91,7 @@ def moment_angles(
     rank
         k.
     gains
-        See `Gains`; None multiplies by 1.
+        What columns are multiplied by; None multiplies by 1.
     cut
         By column, the standard deviation of what shortening rows does to its correlations; None where
         nothing is shortened.
@@ -117,7 +121,7 @@ def moment_angles(
         noise=std * (squares @ factor**2),
         cut=squares @ (spread * factor) ** 2,
         center=axes.T @ (center * factor) / np.sqrt(squares @ factor**2),
-        standardized=callable(gains),
+        standardized=not np.array_equal(factor, _factor(2.0 * moment, gains)),
     )
 
 
@@ -241,7 +245,7 @@ def _angles_of_axes(
         column j moves entry (i, l) of the axes by about (x_i + x_l)/2 times a mean of d of them.
     """
     dim = values.size
-    first = min(dim, max(_LEADING, rank + 8))
+    first = min(dim, max(_LEADING, min(rank, _MOST_RANK) + 8))
     order = np.append(np.argsort(-values[:first]), first + np.argsort(-values[first:]))
     groups = [order[place : place + 1] for place in range(first)]
     groups += [each for each in np.array_split(order[first:], _TAIL) if each.size]
@@ -258,30 +262,36 @@ def _angles_of_axes(
         cut=times * np.sqrt(np.outer(cut, cut)),
         center=center,
     )
-    return _angles(law, np.eye(len(groups))[:, :rank], values, lambda moment: moment)
+    return _angles(law, np.eye(len(groups), rank), values, lambda moment: moment)
 
 
 def _angles(
     law: _Law, reported: Array, variances: Array, scaled: Callable[[Array], Array]
 ) -> Angles:
     """Return the quantiles of the angles between what is reported and what draws give."""
+    asked = reported.shape[1]
+    reported = reported[:, :_MOST_RANK]
     dim, rank = reported.shape
     rng = np.random.default_rng(0)  # public: the same release has the same angles
     shortened = bool(law.cut.any())
-    inner = np.empty((2, _DRAWS, rank, rank))
-    for draw in range(_DRAWS):
-        noise, cut = (_symmetric(rng, dim) for _ in range(2))
-        shift = np.diagonal(law.noise) * rng.standard_normal(dim)
-        drawn = law.denoised + law.noise * noise
-        drawn -= np.outer(law.center, shift) + np.outer(shift, law.center)
-        for place, matrix in enumerate((drawn, drawn + law.cut * cut)[: 1 + shortened]):
-            inner[place, draw] = _leading(scaled(matrix), rank).T @ reported
-    if not shortened:
-        inner[1] = inner[0]
-    alone, together = (np.quantile(each, CONFIDENCE, axis=1) for each in between(inner))
+    inner = np.empty((1 + shortened, _DRAWS, rank, rank))
+    # Matrices so small are no work for several threads, which would wait for each other.
+    with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
+        for draw in range(_DRAWS):
+            noise, cut = (_symmetric(rng, dim) for _ in range(2))
+            shift = np.diagonal(law.noise) * rng.standard_normal(dim)
+            drawn = law.denoised + law.noise * noise
+            drawn -= np.outer(law.center, shift) + np.outer(shift, law.center)
+            for place, matrix in enumerate((drawn, drawn + law.cut * cut)[: 1 + shortened]):
+                inner[place, draw] = _leading(scaled(matrix), rank).T @ reported
+        alone, together = (np.quantile(each, CONFIDENCE, axis=1) for each in between(inner))
+    alone, together = (
+        np.pad(each, ((0, 0), (0, asked - rank)), constant_values=90.0)
+        for each in (alone, together)
+    )
     return Angles(
-        components=alone[1],
-        subspaces=together[1],
+        components=alone[-1],
+        subspaces=together[-1],
         noise_components=alone[0],
         noise_subspaces=together[0],
         variances=variances,
@@ -294,10 +304,14 @@ def between(inner: Array) -> tuple[Array, Array]:
     ``inner`` are the inner products of one basis with another, or many such matrices.
     """
     cosines = np.abs(np.diagonal(inner, axis1=-2, axis2=-1))
-    together = [
-        np.linalg.svd(inner[..., :j, :j], compute_uv=False)[..., -1]
-        for j in range(1, inner.shape[-1] + 1)
-    ]
+    together = []
+    for j in range(1, inner.shape[-1] + 1):
+        block = inner[..., :j, :j]
+        if j <= _MOST_JOINT:
+            together.append(np.linalg.svd(block, compute_uv=False)[..., -1])
+        else:  # sin θ ≤ the root of the sum of all squared sines
+            left = np.sum(block**2, axis=(-2, -1)) - (j - 1)
+            together.append(np.sqrt(np.maximum(left, 0.0)))
     alone, joint = (
         np.degrees(np.arccos(np.clip(each, 0.0, 1.0)))
         for each in (cosines, np.stack(together, axis=-1))
@@ -305,13 +319,11 @@ def between(inner: Array) -> tuple[Array, Array]:
     return alone, joint
 
 
-def _factor(moment: Array, gains: Gains) -> Array:
-    if gains is None:
-        return np.ones(len(moment))
-    return gains(moment) if callable(gains) else gains
+def _factor(moment: Array, gains: Gains | None) -> Array:
+    return np.ones(len(moment)) if gains is None else gains(np.diagonal(moment))
 
 
-def _scaled(moment: Array, *, gains: Gains) -> Array:
+def _scaled(moment: Array, *, gains: Gains | None) -> Array:
     factor = _factor(moment, gains)
     return np.asarray((moment * factor).T * factor)
 
