@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpower.linalg.shrinkage import shrunk_spectrum
 from fedpower.protocol.pooled import Pooled
-from fedpower.protocol.solvers.gains import Gains
+from fedpower.protocol.solvers.gains import Gains, noise_growth
 from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
@@ -77,7 +77,12 @@ class Angles:
 
 
 def moment_angles(
-    pooled: Pooled, rank: int, *, gains: Gains | None = None, cut: Array | None = None
+    pooled: Pooled,
+    rank: int,
+    *,
+    pairs: tuple[Array, Array],
+    gains: Gains | None = None,
+    cut: Array | None = None,
 ) -> Angles:
     """Return the angles of the leading components of a noised moment.
 
@@ -90,6 +95,8 @@ def moment_angles(
         What was released.
     rank
         k.
+    pairs
+        All eigenvalues of the moment whose columns are multiplied, largest first, and eigenvectors.
     gains
         What columns are multiplied by; None multiplies by 1.
     cut
@@ -97,30 +104,58 @@ def moment_angles(
         nothing is shortened.
     """
     moment, dim, std = pooled.moment, len(pooled.moment), pooled.noise_std / math.sqrt(2.0)
+    center = np.zeros(dim) if pooled.center is None else pooled.center / pooled.mean_weight
+    cut = np.zeros(dim) if cut is None else cut
+    if dim > _MOST:
+        return _wide_angles(moment, rank, pairs=pairs, gains=gains, cut=cut, center=center, std=std)
     values, vectors = np.linalg.eigh(moment)
     shrunk = np.maximum(shrunk_spectrum(values[::-1], std, of="matrix"), 0.0)[::-1]
     denoised = (vectors * shrunk) @ vectors.T
-    spread = np.sqrt((0.0 if cut is None else cut) * np.diagonal(denoised))
-    center = np.zeros(dim) if pooled.center is None else pooled.center / pooled.mean_weight
-    factor = _factor(moment, gains)
-    axes = np.linalg.eigh((moment * factor).T * factor)[1][:, ::-1]
-    inner = axes.T * factor
+    spread = np.sqrt(cut * np.diagonal(denoised))
+    law = _Law(
+        denoised=denoised,
+        noise=np.full((dim, dim), std),
+        cut=np.outer(spread, spread),
+        center=center,
+    )
+    inner = pairs[1].T * _factor(moment, gains)
     found = np.einsum("ij,ij->i", inner @ denoised, inner)
-    if dim <= _MOST:
-        law = _Law(
-            denoised=denoised,
-            noise=np.full((dim, dim), std),
-            cut=np.outer(spread, spread),
-            center=center,
-        )
-        return _angles(law, axes[:, :rank], found, partial(_scaled, gains=gains))
-    squares = axes.T**2
+    return _angles(law, pairs[1][:, :rank], found, partial(_scaled, gains=gains))
+
+
+def _wide_angles(
+    moment: Array,
+    rank: int,
+    *,
+    pairs: tuple[Array, Array],
+    gains: Gains | None,
+    cut: Array,
+    center: Array,
+    std: float,
+) -> Angles:
+    """Return the angles of a wide moment in the basis of its eigenvectors, of which a few are enough."""
+    factor = _factor(moment, gains)
+    squares = factor**2
+    axes = pairs[1].T ** 2
+    axes = axes[: _MOST_RANK + 8]
+    left = len(moment) - len(axes)
+
+    def by_axis(column: Array) -> Array:
+        """Return the mean of a property of columns over each axis, the others alike."""
+        known = axes @ column
+        rest = max(float(column.sum() - known.sum()), 0.0) / max(left, 1)
+        return np.append(known, np.full(left, rest))
+
+    noise = std * by_axis(squares)
+    found = np.maximum(shrunk_spectrum(pairs[0], std * noise_growth(factor), of="matrix"), 0.0)
+    lean = (pairs[1][:, : len(axes)].T @ (center * factor)) ** 2
+    rest = max(float(np.sum((center * factor) ** 2) - lean.sum()), 0.0) / max(left, 1)
     return _angles_of_axes(
         found,
         rank,
-        noise=std * (squares @ factor**2),
-        cut=squares @ (spread * factor) ** 2,
-        center=axes.T @ (center * factor) / np.sqrt(squares @ factor**2),
+        noise=noise,
+        cut=by_axis(cut * np.maximum(np.diagonal(moment), 0.0) * squares),
+        center=np.sqrt(np.append(lean, np.full(left, rest)) / np.maximum(by_axis(squares), 1e-300)),
         standardized=not np.array_equal(factor, _factor(2.0 * moment, gains)),
     )
 

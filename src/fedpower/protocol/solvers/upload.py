@@ -327,7 +327,8 @@ def decompose(
 
     def angles_of(first: int) -> Angles:
         if pooled.noise_std > 0:
-            return moment_angles(pooled, first, gains=gains, cut=cut)
+            pairs = (spectrum, vectors)
+            return moment_angles(pooled, first, pairs=pairs, gains=gains, cut=cut)
         return exact_angles(spectrum, first, n_features=dim)
 
     if isinstance(rank, float):
