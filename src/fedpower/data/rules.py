@@ -191,6 +191,12 @@ class Rule:
         return self.missing is not None or marked
 
     @property
+    def may_have_gaps(self) -> bool:
+        """Whether a missing cell counts for nothing, which is what one number of a row does by default."""
+        single = self.kind in ("number", "ordered", "yes/no", "date")
+        return single and self.missing in (None, _OFFSET)
+
+    @property
     def fill(self) -> float | None:
         """The number that stands for a missing cell; None where there is none, and for levels."""
         if self.missing is None or self.kind == "levels":

@@ -16,6 +16,7 @@ from fedpower.data.codebook import CodeBook
 from fedpower.data.survey import CELL_SIDE, Stage
 from fedpower.errors import Sentence
 from fedpower.linalg import symmetric_of
+from fedpower.privacy.preparation import part_weights
 from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
 from fedpower.protocol.exchange import Ask, Exchange, Round
@@ -29,7 +30,12 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
-from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public
+from fedpower.protocol.prepared_sums import (
+    moved_by_a_row,
+    tally_parts,
+    to_public,
+    weights_of_parts,
+)
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers.scores import summed_scores
 from fedpower.protocol.solvers.shared import Solution, enrol, rank_for
@@ -61,6 +67,8 @@ class UploadSettings:
         How silos weigh in the pooled moment.
     preparation
         The study, where rows are prepared privately before the moment; else None.
+    code_book
+        What rows were prepared by, where that was found before; else None.
     mean_weight
         c of the joint release of moment, mean and trace.
     standardize
@@ -81,6 +89,7 @@ class UploadSettings:
     kept: bool = True
     weights: Weights = "rows"
     preparation: Study | None = None
+    code_book: CodeBook | None = None
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
     groups: _Groups = ()
@@ -129,7 +138,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         mean_weight=settings.mean_weight,
         kept=settings.kept,
         remarks=tuple(remarks),
-    )
+    ).of_columns(book or settings.code_book)
     solution = decompose(
         pooled,
         sizes=sizes,
@@ -167,7 +176,7 @@ def prepare(
         return pooled_answer(
             {name: each.counts for name, each in answers.items()},
             sizes,
-            budget.stage_scales(stage.kind, CELL_SIDE),
+            budget.stage_scales(stage.kind, CELL_SIDE, stage.n_asked),
             budget.tally_parts,
         )
 
@@ -297,11 +306,14 @@ def decompose(
     total_variance = pooled.total_variance
     dim = moment.shape[0]
     deviations = None
+    gaps = np.ones(dim) if pooled.present is None else pooled.present
     if standardize:
         deviations = _spread_of(moment, noise_std, groups)
         moment = moment / np.outer(deviations, deviations)
         total_variance = float(np.trace(moment))
-        noise_std *= spread_noise(deviations)
+        noise_std *= spread_noise(deviations * gaps)
+    elif pooled.present is not None:
+        noise_std *= spread_noise(gaps)
     middle = center if center is None or deviations is None else center / deviations
     count = iteration_rank if isinstance(rank, int) else dim
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
@@ -457,7 +469,7 @@ class SecureSettings:
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
         k, a fraction of variance, or ``"noise"``.
-    standardize, keep_moment
+    standardize, keep_moment, code_book
         See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
@@ -467,6 +479,7 @@ class SecureSettings:
     rank: Rank
     standardize: bool = False
     keep_moment: bool = False
+    code_book: CodeBook | None = None
     run: str = ""
 
 
@@ -501,15 +514,12 @@ def _prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     study = sums.study
 
     def answer(stage: Stage) -> Generator[Ask, Round, Answered]:
-        moved, per_row = moved_by_a_row(study, stage.kind)
+        moved, per_row = moved_by_a_row(study, stage.kind, stage.n_asked)
         public = to_public((stage.low, stage.high, stage.offset, stage.scale))
         total = yield from sums.total(stage.kind, public, sensitivity=moved, per_row=per_row)
         parts = tally_parts(study)
-        values, std = total.values / parts, total.std / parts
-        stds: tuple[float, ...] = (std,)
-        if stage.kind == "means":  # the first half is Q times as large, for one scale of noise
-            values[: study.n_features] /= CELL_SIDE
-            stds = (std / CELL_SIDE, std)
+        values = total.values / (parts * weights_of_parts(stage.kind, stage.size))
+        stds = tuple(total.std / (parts * each) for each in part_weights(stage.kind, CELL_SIDE))
         return Answered(sums=values, stds=stds, n_rows=sum(sums.sizes.values()))
 
     return (yield from _searched(study, answer))
@@ -535,7 +545,7 @@ def _solution(
         noise_std=pooled_std(budget, sizes),
         mean_weight=study.mean_weight,
         kept=False,
-    )
+    ).of_columns(book or settings.code_book)
     solution = decompose(
         pooled,
         sizes=sizes,
