@@ -42,7 +42,7 @@ _NEXT = 2.0
 
 CERTAIN, LIKE = 3.0, 0.2
 """A range has both signs where the other side's cells are so many standard deviations of their noise, or
-one of them and as large a share of this side's."""
+one of them and as large a share of this side's. A bin that stands out as far is not cut."""
 
 _SPARE = 0.06
 """A range is cut by k of its bins, at both ends together, where at most (k/16)³ of this share of the rows
@@ -55,11 +55,17 @@ _LACK, _LACK_STDS = 0.03, 2.0
 """Cells are missing from a range where it lacks as large a share of them, and so many standard deviations
 of the noise of what was counted."""
 
+_HINT = 0.5
+"""0 is added to a range of 1 alone from so many standard deviations of its noise on."""
+
 _GAP_STDS = 3.0
 """A column has missing cells where their number stands so far above its noise; else it has none."""
 
 _UNEVEN = 0.15
 """κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
+
+_CLEAR = 2.0
+"""A column's variance stands above its noise from so many standard deviations of it on."""
 
 _FLOOR = 1e-4
 """The least variance of a column in units of half its range squared."""
@@ -110,10 +116,10 @@ def find_code_book(
             low[place], high[place] = known
     open_columns = np.array([place for place in range(d) if ranges[place] is None], dtype=np.intp)
     ask = Stage(kind="octaves", n_features=d, open_columns=open_columns)
-    outside = np.zeros(d)
+    outside, narrow = np.zeros(d), np.zeros(d, dtype=np.bool_)
     counted = _Missing(d)
     if open_columns.size:
-        yield from _find_ranges(ask, low, high, outside, counted)
+        narrow = yield from _find_ranges(ask, low, high, outside, counted)
     answered = yield replace(ask, kind="means", low=low, high=high)
     counted.add(np.arange(d), answered.n_rows - answered.sums[2 * d :], answered)
     present = 1.0 - counted.shares()
@@ -126,6 +132,7 @@ def find_code_book(
     clipped = None
     if counts.sum() > 0:
         clipped = shares_cut((norms / bound) ** 2, counts / counts.sum())
+    settled &= ~narrow
     found_how = tuple(
         _how(known=ranges[place] is not None, settled=bool(settled[place])) for place in range(d)
     )
@@ -170,9 +177,12 @@ class _Missing:
 
 def _find_ranges(
     ask: Stage, low: Array, high: Array, outside: Array, counted: _Missing
-) -> Generator[Stage, Answered, None]:
-    """Fill in the ranges of the open columns, what share of their cells is outside, and what is missing."""
-    places = ask.open_columns
+) -> Generator[Stage, Answered, NDArray[np.bool_]]:
+    """Fill in the ranges of the open columns, what share of their cells is outside, and what is missing.
+
+    Returns the columns whose cells are all in one bin of the last bins: they may be constant.
+    """
+    places, narrow = ask.open_columns, np.zeros(low.size, dtype=np.bool_)
     answered = yield ask
     counts = answered.sums.reshape(places.size, N_OCTAVES + 1)
     counted.add(places, counts[:, -1], answered)
@@ -198,12 +208,17 @@ def _find_ranges(
             if place not in asked:
                 continue
             counted.add(places[index : index + 1], counts[index, -1:], answered)
+            if kind == "zoom" and not far[index]:
+                continue
             total = answered.n_rows * (1.0 - float(counted.shares()[place]))
             first, last = trimmed(counts[index, :-1], answered.stds[0], total, far=bool(far[index]))
             width, begin = (high[place] - low[place]) / N_BINS, low[place]
-            if kind == "bins" and far[index]:  # the zoom shows what lies at the ends
+            if kind == "bins" and far[index]:  # the zoom shows what is at the ends
                 first, last = max(0.0, first - 0.5), min(N_BINS - 1.0, last + 0.5)
+            elif first == last:
+                narrow[place] = True
             low[place], high[place] = begin + first * width, begin + (last + 1) * width
+    return narrow
 
 
 def _is_far(low: float, high: float) -> bool:
@@ -233,7 +248,9 @@ def octave_range(
         seeds = _not_astray(
             seeds, counts, zero, std * float(-scipy.special.ndtri(_FALSE_FAR / n_tests))
         )
-        first, last = _widened(counts, int(seeds[0]), int(seeds[-1]), _NEXT * std)
+        first, last = int(seeds[0]), int(seeds[-1])
+        if first < zero or last > zero:  # the octaves beside 0 itself are next to nothing
+            first, last = _widened(counts, first, last, _NEXT * std)
     else:
         sizes = counts[zero:] + counts[zero::-1]
         sizes[0] /= 2
@@ -257,20 +274,27 @@ def _with_the_likeliest(
     """Return a range of octaves that lacks few of the cells, and the share that it lacks all the same.
 
     0, the octaves beside the range, its mirror and the octave of 1 are added one after the other, the
-    fullest first. 0 alone is no range: it always gets one of them.
+    fullest first. 0 alone is no range: it gets the octave of 1 unless another is clearly fuller. And 1
+    alone gets 0, unless that looks empty: most such columns are yes or no.
     """
     zero = counts.size // 2
-    one = zero + int(octave_of(np.ones((1, 1)))[0, 0]) - zero
+    one = int(octave_of(np.ones((1, 1)))[0, 0])
+    if first == last == zero:
+        others = np.where(np.arange(counts.size) == zero, -np.inf, counts)
+        fullest = int(np.argmax(others))
+        last = one if counts[fullest] - counts[one] < CERTAIN * std else fullest
+        first, last = min(zero, last), max(zero, last)
+    elif first == last == one and counts[zero] > _HINT * std:
+        first = zero
     while True:
         held = _held(counts, std, first, last)
         lack, noise = n_cells - float(counts[held].sum()), std * math.sqrt(held.size)
-        lacks = lack > max(_LACK_STDS * noise, _LACK * n_cells)
-        if not lacks and not first == last == zero:
+        if lack <= max(_LACK_STDS * noise, _LACK * n_cells):
             return first, last, 0.0
         mirror = 2 * zero - (last if abs(last - zero) >= abs(first - zero) else first)
         near = {zero, first - 1, last + 1, mirror, one} - set(range(first, last + 1))
         added = max((place for place in near if 0 <= place < counts.size), key=lambda at: counts[at])
-        if not first == last == zero and counts[added] < std:
+        if counts[added] < std:
             return first, last, lack / n_cells
         first, last = min(first, added), max(last, added)
 
@@ -316,13 +340,17 @@ def trimmed(
     is still below a share of the rows that grows with the cube of k: much is cut only for much, and
     nothing where noise leaves it open. Every row is in one bin and their number is public, so what
     lies outside is what is missing inside, too: one full bin of 16 has the noise of one, not of fifteen.
+    No bin that holds rows for certain is cut.
     A range ``far`` from 0 is mostly empty, and its ends are looked at again: of it all is cut that may be.
     """
     size = counts.size
     below = np.append(0.0, np.cumsum(counts + (n_rows - counts.sum()) / size))
+    clear = np.flatnonzero(np.diff(below) > CERTAIN * std)
     for width in range(1, size):
         outside, cut = n_rows - (below[width:] - below[:-width]), size - width
         first = int(np.argmin(outside))
+        if clear.size and not first <= clear[0] <= clear[-1] < first + width:
+            continue
         noise = std * math.sqrt(cut * width / size)
         spare = _SPARE * n_rows * (cut / size) ** 3
         if outside[first] + noise <= spare or (far and outside[first] - noise <= spare):
@@ -344,8 +372,9 @@ def _center_and_scale(
     squares = answered.sums[d : 2 * d] / (n_cells * CELL_SIDE**2)
     variances = squares - means**2 + noise**2
     least = np.maximum(_FLOOR, noise)
+    settled = variances > _CLEAR * least
     scale = half * np.sqrt(np.clip(variances, least, 1.0))
-    return middle + half * means, scale, variances > least
+    return middle + half * means, scale, settled
 
 
 def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
