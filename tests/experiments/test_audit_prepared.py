@@ -35,7 +35,7 @@ def test_preparation_keeps_its_promise_and_a_third_of_the_noise_is_caught():
 
 
 @pytest.mark.audits
-@pytest.mark.parametrize("kind", ["octaves", "bins", "means"])
+@pytest.mark.parametrize("kind", ["octaves", "bins", "zoom", "means"])
 def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkeypatch):
     """What endless runs would show is over the promise for each, and 300 runs show it of the means."""
     right = preparation.squared_sensitivity

@@ -51,5 +51,7 @@ class FilledRows(OverRows):
             yield filled
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> RowSource:
-        """Refuse: numbers are of the columns that there are."""
-        raise NotImplementedError
+        """Return the source with exactly these columns, and their numbers."""
+        names = self.columns or ()
+        kept = [names.index(name) for name in columns]
+        return FilledRows(self.rows.select(columns, extra=extra), self._values[kept])

@@ -174,6 +174,7 @@ def settings_of(
             rank=rank,
             standardize=_standardizes(parameters, study),
             keep_moment=keeps_moment(parameters),
+            code_book=code_book_of(parameters),
         )
     if choice.solver == "moment":
         return UploadSettings(
@@ -186,6 +187,7 @@ def settings_of(
             standardize=_standardizes(parameters, study),
             groups=study.groups,
             keep_moment=keeps_moment(parameters),
+            code_book=code_book_of(parameters),
             adjacency=study.network == "edge",
         )
     assert rank != "noise", "only an upload shows what stands above the noise"

@@ -29,7 +29,7 @@ private preparation and the moment after it; ``clipped``: clipped products; or `
 the counts of scores after it.
 """
 
-AUDITED_SHARES = (0.2, 0.2, 0.3, 0.2)
+AUDITED_SHARES = (0.15, 0.15, 0.1, 0.3, 0.2)
 """Of preparation under audit: most of the budget, so that an error of any stage shows."""
 
 

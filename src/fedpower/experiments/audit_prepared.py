@@ -61,6 +61,7 @@ class PreparedGame:
         self._asked: list[Question] = [
             AskTally(stage="octaves"),
             AskTally(stage="bins", **ranges),
+            AskTally(stage="zoom", **ranges, offset=ones),
             AskTally(stage="means", **ranges),
             AskTally(stage="norms", **ranges, offset=ones, scale=ones),
             AskPreparedMoment(**ranges, offset=away, scale=ones, bound=BOUND),

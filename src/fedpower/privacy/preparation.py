@@ -69,7 +69,7 @@ TALLY_PARTS = 2**12
 _MOST = (0.05, 0.03, 0.02, 0.08, 0.02)
 _LEAST = (0.01, 0.01, 0.005, 0.02, 0.005)
 _GOAL = (0.002, 0.002, 0.002, 0.01, 0.002)
-_COARSE = 0.01
+_COARSE = 0.05
 """Octaves and bins get twice the most where a count's noise would be more than this share of the rows."""
 
 
@@ -81,7 +81,7 @@ def shares_of(
     A stage gets what brings its noise to a goal: 0.2% of the rows for a count, 1% of half a range for a
     mean and a mean square. Less than a least share is not worth the saving, and more than a most share
     would take from the moment what it brings: 20% in all at most, 10% where every column has a range.
-    Where rows are so few, or so many silos add noise of their own, that a count's noise would be above 1%
+    Where rows are so few, or so many silos add noise of their own, that a count's noise would be above 5%
     of the rows, octaves and bins get twice the most: a range that is wrong costs more than they do. The
     goals and limits were found by simulation (docs/decisions/0024). Without a number of rows it is the
     most.

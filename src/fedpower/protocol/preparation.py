@@ -51,6 +51,9 @@ may lie there."""
 _FAR = 4.0
 """A range is far from 0 where its larger end is at most so many times the smaller one: two octaves."""
 
+_CROWDED = N_BINS // 2
+"""Its cells are taken to be in so many of its bins, if they may be."""
+
 _LACK, _LACK_STDS = 0.03, 2.0
 """Cells are missing from a range where it lacks as large a share of them, and so many standard deviations
 of the noise of what was counted."""
@@ -211,8 +214,11 @@ def _find_ranges(
             if kind == "zoom" and not far[index]:
                 continue
             total = answered.n_rows * (1.0 - float(counted.shares()[place]))
-            first, last = trimmed(counts[index, :-1], answered.stds[0], total, far=bool(far[index]))
+            first, last = trimmed(
+                counts[index, :-1], answered.stds[0], total, _CROWDED if far[index] else 0
+            )
             width, begin = (high[place] - low[place]) / N_BINS, low[place]
+            far[index] &= last - first < _CROWDED
             if kind == "bins" and far[index]:  # the zoom shows what is at the ends
                 first, last = max(0.0, first - 0.5), min(N_BINS - 1.0, last + 0.5)
             elif first == last:
@@ -331,21 +337,19 @@ def _widened(counts: Array, first: int, last: int, least: float) -> tuple[int, i
     return first, last
 
 
-def trimmed(
-    counts: Array, std: float, n_rows: float, *, far: bool = False
-) -> tuple[int, int]:
+def trimmed(counts: Array, std: float, n_rows: float, crowded: int = 0) -> tuple[int, int]:
     """Return the first and the last bin of a range that are kept: the fewest that lie side by side.
 
     The others, k of them, are cut at both ends together where one standard deviation more than lies there
     is still below a share of the rows that grows with the cube of k: much is cut only for much, and
     nothing where noise leaves it open. Every row is in one bin and their number is public, so what
     lies outside is what is missing inside, too: one full bin of 16 has the noise of one, not of fifteen.
-    No bin that holds rows for certain is cut.
-    A range ``far`` from 0 is mostly empty, and its ends are looked at again: of it all is cut that may be.
+    No bin that holds many rows for certain is cut.
+    Where at most ``crowded`` bins may hold all rows, as in a range far from 0, nothing else is kept.
     """
     size = counts.size
     below = np.append(0.0, np.cumsum(counts + (n_rows - counts.sum()) / size))
-    clear = np.flatnonzero(np.diff(below) > CERTAIN * std)
+    clear = np.flatnonzero(np.diff(below) > max(CERTAIN * std, _SPARE * n_rows))
     for width in range(1, size):
         outside, cut = n_rows - (below[width:] - below[:-width]), size - width
         first = int(np.argmin(outside))
@@ -353,7 +357,7 @@ def trimmed(
             continue
         noise = std * math.sqrt(cut * width / size)
         spare = _SPARE * n_rows * (cut / size) ** 3
-        if outside[first] + noise <= spare or (far and outside[first] - noise <= spare):
+        if outside[first] + (noise if width > crowded else -noise) <= spare:
             return first, first + width - 1
     return 0, size - 1
 

@@ -236,10 +236,13 @@ def _spoken(value: Any) -> Any:
     return "rules" if says_rules else plain(value)
 
 
+_COUNTED = ("clipped", "present", "outside")
+
+
 def _book(book: CodeBook) -> dict[str, Any]:
     """Return a code book by name, without its rules, which the record has, and what was not counted."""
     return {
         name: plain(value)
         for name, value in asdict(book).items()
-        if name != "rules" and (name != "clipped" or value is not None)
+        if name != "rules" and (name not in _COUNTED or value is not None)
     }
