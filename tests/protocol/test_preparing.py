@@ -405,9 +405,7 @@ def test_a_range_goes_far_only_where_rows_are_there_for_certain(times, of_noise,
     counts = octave_counts(np.random.default_rng(0).uniform(1.0, 3.9, 3000), 0.0)
     far = octave_counts(np.array([-3.0 * times]), 0.0)
     _, high, _ = octave_range(counts, 40.0, n_tests=2000, n_cells=3000.0)
-    low, same, _ = octave_range(
-        counts + of_noise * 40.0 * far, 40.0, n_tests=2000, n_cells=3000.0
-    )
+    low, same, _ = octave_range(counts + of_noise * 40.0 * far, 40.0, n_tests=2000, n_cells=3000.0)
     assert same == high
     assert (low <= -3.0 * times) is reached
 

@@ -116,9 +116,7 @@ class PositionalSource(ColumnsByPlace, ABC):
             if self.keep is not None:
                 kept = np.array(self.keep)
                 block = stored[:, kept] if is_sparse(stored) else np.take(stored, kept, axis=1)
-            require_finite(
-                block, name=self.name, columns=self.columns, rows=row, gaps=self.gaps
-            )
+            require_finite(block, name=self.name, columns=self.columns, rows=row, gaps=self.gaps)
             if self.wide:
                 require_exact(block, name=self.name, columns=self.columns, rows=row)
             size = int(block.shape[0])

@@ -110,7 +110,9 @@ class Stage:
         with np.errstate(all="ignore"):
             if self.kind == "octaves":
                 cells = rows[:, self.open_columns]
-                return _counts(_or_missing(octave_of(cells), cells, N_OCTAVES), N_OCTAVES + 1, weights)
+                return _counts(
+                    _or_missing(octave_of(cells), cells, N_OCTAVES), N_OCTAVES + 1, weights
+                )
             assert self.low is not None
             assert self.high is not None
             if self.kind in ("bins", "zoom"):
@@ -163,7 +165,9 @@ def _or_missing(places: Integers, cells: Matrix, n_places: int) -> Integers:
     return np.where(np.isnan(cells), n_places, places)
 
 
-def _counts(places: NDArray[np.generic], n_places: int, weights: Integers | None = None) -> Integers:
+def _counts(
+    places: NDArray[np.generic], n_places: int, weights: Integers | None = None
+) -> Integers:
     """Return how often each place of each column occurs, column after column; rows may have weights."""
     width = places.shape[1]
     flat = places.astype(np.int64) + n_places * np.arange(width)

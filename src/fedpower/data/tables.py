@@ -224,9 +224,7 @@ class TableSource:
             numbers.append(cells)
         block, finite = _side_by_side(numbers, batch.num_rows)
         if not finite:
-            require_finite(
-                block, name=self.name, columns=self.columns, rows=rows, gaps=self.gaps
-            )
+            require_finite(block, name=self.name, columns=self.columns, rows=rows, gaps=self.gaps)
         return block
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "TableSource":

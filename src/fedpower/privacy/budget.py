@@ -195,9 +195,7 @@ class Budget:
             return self.scores_mu
         return self.total_mu * math.sqrt(self.preparation[STAGES.index(kind)])
 
-    def stage_scales(
-        self, kind: str, side: int, n_asked: int | None = None
-    ) -> tuple[int, ...]:
+    def stage_scales(self, kind: str, side: int, n_asked: int | None = None) -> tuple[int, ...]:
         """Return the noise of a stage's whole numbers, cells having ``side`` for their largest.
 
         Of `SCORES` too, where ``side`` plays no part. ``n_asked`` are the columns that a stage counts in,

@@ -75,7 +75,5 @@ def available_case(moment: Array, present: Array, center: Array | None = None) -
     """
     corrected = moment / np.outer(present, present)
     mean = np.zeros(len(present)) if center is None else center
-    np.fill_diagonal(
-        corrected, (np.diagonal(moment) + mean**2) / present - (mean / present) ** 2
-    )
+    np.fill_diagonal(corrected, (np.diagonal(moment) + mean**2) / present - (mean / present) ** 2)
     return corrected

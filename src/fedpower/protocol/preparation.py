@@ -219,10 +219,9 @@ def _find_ranges(
             )
             width, begin = (high[place] - low[place]) / N_BINS, low[place]
             far[index] &= last - first < _CROWDED
-            if kind == "bins" and far[index]:  # the zoom shows what is at the ends
+            narrow[place] = kind == "zoom" and first == last
+            if kind == "bins":  # so that what is cut stays apart from what begins at an edge
                 first, last = max(0.0, first - 0.5), min(N_BINS - 1.0, last + 0.5)
-            elif first == last:
-                narrow[place] = True
             low[place], high[place] = begin + first * width, begin + (last + 1) * width
     return narrow
 
@@ -299,7 +298,9 @@ def _with_the_likeliest(
             return first, last, 0.0
         mirror = 2 * zero - (last if abs(last - zero) >= abs(first - zero) else first)
         near = {zero, first - 1, last + 1, mirror, one} - set(range(first, last + 1))
-        added = max((place for place in near if 0 <= place < counts.size), key=lambda at: counts[at])
+        added = max(
+            (place for place in near if 0 <= place < counts.size), key=lambda at: counts[at]
+        )
         if counts[added] < std:
             return first, last, lack / n_cells
         first, last = min(first, added), max(last, added)
@@ -376,7 +377,7 @@ def _center_and_scale(
     squares = answered.sums[d : 2 * d] / (n_cells * CELL_SIDE**2)
     variances = squares - means**2 + noise**2
     least = np.maximum(_FLOOR, noise)
-    settled = variances > _CLEAR * least
+    settled = variances > _CLEAR * np.maximum(_FLOOR, noise * np.sqrt(1.0 + 4.0 * means**2))
     scale = half * np.sqrt(np.clip(variances, least, 1.0))
     return middle + half * means, scale, settled
 

@@ -125,9 +125,7 @@ _NO_QUESTION = (
 )
 
 
-def moved_by_a_row(
-    study: Study, kind: str, n_asked: int | None = None
-) -> tuple[Fraction, int]:
+def moved_by_a_row(study: Study, kind: str, n_asked: int | None = None) -> tuple[Fraction, int]:
     """Return how far a row, or a person, moves the sum of a stage, and the most a row adds to a number.
 
     ``n_asked`` are the columns that it counts in, where these are not all that are open.
@@ -135,9 +133,7 @@ def moved_by_a_row(
     Of ``means`` they are those of (Q·Σq, Σq², W·Σ1), whose numbers have noise of one scale.
     """
     n_open = study.n_open if n_asked is None else n_asked
-    squared = squared_sensitivity(
-        kind, study.n_features, n_open, CELL_SIDE, study.counted_per_unit
-    )
+    squared = squared_sensitivity(kind, study.n_features, n_open, CELL_SIDE, study.counted_per_unit)
     most = CELL_SIDE**2 if kind == "means" else 1
     return root_above(Fraction(squared)), most * tally_parts(study)
 
