@@ -119,7 +119,7 @@ def test_warnings_name_the_column_what_was_found_and_what_lies_outside():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", hard.CASES, ids=lambda case: case.name)
 def test_hard_columns_are_prepared_as_well_as_promised(case):
-    """Medians of 12 draws; those of 40 were .999, .99, .13 and 1.0, far from the goals beside their spread."""
+    """Medians of 12 draws; those of 40 are 1.0, .99, .12 and .48, far from the goals for their spread."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = hard.measured(case, 12)

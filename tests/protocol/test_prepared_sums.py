@@ -9,7 +9,7 @@ from secure_silos import KEYS, RUN, SIZES, Party, called, roll_of
 from test_several_sums import ask, drive, refused
 
 from fedpower.data import open_source
-from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
+from fedpower.data.survey import STAGES, Stage, Survey
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import MOMENT

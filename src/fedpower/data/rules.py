@@ -193,7 +193,7 @@ class Rule:
 
     @property
     def may_have_gaps(self) -> bool:
-        """Whether a missing cell counts for nothing, which is what one number of a row does by default."""
+        """Whether a missing cell counts for nothing: by default, where a column is one number."""
         single = self.kind in ("number", "ordered", "yes/no", "date")
         return single and self.missing in (None, _OFFSET)
 

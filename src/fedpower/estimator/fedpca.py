@@ -20,10 +20,10 @@ from fedpower.data import (
 )
 from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
+from fedpower.data.gaps import with_gaps
 from fedpower.data.local import LocalMoment
 from fedpower.data.networks import NetworkUnit, weighed_edges
 from fedpower.data.problems import every_problem
-from fedpower.data.gaps import with_gaps
 from fedpower.data.ruled import match_tables, ruled, rules_of_source
 from fedpower.data.rules import TableRules
 from fedpower.data.survey import Survey

@@ -1,4 +1,4 @@
-"""The worlds of an audit of private preparation: four tallies and the moment."""
+"""The worlds of an audit of private preparation: five tallies and the moment."""
 
 import math
 

@@ -139,7 +139,7 @@ def moved_by_a_row(study: Study, kind: str, n_asked: int | None = None) -> tuple
 
 
 def weights_of_parts(kind: str, size: int) -> NDArray[np.int64]:
-    """Return what each of so many whole numbers of a stage is multiplied by to have noise of one scale."""
+    """Return what each whole number of a stage is multiplied by for one scale of noise."""
     parts = np.array(part_weights(kind, CELL_SIDE), dtype=np.int64)
     return np.repeat(parts, size // parts.size)
 
