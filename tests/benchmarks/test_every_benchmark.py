@@ -44,6 +44,7 @@ def test_a_benchmark_finds_all_that_it_takes_from_the_product(name: str):
         ("clipped", "--cost cold warm --columns 60 --rows 500"),
         ("ranking", "--releases 2 --seeds 0"),
         ("preparation_ranges", "--rows 600 --fits 2"),
+        ("columns", "--fits 1"),
         ("parallel_silos", "--rows 200 --features 8 --repetitions 1"),
         ("federation", "--rounds 3 --d 12 --r 4 --silos 2 --skip-whole"),
     ],

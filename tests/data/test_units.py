@@ -291,7 +291,7 @@ def test_no_person_moves_a_tally_farther_than_its_noise_is_made_for(kind, most):
         open_columns=np.arange(d),
         low=None if kind == "octaves" else -ones,
         high=None if kind == "octaves" else ones,
-        offset=0 * ones if kind == "norms" else None,
+        offset={"norms": 0 * ones, "zoom": ones}.get(kind),
         scale=ones if kind == "norms" else None,
     )
     bound = preparation.squared_sensitivity(kind, d, d, 2**12, most)
@@ -305,7 +305,7 @@ def test_no_person_moves_a_tally_farther_than_its_noise_is_made_for(kind, most):
             worlds.append(Survey(with_ids(open_source(rows), ids, most)).tally(stage))
         moved = (worlds[0] - worlds[1]).tolist()
         if kind == "means":
-            moved = [each * 2**12 for each in moved[:d]] + moved[d:]
+            moved = [each * 2**12 for each in moved[:d]] + moved[d : 2 * d]
         assert 0 < sum(each**2 for each in moved) <= bound
 
 

@@ -26,7 +26,7 @@ def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
     ):
         model = FedPCA(2, **EXACT).fit(rows)
     write_result(tmp_path / "out", model)
-    assert read_result(tmp_path / "out").run["remarks"] == model.remarks_
+    assert read_result(tmp_path / "out").run["remarks"] == model.warnings_
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "variances below that are not to be trusted" in page
 
@@ -39,7 +39,7 @@ def test_values_whose_squares_vanish_are_announced():
 def test_usual_rows_are_announced_nothing_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert FedPCA(2, **EXACT).fit(rows_of(50)).remarks_ == []
+        assert FedPCA(2, **EXACT).fit(rows_of(50)).warnings_ == []
         FedPCA(2, **EXACT).fit(
             rows_of(3)
         )  # fewer rows than columns: variances of zero, no lost ones

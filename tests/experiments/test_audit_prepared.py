@@ -35,9 +35,9 @@ def test_preparation_keeps_its_promise_and_a_third_of_the_noise_is_caught():
 
 
 @pytest.mark.audits
-@pytest.mark.parametrize("kind", ["octaves", "bins", "means"])
+@pytest.mark.parametrize("kind", ["octaves", "bins", "zoom", "means"])
 def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkeypatch):
-    """What endless runs would show is over the promise for each, and 300 runs show it of the means."""
+    """What endless runs would show is over the promise for each, and 600 runs show it of the means."""
     right = preparation.squared_sensitivity
 
     def wrong(asked, n_features, *more):
@@ -46,7 +46,7 @@ def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkey
     monkeypatch.setattr(preparation, "squared_sensitivity", wrong)
     report = audit_mode(
         "prepared",
-        n_runs=300 if kind == "means" else 20,
+        n_runs=600 if kind == "means" else 20,
         confidence=0.999,
         source=SeededNoiseForExperiments(4),
         **{**TERMS, "n_features": 12},

@@ -9,7 +9,7 @@ from secure_silos import KEYS, RUN, SIZES, Party, called, roll_of
 from test_several_sums import ask, drive, refused
 
 from fedpower.data import open_source
-from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
+from fedpower.data.survey import STAGES, Stage, Survey
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import MOMENT
@@ -18,7 +18,12 @@ from fedpower.privacy.preparation import shares_of
 from fedpower.privacy.shares import sum_noise
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import AskTally, Refusal
-from fedpower.protocol.prepared_sums import from_public, moved_by_a_row, to_public
+from fedpower.protocol.prepared_sums import (
+    from_public,
+    moved_by_a_row,
+    to_public,
+    weights_of_parts,
+)
 from fedpower.protocol.private_study import budget_of, state_privacy
 from fedpower.protocol.secure_releases import total
 from fedpower.protocol.silo import assemble
@@ -31,7 +36,8 @@ MIDDLE, WIDTH = np.zeros(D), np.ones(D)
 NOTHING = (None, None, None, None)
 RANGED = (LOW, HIGH, None, None)
 WHOLE = (LOW, HIGH, MIDDLE, WIDTH)
-PUBLICS = [to_public(NOTHING), to_public(RANGED), to_public(RANGED), to_public(WHOLE)]
+ZOOMED = (LOW, HIGH, np.eye(D)[0] + np.eye(D)[2], None)
+PUBLICS = [to_public(each) for each in (NOTHING, RANGED, ZOOMED, RANGED, WHOLE)]
 PUBLICS.append(to_public(WHOLE, 3.0))
 
 
@@ -113,7 +119,7 @@ def test_the_sums_have_the_shares_of_the_stages_and_together_cost_one_epsilon(st
     assert compose(prices) == pytest.approx(budget.total_mu, rel=1e-12)
     assert compose(prices) <= budget.total_mu
     labels = [terms.label for terms in study.sums]
-    assert labels == [*(STAGES if study is STUDY else STAGES[2:]), MOMENT]
+    assert labels == [*(STAGES if study is STUDY else STAGES[3:]), MOMENT]
     for index, label in enumerate(labels[:-1]):
         assert (prices[index] / budget.total_mu) ** 2 == pytest.approx(
             (plain.stage_mu(label) / plain.total_mu) ** 2
@@ -145,7 +151,7 @@ def test_a_silo_that_vanishes_between_stages_costs_the_attempt_and_all_is_prepar
     solution = drive(made, there, lost={(4, "east")})
     assert solution.code_book.n_rows == sum(SIZES.values()) - SIZES["east"]
     assert {name: each.charges for name, each in there.items()} == {
-        "north": 8, "south": 8, "east": 2, "west": 8,
+        "north": 9, "south": 9, "east": 2, "west": 9,
     }  # fmt: skip
     told = state_privacy(STUDY, budget_of(STUDY), SIZES, made.history[1:])
     assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
@@ -164,10 +170,8 @@ def test_what_is_summed_are_the_tallies_of_all_rows():
             open_columns=np.arange(D),
             **dict(zip(("low", "high", "offset", "scale"), vectors, strict=True)),
         )
-        exact = stage.tally(pooled).astype(float)
-        if kind == "means":
-            exact[:D] *= CELL_SIDE
-        moved, per_row = moved_by_a_row(STUDY, kind)
+        exact = (stage.tally(pooled) * weights_of_parts(kind, stage.size)).astype(float)
+        moved, per_row = moved_by_a_row(STUDY, kind, stage.n_asked)
         noise = sum_noise(
             budget_of(STUDY).price_of_sum(index).multiplier,
             sensitivity=moved,
@@ -184,12 +188,12 @@ def test_the_same_question_gets_the_same_bytes_and_one_charge():
     there = everybody()
     roll = called(STUDY, there)
     sent = [uploads(there, roll, index, public) for index, public in enumerate(PUBLICS)]
-    for index in (0, 4, 2):
+    for index in (0, 5, 2):
         again = uploads(there, roll, index, PUBLICS[index])
         assert all(np.array_equal(again[name], sent[index][name]) for name in SIZES)
-    assert all(each.charges == 5 for each in there.values())
+    assert all(each.charges == 6 for each in there.values())
     other = to_public((LOW, HIGH + 1, None, None))
-    assert refused(there["north"].ask(asked(STUDY, roll, 2, other)), "once over a roll")
+    assert refused(there["north"].ask(asked(STUDY, roll, 3, other)), "once over a roll")
 
 
 NAN = np.full(D, math.nan)
@@ -237,7 +241,7 @@ def test_a_moment_without_a_proper_treatment_is_refused_and_charged_nothing(publ
     there = everybody(KNOWN)
     roll = called(KNOWN, there)
     for index in (0, 1):
-        uploads(there, roll, index, PUBLICS[index + 2], KNOWN)
+        uploads(there, roll, index, PUBLICS[index + 3], KNOWN)
     told = there["north"].ask(asked(KNOWN, roll, 2, public))
     assert isinstance(told, Refusal)
     assert "operator" not in told.reason

@@ -106,13 +106,14 @@ def test_the_stages_and_the_moment_spend_the_studys_epsilon_and_nothing_more(led
     for body in (
         AskTally(stage="octaves"),
         AskTally(stage="bins", low=LOW, high=HIGH),
+        AskTally(stage="zoom", low=LOW, high=HIGH, offset=np.eye(D)[1]),
         AskTally(stage="means", low=LOW, high=HIGH),
         AskTally(stage="norms", low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D)),
     ):
         assert isinstance(ask(party, agreed, body), Tally)
     alone = ledger.spent()
-    assert alone.n_releases == 4
-    assert 0 < alone.epsilon < 0.45
+    assert alone.n_releases == 5
+    assert 0 < alone.epsilon < 0.55
     assert isinstance(ask(party, agreed, PREPARED_MOMENT), PackedMoment)
     assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-5)
     assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
@@ -149,7 +150,7 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
             for shift in range(14)
         ]
     refused = [each for each in answers if isinstance(each, Refusal)]
-    assert len(answers) - len(refused) <= math.floor(1 / agreed.preparation[2])
+    assert len(answers) - len(refused) <= math.floor(1 / agreed.preparation[3])
     assert refused
 
 
@@ -159,6 +160,9 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
         AskTally(stage="everything"),
         AskTally(stage="bins"),
         AskTally(stage="octaves", low=LOW, high=HIGH),
+        AskTally(stage="zoom", low=LOW, high=HIGH),
+        AskTally(stage="zoom", low=LOW, high=HIGH, offset=np.zeros(D)),
+        AskTally(stage="zoom", low=LOW, high=HIGH, offset=np.full(D, 0.5)),
         AskTally(stage="means", low=LOW, high=LOW),
         AskTally(stage="means", low=np.zeros(D), high=np.full(D, 5e-324)),
         AskTally(stage="means", low=LOW[:2], high=HIGH[:2]),
@@ -234,7 +238,8 @@ def test_noise_alone_makes_no_octave_of_an_empty_column_certain():
     inside = octave_of(np.array([[3.0]]))[0, 0]
     counts[:, inside] += 5_000
     for column in counts:
-        low, high = octave_range(column, 50.0, n_tests=counts.size)
+        low, high, outside = octave_range(column, 50.0, n_tests=counts.size, n_cells=5_000.0)
+        assert outside == 0
         assert low >= 1.0
         assert high <= 8.0
 
@@ -317,7 +322,7 @@ def test_a_prepared_study_has_a_hash_of_its_own_and_others_keep_theirs():
 
 
 def test_stages_are_asked_in_the_order_in_which_they_are_listed():
-    assert STAGES == ("octaves", "bins", "means", "norms")
+    assert STAGES == ("octaves", "bins", "zoom", "means", "norms")
 
 
 def far_from_zero(n_rows):
@@ -341,7 +346,7 @@ def found_in(X, epsilon, source):
     for kind, share in zip(STAGES, shares, strict=True):
         assert stage.kind == kind
         scales = stage_scales(
-            kind, 1 / (mu * math.sqrt(share)), n_features=d, n_open=d, side=CELL_SIDE
+            kind, 1 / (mu * math.sqrt(share)), n_features=d, n_open=stage.n_asked, side=CELL_SIDE
         )
         noised = perturb_stage(stage.tally(X), scales, source)
         try:
@@ -372,7 +377,8 @@ def test_a_column_around_zero_keeps_both_its_signs_where_no_octave_is_certain():
     both = 0
     for seed in range(20):
         values = np.random.default_rng(seed).standard_normal(500)
-        low, high = octave_range(octave_counts(values, 40.0, seed), 40.0, n_tests=2000)
+        counts = octave_counts(values, 40.0, seed)
+        low, high, _ = octave_range(counts, 40.0, n_tests=2000, n_cells=500.0)
         both += low < -0.4 and high > 0.4
     assert both >= 15
 
@@ -383,7 +389,8 @@ def test_a_column_on_one_side_of_zero_is_rarely_mirrored(sign):
     mirrored = 0
     for seed in range(20):
         values = sign * np.random.default_rng(seed).uniform(1.0, 6.0, 3000)
-        low, high = octave_range(octave_counts(values, 40.0, seed), 40.0, n_tests=2000)
+        counts = octave_counts(values, 40.0, seed)
+        low, high, _ = octave_range(counts, 40.0, n_tests=2000, n_cells=3000.0)
         assert low <= values.min() <= values.max() <= high
         mirrored += low < 0 < high
     assert mirrored <= 1
@@ -397,8 +404,8 @@ def test_a_range_goes_far_only_where_rows_are_there_for_certain(times, of_noise,
     """Noise makes a count of 5 standard deviations somewhere in one fit of a hundred, and none of 8."""
     counts = octave_counts(np.random.default_rng(0).uniform(1.0, 3.9, 3000), 0.0)
     far = octave_counts(np.array([-3.0 * times]), 0.0)
-    _, high = octave_range(counts, 40.0, n_tests=2000)
-    low, same = octave_range(counts + of_noise * 40.0 * far, 40.0, n_tests=2000)
+    _, high, _ = octave_range(counts, 40.0, n_tests=2000, n_cells=3000.0)
+    low, same, _ = octave_range(counts + of_noise * 40.0 * far, 40.0, n_tests=2000, n_cells=3000.0)
     assert same == high
     assert (low <= -3.0 * times) is reached
 

@@ -41,10 +41,10 @@ _HEAD = """\
 #   kind = "number"                with range = [0, 120] nothing is spent on finding it
 #   kind = "date"                  with origin = "2000-01-01" and unit = "days"
 #   kind = "drop"                  no feature
-# Missing cells need a rule as well: missing = "offset" (counts for nothing; needs a range) or
-# missing = 0.0 (a value), with indicator = true for a column that says where they are, and
-# missing_words = ["NA", "."] for what else than an empty cell is one. Of levels: missing = "other",
-# or indicator = true.
+# A missing number counts for nothing in a private fit: missing = "offset", the default. Write
+# missing = 0.0 for a value, indicator = true for a column that says where they are, and
+# missing_words = ["NA", "."] for what else than an empty cell is one. Levels need a rule: missing =
+# "other", or indicator = true.
 """
 
 

@@ -92,9 +92,11 @@ class PositionalSource(ColumnsByPlace, ABC):
     Parameters
     ----------
     wide : whether values are stored as 64-bit integers, of which float64 does not hold all.
+    gaps : whether values may be missing; they are NaN.
     """
 
     wide: bool = False
+    gaps: bool = False
 
     @abstractmethod
     def read(self, max_rows: int) -> Iterator[Block]:
@@ -114,7 +116,7 @@ class PositionalSource(ColumnsByPlace, ABC):
             if self.keep is not None:
                 kept = np.array(self.keep)
                 block = stored[:, kept] if is_sparse(stored) else np.take(stored, kept, axis=1)
-            require_finite(block, name=self.name, columns=self.columns, rows=row)
+            require_finite(block, name=self.name, columns=self.columns, rows=row, gaps=self.gaps)
             if self.wide:
                 require_exact(block, name=self.name, columns=self.columns, rows=row)
             size = int(block.shape[0])

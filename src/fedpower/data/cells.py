@@ -44,7 +44,9 @@ _NUMBERS = "hold numbers"
 _NAMED = "name what means missing with missing_words, give it a rule, or drop it"
 
 
-def read_cells(rule: Rule, cells: Any, *beside: Any) -> tuple[list[Vector], list[Problem]]:
+def read_cells(
+    rule: Rule, cells: Any, *beside: Any, gaps: bool = False
+) -> tuple[list[Vector], list[Problem]]:
     """Return the features of some cells, and what is wrong with those that the rule does not cover.
 
     Parameters
@@ -55,12 +57,15 @@ def read_cells(rule: Rule, cells: Any, *beside: Any) -> tuple[list[Vector], list
         An Arrow array; text, or of whatever type the table has.
     *beside
         Those of the rule's other columns, where it reads more than one.
+    gaps
+        Whether numbers may be missing: they are NaN then, unless the rule has a number for them.
     """
     cells = plain(cells)
     if rule.kind == "comparison":
         return _comparisons(rule, cells, *map(plain, beside))
     values, missing, problems = _READERS[rule.kind](rule, cells)
-    if not rule.covers_missing and missing.any():
+    counts_for_nothing = gaps and rule.may_have_gaps
+    if not (rule.covers_missing or counts_for_nothing) and missing.any():
         problems.append(
             Problem(
                 must="have a rule for its missing cells",
@@ -82,7 +87,7 @@ def read_cells(rule: Rule, cells: Any, *beside: Any) -> tuple[list[Vector], list
         apart = (np.clip(values, low, high) - (low + high) / 2) / ((high - low) / 2)
         found = [np.where(missing, 0.0, apart), np.where(missing, 0.0, KNOWN)]
         return found, [each for each in problems if each.places.any()]
-    fill = rule.fill
+    fill = np.nan if counts_for_nothing else rule.fill
     if fill is not None:
         values = np.where(missing, fill, values)
     if rule.range is not None:

@@ -20,6 +20,10 @@ MEAN_WEIGHT = 0.25
 """c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
 
 
+UNSETTLED = "spread below the noise"
+"""How ``found`` ends for a column whose spread could not be told from 0."""
+
+
 def _none() -> Vector:
     return np.zeros(0)
 
@@ -52,6 +56,10 @@ class CodeBook:
     clipped
         Shares of rows that the bound shortens and of their energy that it cuts off, and how unevenly, by
         the noised counts of norms; None where these were not counted.
+    present
+        By column: about what share of the rows have a cell; None where that was not counted.
+    outside
+        By column: about what share of these cells is outside its range; None where that was not counted.
     """
 
     columns: tuple[str, ...] | None = None
@@ -67,9 +75,13 @@ class CodeBook:
     n_rows: int = 0
     rules: TableRules | None = None
     clipped: tuple[float, float, float] | None = None
+    present: Vector | None = None
+    outside: Vector | None = None
 
     def __post_init__(self) -> None:
-        for name in ("offset", "scale", "low", "high"):
+        for name in ("offset", "scale", "low", "high", "present", "outside"):
+            if getattr(self, name) is None:
+                continue
             values = np.array(getattr(self, name), dtype=np.float64)
             values.setflags(write=False)
             object.__setattr__(self, name, values)
@@ -129,6 +141,26 @@ class CodeBook:
             return self.rules
         features = self.columns or ()
         return self.rules.with_offsets(features, np.clip(self.offset, self.low, self.high))
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence for each column of which too little was found."""
+        names = self.columns or tuple(f"x{place}" for place in range(self.offset.size))
+        said = []
+        for place, name in enumerate(names):
+            ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
+            outside = 0.0 if self.outside is None else self.outside[place]
+            if outside > 0:
+                said.append(
+                    f"column '{name}': about {outside:.0%} of its cells are outside the range found, "
+                    f"{ends}; give its range"
+                )
+            elif self.found[place].endswith(UNSETTLED):
+                said.append(
+                    f"column '{name}': its spread is below the noise in the range {ends}; give a "
+                    "narrower range, or leave it out if it is constant"
+                )
+        return said
 
     @property
     def treatment(self) -> RowTreatment:

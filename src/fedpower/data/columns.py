@@ -107,7 +107,12 @@ def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
 
 
 def require_finite(
-    block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int | NDArray[np.int64]
+    block: Block,
+    *,
+    name: str,
+    columns: tuple[str, ...] | None,
+    rows: int | NDArray[np.int64],
+    gaps: bool = False,
 ) -> None:
     """Refuse a block with a missing or infinite value, naming the first such row.
 
@@ -116,12 +121,13 @@ def require_finite(
     block : the rows to check.
     name, columns : of the source, for the sentence.
     rows : the first row's number counted from 0, or the number of each row.
+    gaps : whether values may be missing.
     """
     values = block.data if is_sparse(block) else block
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values)):  # a finite sum has finite terms, and costs no second array
             return
-    finite = np.isfinite(values)
+    finite = ~np.isinf(values) if gaps else np.isfinite(values)
     if finite.all():  # the sum itself overflowed
         return
     row, column, value = _first(block, ~finite)
@@ -157,7 +163,8 @@ def require_exact(
     name, columns, rows : see `require_finite`.
     """
     values = block.data if is_sparse(block) else block
-    large = np.abs(values) >= LARGEST_EXACT
+    with np.errstate(invalid="ignore"):
+        large = np.abs(values) >= LARGEST_EXACT
     if not large.any():
         return
     row, column, _ = _first(block, large)

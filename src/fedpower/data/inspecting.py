@@ -324,7 +324,8 @@ def _drafted(name: str, kinds: set[_Type]) -> tuple[dict[str, Any], str]:
     if "text" in told:
         return {"levels": []}, "fill in the words of the form"
     if "date" in told:
-        return {"kind": "date", "origin": "", "unit": "days"}, "fill in the day that is 0"
+        drafted = {"kind": "date", "origin": "", "unit": "days", "missing": "offset"}
+        return drafted, "fill in the day that is 0"
     if told:
-        return {"kind": told.pop()}, ""
+        return {"kind": told.pop(), "missing": "offset"}, ""
     return {"kind": ""}, "fill in its kind, or levels"

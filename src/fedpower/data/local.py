@@ -14,6 +14,7 @@ from fedpower.data.device import Device
 from fedpower.data.device_moment import DeviceProduct
 from fedpower.data.edge_moment import EdgeMoment
 from fedpower.data.exact_moment import Desk, ExactMoments, exact_moment
+from fedpower.data.gaps import FilledRows, with_gaps
 from fedpower.data.kernel import (
     MEMORY_LIMIT,
     MOST_FACTOR_BYTES,
@@ -315,6 +316,10 @@ def local_moment(
     """
     treatment = RowTreatment() if treatment is None else treatment
     source = fill_missing(source, treatment.center)
+    if treatment.low is not None and treatment.center is not None and device is None:
+        # By a code book, missing cells are at the offset.
+        gaps = with_gaps(source)
+        source = source if gaps is source else FilledRows(gaps, treatment.center)
     choice = choose_kernel(
         n_rows=source.n_rows,
         n_features=source.n_features,

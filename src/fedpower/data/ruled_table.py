@@ -22,11 +22,13 @@ class RuledTable:
     name : what error sentences call it.
     table : the table as it is.
     rules : one for each of its columns that are used.
+    gaps : whether numbers may be missing; they are NaN unless their rule has a number for them.
     """
 
     name: str
     table: TableReader
     rules: TableRules
+    gaps: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,7 +59,7 @@ class RuledTable:
             found: dict[str, Vector] = {}
             for rule in used:
                 cells = (batch.column(places[name]) for name in rule.columns)
-                values, problems = read_cells(rule, *cells)
+                values, problems = read_cells(rule, *cells, gaps=self.gaps)
                 self._refuse(rule, problems, row)
                 found |= zip(rule.features, values, strict=True)
             row += batch.num_rows

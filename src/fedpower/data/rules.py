@@ -187,8 +187,15 @@ class Rule:
     @property
     def covers_missing(self) -> bool:
         """Whether anything stands for a missing cell."""
-        marked = self.kind == "rating" or (self.indicator and self.kind == "levels")
-        return self.missing is not None or marked
+        if self.kind == "rating" or (self.indicator and self.kind == "levels"):
+            return True
+        return self.fill is not None if self.missing == _OFFSET else self.missing is not None
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether a missing cell counts for nothing: by default, where a column is one number."""
+        single = self.kind in ("number", "ordered", "yes/no", "date")
+        return single and self.missing in (None, _OFFSET)
 
     @property
     def fill(self) -> float | None:
@@ -196,8 +203,8 @@ class Rule:
         if self.missing is None or self.kind == "levels":
             return None
         if self.missing == _OFFSET:
-            low, high = self.ranges[0] or (0.0, 0.0)
-            return low / 2 + high / 2
+            known = self.ranges[0]
+            return None if known is None else known[0] / 2 + known[1] / 2
         if isinstance(self.missing, str):
             return float(self.levels.index(self.missing))
         return float(self.missing)
@@ -624,11 +631,6 @@ def _missing(called: str, rule: Rule, given: Any) -> float | str | None:
             )
         return _word(given)
     if given == _OFFSET:
-        if rule.ranges[0] is None:
-            raise InputError(
-                f"{called} must have a range for missing = {_OFFSET!r}, whose middle stands for the "
-                "offset until one is found, got none; give a range, or a public number"
-            )
         return _OFFSET
     if rule.kind == "ordered" and _word(given) in rule.levels:
         return _word(given)

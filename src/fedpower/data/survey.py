@@ -1,10 +1,14 @@
 """Sums over rows that tell where their columns lie: whole numbers, before any bound is known.
 
-Preparation asks four questions in turn, each in the light of the answers to those before: in which octave
-do the cells of a column lie, in which of a few bins of the range found, what are their mean and mean
-square within it, how long are the rows then. Each is a sum over rows of a vector of whole numbers that
+Preparation asks five questions in turn, each in the light of the answers to those before: in which octave
+are the cells of a column, in which of a few bins of the range found, in which of a few bins of what is
+left of that range (for columns far from 0), what are their mean and mean square within it, how long are
+the rows then. Each is a sum over rows of a vector of whole numbers that
 depends on one row alone, whatever else there is; `fedpower.privacy.preparation` says how far one row
 moves it, and nothing here needs to be exact for that.
+
+A missing cell is NaN. It has a place of its own beside octaves and bins, adds nothing to means and norms,
+and is at the offset in the moment: it counts for nothing there, too.
 """
 
 from collections.abc import Callable
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedpower.data.dask_source import DaskSource
 from fedpower.data.device import Device
+from fedpower.data.gaps import FilledRows, with_gaps
 from fedpower.data.kernel import MEMORY_LIMIT, KernelChoice, block_rows
 from fedpower.data.local import ON_LATTICE, LocalMoment
 from fedpower.data.passes import enrolled
@@ -26,18 +31,18 @@ from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
 Integers = NDArray[np.int64]
-StageKind = Literal["octaves", "bins", "means", "norms"]
-STAGES: tuple[StageKind, ...] = ("octaves", "bins", "means", "norms")
+StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
+STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")
 """In the order in which they are asked."""
 
 _OCTAVES = 40
 """Cells are told apart by size from 2⁻⁴⁰ to 2⁴⁰; smaller ones count as 0, larger ones as the largest."""
 
 N_OCTAVES = 4 * _OCTAVES + 1
-"""Octaves of negative numbers, one place for 0, octaves of positive numbers."""
+"""Octaves of negative numbers, one place for 0, octaves of positive numbers; missing cells come after."""
 
 N_BINS = 16
-"""Equal parts of a range."""
+"""Equal parts of a range; missing cells come after."""
 
 CELL_SIDE = 2**12
 """Q: a cell within its range is a whole number from −Q to Q."""
@@ -60,11 +65,12 @@ class Stage:
     kind
         What is asked.
     open_columns
-        Places of the columns that are asked about in ``octaves`` and ``bins``.
+        Places of the columns that are asked about in ``octaves`` and ``bins``, and may be in ``zoom``.
     low, high
         Ranges of all columns, from ``bins`` on.
     offset, scale
-        What rows are centred on and divided by, in ``norms``.
+        What rows are centred on and divided by, in ``norms``. In ``zoom`` the first is 1 for each column
+        that is asked about, and 0 for others, whose counts are 0.
     """
 
     kind: StageKind
@@ -76,42 +82,63 @@ class Stage:
     scale: Vector | None = None
 
     @property
+    def n_asked(self) -> int:
+        """In how many of the open columns it counts a row."""
+        if self.kind == "zoom" and self.offset is not None:
+            return int(np.count_nonzero(self.offset))
+        return int(self.open_columns.size)
+
+    @property
     def size(self) -> int:
         """How many whole numbers answer it."""
         return {
-            "octaves": N_OCTAVES * self.open_columns.size,
-            "bins": N_BINS * self.open_columns.size,
-            "means": 2 * self.n_features,
+            "octaves": (N_OCTAVES + 1) * self.open_columns.size,
+            "bins": (N_BINS + 1) * self.open_columns.size,
+            "zoom": (N_BINS + 1) * self.open_columns.size,
+            "means": 3 * self.n_features,
             "norms": _N_NORMS,
         }[self.kind]
 
     def tally(self, block: Block, weights: Integers | None = None) -> Integers:
         """Return the sum of what each row of a block counts for, times its weight where it has one.
 
-        In ``octaves`` and ``bins`` a row counts 1 in one place of each open column; in ``norms`` in one
-        place. In ``means`` it adds q_j and q_j² of every column, |q_j| ≤ Q, the q's first.
+        In ``octaves`` and ``bins`` a row counts 1 in one place of each open column, the last where its
+        cell is missing; in ``norms`` in one place. In ``means`` it adds q_j, q_j² and 1 for every column
+        with a cell, |q_j| ≤ Q, the q's first.
         """
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
         with np.errstate(all="ignore"):
             if self.kind == "octaves":
-                return _counts(octave_of(rows[:, self.open_columns]), N_OCTAVES, weights)
+                cells = rows[:, self.open_columns]
+                return _counts(
+                    _or_missing(octave_of(cells), cells, N_OCTAVES), N_OCTAVES + 1, weights
+                )
             assert self.low is not None
             assert self.high is not None
-            if self.kind == "bins":
+            if self.kind in ("bins", "zoom"):
                 chosen = self.open_columns
-                part = (rows[:, chosen] - self.low[chosen]) / (self.high - self.low)[chosen]
+                cells = rows[:, chosen]
+                part = (cells - self.low[chosen]) / (self.high - self.low)[chosen]
                 part = np.nan_to_num(part)  # of a range too narrow to divide by
-                return _counts(np.clip(np.floor(part * N_BINS), 0, N_BINS - 1), N_BINS, weights)
+                places = np.clip(np.floor(part * N_BINS), 0, N_BINS - 1).astype(np.int64)
+                found = _counts(_or_missing(places, cells, N_BINS), N_BINS + 1, weights)
+                if self.kind == "zoom":
+                    assert self.offset is not None
+                    found *= np.repeat(self.offset[chosen] != 0.0, N_BINS + 1)
+                return found
             if self.kind == "means":
                 half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
                 part = np.nan_to_num((rows - middle) / half)
-                cells = np.rint(np.clip(part, -1.0, 1.0) * CELL_SIDE)
-                cells = cells.astype(np.int64)
-                first = cells if weights is None else cells * weights[:, np.newaxis]
-                return np.concatenate([first.sum(axis=0), (first * cells).sum(axis=0)])
+                whole = np.rint(np.clip(part, -1.0, 1.0) * CELL_SIDE).astype(np.int64)
+                each = np.ones((len(rows), 1), np.int64) if weights is None else weights[:, None]
+                counted = each * ~np.isnan(rows)
+                first = counted * whole
+                sums = (first, first * whole, counted)
+                return np.concatenate([part.sum(axis=0) for part in sums])
             assert self.offset is not None
             assert self.scale is not None
             moved = (np.clip(rows, self.low, self.high) - self.offset) / self.scale
+            moved[np.isnan(rows)] = 0.0
             norms = np.nan_to_num(row_norms(moved), nan=np.inf) / np.sqrt(self.n_features)
             places = np.searchsorted(NORM_EDGES, norms)
             return _counts(places[:, np.newaxis], _N_NORMS, weights)
@@ -131,6 +158,11 @@ def octave_edges(place: int) -> tuple[float, float]:
         return -(2.0**-_OCTAVES), 2.0**-_OCTAVES
     near, far = 2.0 ** (distance - 1 - _OCTAVES), 2.0 ** (distance - _OCTAVES)
     return (near, far) if place > 2 * _OCTAVES else (-far, -near)
+
+
+def _or_missing(places: Integers, cells: Matrix, n_places: int) -> Integers:
+    """Return the places of cells, with one more for those that are missing."""
+    return np.where(np.isnan(cells), n_places, places)
 
 
 def _counts(
@@ -180,7 +212,7 @@ class Survey:
         if device is not None:
             require_no_unit(source, f"the device {device.name!r}")
         self._unit = unit_of(source)
-        self.source = enrolled(source, contents=True, fingerprinted=fingerprinted)
+        self.source = enrolled(with_gaps(source), contents=True, fingerprinted=fingerprinted)
         self.choice = KernelChoice(kind="moment", reason=ON_LATTICE)
         self.device = device
         self.watch = UNWATCHED if watch is None else watch
@@ -188,6 +220,7 @@ class Survey:
         self._limit = memory_limit
         self._n_rows = self.source.n_rows if self._unit is None else None
         self._treated: LocalMoment | None = None
+        self._has_gaps: bool | None = None
 
     @property
     def n_rows(self) -> int:
@@ -229,8 +262,11 @@ class Survey:
     def treated(self, treatment: RowTreatment) -> LocalMoment:
         """Return the moment of the rows by a treatment, to be summed in whole numbers."""
         if self._treated is None or self._treated.treatment != treatment:
+            if self._has_gaps is None:
+                self.prepare()
+            assert treatment.center is not None, "preparation finds one"
             self._treated = LocalMoment(
-                self.source,
+                FilledRows(self.source, treatment.center) if self._has_gaps else self.source,
                 treatment,
                 choice=self.choice,
                 memory_limit=self._limit,
@@ -242,6 +278,11 @@ class Survey:
         return self._treated
 
     @property
+    def filled(self) -> RowSource:
+        """The rows, with missing cells at the offset that was last asked about."""
+        return self.source if self._treated is None else self._treated.source
+
+    @property
     def clipped(self) -> tuple[int, int] | None:
         """How many rows the bound found shortened, and how many there are, for the silo's operator only.
 
@@ -251,9 +292,11 @@ class Survey:
 
     def _pass(self, use: Callable[[Block], None]) -> int:
         """Hand over every block and return how many rows there were."""
-        count = 0
+        count, has_gaps = 0, False
         for block in self.source.blocks(block_rows(self.source.n_features)):
             self.watch.saw(int(block.shape[0]))
             count += int(block.shape[0])
+            has_gaps = has_gaps or (not is_sparse(block) and bool(np.isnan(np.sum(block))))
             use(block)
+        self._has_gaps = has_gaps
         return count

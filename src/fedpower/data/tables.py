@@ -94,6 +94,7 @@ class TableSource:
     columns : the feature columns, in order.
     n_rows : number of rows, where known.
     group : which rows; None for all.
+    gaps : whether numbers may be missing; they are NaN.
     """
 
     name: str
@@ -101,6 +102,7 @@ class TableSource:
     columns: tuple[str, ...]
     n_rows: int | None
     group: Group | None = None
+    gaps: bool = False
 
     def __post_init__(self) -> None:
         require_distinct(self.name, self.columns)
@@ -222,7 +224,7 @@ class TableSource:
             numbers.append(cells)
         block, finite = _side_by_side(numbers, batch.num_rows)
         if not finite:
-            require_finite(block, name=self.name, columns=self.columns, rows=rows)
+            require_finite(block, name=self.name, columns=self.columns, rows=rows, gaps=self.gaps)
         return block
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "TableSource":

@@ -372,8 +372,10 @@ def _given_cells(ids: Any, cells: NDArray[Any]) -> Any:
 
 def unit_of(source: RowSource) -> UnitRows | None:
     """Return the persons' rows that a source reads, or that it holds to be the same; else None."""
-    found = getattr(source, "rows", None) if not isinstance(source, UnitRows) else source
-    return found if isinstance(found, UnitRows) else None
+    found: object = source
+    while found is not None and not isinstance(found, UnitRows):
+        found = getattr(found, "rows", None)
+    return found
 
 
 def features_of(source: RowSource) -> RowSource:

@@ -20,6 +20,7 @@ from fedpower.data import (
 )
 from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
+from fedpower.data.gaps import with_gaps
 from fedpower.data.local import LocalMoment
 from fedpower.data.networks import NetworkUnit, weighed_edges
 from fedpower.data.problems import every_problem
@@ -52,7 +53,14 @@ from fedpower.estimator.repeats import warn_of_repeats
 from fedpower.estimator.silos import named_sources
 from fedpower.estimator.solving import public_rng
 from fedpower.estimator.terms import IdentityPaths, build_study, identities_of
-from fedpower.estimator.treatment import code_book_of, given_book, prepares, rules_of, treatment_of
+from fedpower.estimator.treatment import (
+    code_book_of,
+    given_book,
+    prepares,
+    rules_of,
+    takes_gaps,
+    treatment_of,
+)
 from fedpower.linalg.subspace import Alignment
 from fedpower.parameters import Parameters
 from fedpower.protocol.exchange import Round
@@ -92,7 +100,7 @@ FITTED = (
     "privacy",
     "study",
     "kernels",
-    "remarks",
+    "warnings",
     "moment",
     "score_counts",
 )
@@ -298,8 +306,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
         By silo: how its products were computed, and why.
-    remarks_ : list of str
-        What is to be known before numbers are trusted: lost precision, silos that hold the same rows.
+    warnings_ : list of str
+        What to know before numbers are trusted: columns whose range or spread is uncertain, lost
+        precision, silos that hold the same rows.
     result_ : Result
         All of the above as one object, which ``save`` writes and `fedpower.read_result` gives back; the
         methods below compute with it.
@@ -433,11 +442,14 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             parameters, table = replace(parameters, unit=table.label), table.rows
         if table is None:
             require_numbers(X)
+        elif takes_gaps(parameters):
+            table = with_gaps(table)
         rows = validate_data(
             self,
             X if table is None else _rows_of(table),
             accept_sparse="csr",
             dtype=np.float64,
+            ensure_all_finite="allow-nan" if takes_gaps(parameters) else True,
             ensure_min_samples=1 + parameters.centers,
         )
         if table is not None:
@@ -657,7 +669,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self._take(result_from(given, parameters), given.code_book)
-        for remark in self.remarks_:
+        for remark in self.warnings_:
             warnings.warn(remark, UserWarning, stacklevel=2)
         warn_of_noise(self.result_, stacklevel=3)
         return self
@@ -759,6 +771,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = takes_gaps(Parameters.of(self))
         return tags
 
     def _fit(
@@ -869,7 +882,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             code_book=book,
         )
         self._take(result, book)
-        for remark in self.remarks_:
+        for remark in self.warnings_:
             warnings.warn(remark, UserWarning, stacklevel=3)
         if parameters.network is None:  # else communities have a verdict of their own
             warn_of_noise(self.result_)

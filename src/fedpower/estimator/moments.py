@@ -18,7 +18,6 @@ from fedpower.estimator.solving import shortens
 from fedpower.estimator.terms import IdentityPaths, rank_and_width
 from fedpower.parameters import DEFAULTS, Parameters
 from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.clipping import Shortening
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers.upload import decompose, gains_of
@@ -58,17 +57,15 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
     meant = replace(meant, normalize=moment.treatment.normalize, network=study.network or None)
     # Scales that people gave are units of their choice; those of a code book are not.
     booked = study.preparation or record["parameters"].get("codebook") is not None
-    units = moment.units if booked else None
-    book, rules = moment.code_book, rules_of_record(record)
+    book, rules = moment.code_book if booked else None, rules_of_record(record)
     solution = decompose(
         moment.pooled,
-        gains_of(moment.pooled, standardize=meant.standardizes, units=units, groups=study.groups),
+        gains_of(moment.pooled, standardize=meant.standardizes, book=book, groups=study.groups),
         sizes=moment.silo_sizes,
         rank=rank,
         iteration_rank=width,
-        shortening=Shortening(counted=None if book is None else book.clipped)
-        if shortens(study, rules) and not moment.treatment.normalize
-        else None,
+        book=book,
+        shortens=shortens(study, rules, normalize=moment.treatment.normalize),
     )
     outcome = Outcome(solution=solution, rounds=[], study=study, privacy=moment.privacy)
     found = result_of(
@@ -78,7 +75,7 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
         feature_names=moment.feature_names,
         solver=SolverChoice(solver="moment", reason="it is computed from a released moment"),
         rules=rules,
-        code_book=book,
+        code_book=moment.code_book,
     )
     origin = {key: record[key] for key in _OF_THE_RUN if key in record}
     chosen = {name: each for name, each in recorded(parameters).items() if name in _CHOSEN}

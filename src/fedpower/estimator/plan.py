@@ -406,7 +406,7 @@ def _tries(
         study = replace(study, treatment=treatment, preparation=(), ranges=(), roster="")
     # Made-up moments are diagonal: standardised, they would all be the same.
     if isinstance(settings, UploadSettings):
-        settings = replace(settings, preparation=None, standardize=False, units=None)
+        settings = replace(settings, preparation=None, standardize=False, code_book=None)
     elif isinstance(settings, KrylovSettings | PowerSettings):
         settings = replace(settings, gains=None)
     if values is None and not isinstance(settings.rank, int):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedpower.data import RowSource
 from fedpower.data.arrays import ArraySource, SparseSource
+from fedpower.data.gaps import with_gaps
 from fedpower.data.networks import NetworkSource
 from fedpower.data.source import Block, is_sparse
 from fedpower.data.tables import TableSource
@@ -125,7 +126,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     odd = _odd_numbers(source.n_features)
     left = max(1, min(65_536, most_cells // source.n_features))
     smallest = np.zeros(0, dtype=np.uint64)
-    for block in _unchecked(source, min(left, 4096)):
+    for block in _unchecked(with_gaps(source), min(left, 4096)):
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
         cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
         sums = (cells * odd).sum(axis=1, dtype=np.uint64)

@@ -11,7 +11,6 @@ from fedpower.errors import InputError, Sentence
 from fedpower.estimator.treatment import code_book_of, rules_of
 from fedpower.parameters import Parameters
 from fedpower.protocol.choice import SolverChoice, choose_solver
-from fedpower.protocol.clipping import Shortening
 from fedpower.protocol.private_study import noise_floor, sums_moment
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.solvers import (
@@ -186,9 +185,9 @@ def settings_of(
             study=study,
             rank=rank,
             standardize=parameters.standardizes,
-            units=own_units(parameters),
             keep_moment=keeps_moment(parameters),
-            shortening=_shortening(parameters, study),
+            code_book=code_book_of(parameters),
+            shortens=shortens(study, rules_of(parameters), normalize=parameters.normalize),
         )
     if choice.solver == "moment":
         return UploadSettings(
@@ -199,10 +198,10 @@ def settings_of(
             preparation=study if study.preparation else None,
             mean_weight=study.mean_weight,
             standardize=parameters.standardizes,
-            units=own_units(parameters),
             groups=study.groups,
             keep_moment=keeps_moment(parameters),
-            shortening=_shortening(parameters, study),
+            code_book=code_book_of(parameters),
+            shortens=shortens(study, rules_of(parameters), normalize=parameters.normalize),
             adjacency=study.network == "edge",
         )
     assert rank != "auto", "only an upload shows the whole spectrum"
@@ -246,19 +245,10 @@ def settings_of(
     )
 
 
-def _shortening(parameters: Parameters, study: Study) -> Shortening | None:
-    """Return what is known of rows that a bound shortens; None where no row is longer than its bound."""
-    book, rules = code_book_of(parameters), rules_of(parameters)
-    if not shortens(study, rules) or parameters.normalize:
-        return None
-    return Shortening(counted=None if book is None else book.clipped)
-
-
-def shortens(study: Study, rules: TableRules | None) -> bool:
-    """Return whether a bound may shorten rows: edges and comparisons are never longer than theirs."""
-    return (
-        study.is_private and study.network != "edge" and (rules is None or rules.comparison is None)
-    )
+def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool:
+    """Return whether a bound may shorten rows: edges, comparisons and unit rows are never too long."""
+    fixed_length = study.network == "edge" or (rules is not None and rules.comparison is not None)
+    return study.is_private and not normalize and not fixed_length
 
 
 def _exact_gains(parameters: Parameters, study: Study) -> Gains | None:

@@ -19,7 +19,7 @@ from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.privacy.clipped import Design, choose_design, predicted_gain
-from fedpower.privacy.preparation import scores_share, shares_of
+from fedpower.privacy.preparation import STAGES, scores_share, shares_of
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers import (
@@ -169,6 +169,7 @@ def build_study(
                 n_features=n_features,
                 n_open=sum(each is None for each in known),
                 mu=mu_of(float(parameters.epsilon), delta),
+                n_noises=1 if secure else max(1, len(roster or {})),
             ),
             "roster": "" if agreement else _roster(roster or {}),
         }
@@ -182,7 +183,7 @@ def build_study(
             )
     elif scores and secure and noise == "moment":
         prepared["sums"] = preparation_sums(
-            (0.0,) * 4, n_features=n_features, n_open=0, center=center, scores=scores
+            (0.0,) * len(STAGES), n_features=n_features, n_open=0, center=center, scores=scores
         )
     if scores:
         prepared["scores"] = scores

@@ -95,10 +95,13 @@ def given_book(parameters: Parameters) -> CodeBook | None:
 
 
 def rules_of(parameters: Parameters) -> TableRules | None:
-    """Return the rules of the silos' tables, with what stands for missing cells; None without any."""
+    """Return the rules of the silos' tables, with what stands for missing cells; None without any.
+
+    Where the fit finds the offset itself they are missing until then.
+    """
     book = code_book_of(parameters) or given_book(parameters)
     rules = None if book is None else book.table_rules
-    return None if rules is None else rules.with_fills()
+    return rules if rules is None or prepares(parameters) else rules.with_fills()
 
 
 def known_ranges(
@@ -160,6 +163,11 @@ def prepares(parameters: Parameters) -> bool:
         and not parameters.paper_settings
         and code_book_of(parameters) is None
     )
+
+
+def takes_gaps(parameters: Parameters) -> bool:
+    """Return whether missing numbers count for nothing: where an offset is found, or in a code book."""
+    return prepares(parameters) or code_book_of(parameters) is not None
 
 
 _BOUND_READ = "the bound on the norm of a row was read from the rows themselves"

@@ -29,7 +29,7 @@ private preparation and the moment after it; ``clipped``: clipped products; or `
 the counts of scores after it.
 """
 
-AUDITED_SHARES = (0.2, 0.2, 0.3, 0.2)
+AUDITED_SHARES = (0.15, 0.15, 0.1, 0.3, 0.2)
 """Of preparation under audit: most of the budget, so that an error of any stage shows."""
 
 
@@ -134,7 +134,7 @@ def audit_mode(
     The same question would get the same bytes, so the T bases are T turns of one plane.
 
     In ``secure`` the attacker is the coordinator of a secure sum over three silos, one of which tells
-    it its rows and its noise (`audit_secure`). In ``prepared`` four tallies come before the moment
+    it its rows and its noise (`audit_secure`). In ``prepared`` five tallies come before the moment
     (`audit_prepared`), and ``center`` plays no part; in ``scores`` rows are counted after it, in another
     place in either world; nor in ``clipped``, whose rows lie in the bases as
     far as they count (`audit_clipped`).

@@ -1,4 +1,4 @@
-"""The worlds of an audit of private preparation: four tallies and the moment."""
+"""The worlds of an audit of private preparation: five tallies and the moment."""
 
 import math
 
@@ -61,6 +61,7 @@ class PreparedGame:
         self._asked: list[Question] = [
             AskTally(stage="octaves"),
             AskTally(stage="bins", **ranges),
+            AskTally(stage="zoom", **ranges, offset=ones),
             AskTally(stage="means", **ranges),
             AskTally(stage="norms", **ranges, offset=ones, scale=ones),
             AskPreparedMoment(**ranges, offset=away, scale=ones, bound=BOUND),

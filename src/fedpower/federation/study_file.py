@@ -15,7 +15,7 @@ from fedpower.data.codebook import CodeBook
 from fedpower.data.rules import TableRules, table_rules
 from fedpower.errors import InputError, is_showable
 from fedpower.estimator.terms import ATTEMPTS, build_study
-from fedpower.estimator.treatment import prepares, public_treatment
+from fedpower.estimator.treatment import prepares, public_treatment, rules_of
 from fedpower.parameters import DEFAULTS, SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
@@ -358,24 +358,25 @@ def read_study(path: Path) -> StudyFile:
         meant |= {"offset": meant["center"], "center": False}
     if rules is not None:
         meant["codebook"] = CodeBook(rules=rules)
+    parameters = Parameters(**meant)
     study = StudyFile(
         name=content["name"],
         columns=columns,
         silos=silos,
-        parameters=Parameters(**meant),
+        parameters=parameters,
         grace=None if grace is None else float(grace),
         attempts=attempts,
         host=content["coordinator"]["host"],
         port=content["coordinator"].get("port", _PORT),
         content=content,
-        rules=rules,
+        rules=rules_of(parameters),
     )
     _check(study)
     return study
 
 
 def _rules(path: Path, said: Any, columns: tuple[str, ...]) -> TableRules:
-    """Return a rule for each of the study's columns, with what stands for missing cells."""
+    """Return a rule for each of the study's columns."""
     given = table_rules(said, str(path))
     odd = [name for name in given.columns if name not in columns] or [
         name for name in given.dropped if name in columns
@@ -387,7 +388,7 @@ def _rules(path: Path, said: Any, columns: tuple[str, ...]) -> TableRules:
         )
     own = given.completed(columns)
     _names("columns", list(own.features))
-    return own.with_fills()
+    return own
 
 
 def _meant(key: str, value: Any) -> Any:

@@ -195,17 +195,18 @@ class Budget:
             return self.scores_mu
         return self.total_mu * math.sqrt(self.preparation[STAGES.index(kind)])
 
-    def stage_scales(self, kind: str, side: int) -> tuple[int, ...]:
+    def stage_scales(self, kind: str, side: int, n_asked: int | None = None) -> tuple[int, ...]:
         """Return the noise of a stage's whole numbers, cells having ``side`` for their largest.
 
-        Of `SCORES` too, where ``side`` plays no part.
+        Of `SCORES` too, where ``side`` plays no part. ``n_asked`` are the columns that a stage counts in,
+        where these are not all that are open.
         """
         multiplier = math.nextafter(1.0 / self.stage_mu(kind), math.inf)
         return stage_scales(
             kind,
             multiplier,
             n_features=self.n_features,
-            n_open=self.n_open,
+            n_open=self.n_open if n_asked is None else n_asked,
             side=side,
             per_unit=self.per_unit,
         )

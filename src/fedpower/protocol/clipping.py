@@ -66,40 +66,37 @@ class Clipping:
     uneven: float
     counted: bool
 
-    @property
-    def moves(self) -> float:
-        """About the standard deviation of what it does to a correlation: see docs/decisions/0046."""
-        return _MOVES * self.energy
+    def moves(self, n_features: int, outside: Array | None = None) -> Array:
+        """Return about the standard deviation of what it does to correlations, by column.
+
+        ``outside`` are the shares of the columns' cells that are outside their ranges, where these are
+        known. See docs/decisions/0046.
+        """
+        found = np.full(n_features, self.energy)
+        return _MOVES * (found if outside is None else found + outside)
 
     def record(self, *, bound: float) -> dict[str, Any]:
         """Return it for the record."""
         return {"bound": bound, **asdict(self)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortening:
-    """That rows may be shortened by a bound, and what is known of it before their moment.
+def moment_clipping(
+    pooled: Pooled, counted: tuple[float, float, float] | None = None
+) -> Clipping | None:
+    """Return what a bound did to the rows of a moment; None where nothing is known of it.
 
-    Attributes
-    ----------
-    counted
-        Shares of rows and of energy, and unevenness, by noised counts of norms; None without these.
+    ``counted`` are the shares of :func:`counted_clipping`, where norms were counted.
     """
-
-    counted: tuple[float, float, float] | None = None
-
-    def clipping(self, pooled: Pooled) -> Clipping | None:
-        """Return what the bound did to the rows of a moment; None where nothing is known of it."""
-        if self.counted is not None:
-            return counted_clipping(self.counted)
-        center = pooled.center
-        return estimated_clipping(
-            eigenvalues(pooled.moment),
-            n_features=len(pooled.moment),
-            trace=pooled.total_variance,
-            mean_square=0.0 if center is None else float(center @ center),
-            std=pooled.noise_std,
-        )
+    if counted is not None:
+        return counted_clipping(counted)
+    center = pooled.center
+    return estimated_clipping(
+        eigenvalues(pooled.moment),
+        n_features=len(pooled.moment),
+        trace=pooled.total_variance,
+        mean_square=0.0 if center is None else float(center @ center),
+        std=pooled.noise_std,
+    )
 
 
 def counted_clipping(shares: tuple[float, float, float]) -> Clipping:

@@ -1,10 +1,11 @@
 """The pooled moment of a run, with the law of its noise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower.data.codebook import CodeBook
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
 
 Array = NDArray[np.float64]
@@ -26,6 +27,10 @@ class Pooled:
         Whether the silos have ledgers that outlive the run, so that the same release can be had again.
     remarks
         Sentences on numbers that are not to be trusted, and on silos that look like one.
+    present
+        By column: the share of rows that have a cell, for which moment and mean are corrected
+        (`available_case`); None where none is missing. The noise of entry (j, l) is 1/(p_j·p_l) times
+        what ``noise_std`` says, 1/p_j times on the diagonal, and that of the mean 1/p_j times.
     """
 
     moment: Array
@@ -35,3 +40,40 @@ class Pooled:
     mean_weight: float = MEAN_WEIGHT
     kept: bool = True
     remarks: tuple[str, ...] = ()
+    present: Array | None = None
+
+    def of_columns(self, book: CodeBook | None) -> "Pooled":
+        """Return the moment corrected for missing cells, with what a code book warns of."""
+        if book is None:
+            return self
+        remarks = (*self.remarks, *book.warnings)
+        if book.present is None or (book.present == 1.0).all():
+            return replace(self, remarks=remarks)
+        moment = available_case(self.moment, book.present, self.center)
+        return replace(
+            self,
+            moment=moment,
+            center=None if self.center is None else self.center / book.present,
+            total_variance=self.total_variance + float(np.trace(moment) - np.trace(self.moment)),
+            remarks=remarks,
+            present=book.present,
+        )
+
+
+def available_case(moment: Array, present: Array, center: Array | None = None) -> Array:
+    """Return the moment that rows without gaps would have, from that of rows with 0 for a missing cell.
+
+    Cells are taken to be missing independently of each other and of what they hold: then a product of two
+    columns counts in p_j·p_l of the rows, and a square in p_j.
+
+    Parameters
+    ----------
+    moment, center
+        About the mean, and that mean; or about the origin and None. Of rows with 0 for a missing cell.
+    present
+        p, the share of rows that have a cell, by column.
+    """
+    corrected = moment / np.outer(present, present)
+    mean = np.zeros(len(present)) if center is None else center
+    np.fill_diagonal(corrected, (np.diagonal(moment) + mean**2) / present - (mean / present) ** 2)
+    return corrected

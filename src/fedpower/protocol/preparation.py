@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
-from fedpower.data.codebook import CodeBook, Ranges
+from fedpower.data.codebook import UNSETTLED, CodeBook, Ranges
 from fedpower.data.survey import (
     CELL_SIDE,
     N_BINS,
@@ -22,6 +22,7 @@ from fedpower.data.survey import (
     NORM_STEPS,
     Stage,
     octave_edges,
+    octave_of,
 )
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
@@ -41,14 +42,33 @@ _NEXT = 2.0
 
 CERTAIN, LIKE = 3.0, 0.2
 """A range has both signs where the other side's cells are so many standard deviations of their noise, or
-one of them and as large a share of this side's."""
+one of them and as large a share of this side's. A bin that stands out as far is not cut."""
 
 _SPARE = 0.06
 """A range is cut by k of its bins, at both ends together, where at most (k/16)³ of this share of the rows
 may lie there."""
 
+_FAR = 4.0
+"""A range is far from 0 where its larger end is at most so many times the smaller one: two octaves."""
+
+_CROWDED = N_BINS // 2
+"""Its cells are taken to be in so many of its bins, if they may be."""
+
+_LACK, _LACK_STDS = 0.03, 2.0
+"""Cells are missing from a range where it lacks as large a share of them, and so many standard deviations
+of the noise of what was counted."""
+
+_HINT = 0.5
+"""0 is added to a range of 1 alone from so many standard deviations of its noise on."""
+
+_GAP_STDS = 3.0
+"""A column has missing cells where their number stands so far above its noise; else it has none."""
+
 _UNEVEN = 0.15
 """κ: what unequal shortening of rows counts beside noise, in units of the trace over √d."""
+
+_CLEAR = 2.0
+"""A column's variance stands above its noise from so many standard deviations of it on."""
 
 _FLOOR = 1e-4
 """The least variance of a column in units of half its range squared."""
@@ -99,21 +119,14 @@ def find_code_book(
             low[place], high[place] = known
     open_columns = np.array([place for place in range(d) if ranges[place] is None], dtype=np.intp)
     ask = Stage(kind="octaves", n_features=d, open_columns=open_columns)
+    outside, narrow = np.zeros(d), np.zeros(d, dtype=np.bool_)
+    counted = _Missing(d)
     if open_columns.size:
-        answered = yield ask
-        counts = answered.sums.reshape(open_columns.size, N_OCTAVES)
-        for place, found in zip(open_columns, counts, strict=True):
-            low[place], high[place] = octave_range(
-                found, answered.stds[0], n_tests=open_columns.size * N_OCTAVES
-            )
-        answered = yield replace(ask, kind="bins", low=low.copy(), high=high.copy())
-        counts = answered.sums.reshape(open_columns.size, N_BINS)
-        for place, found in zip(open_columns, counts, strict=True):
-            first, last = trimmed(found, answered.stds[0], answered.n_rows)
-            width = (high[place] - low[place]) / N_BINS
-            low[place], high[place] = low[place] + first * width, low[place] + (last + 1) * width
+        narrow = yield from _find_ranges(ask, low, high, outside, counted)
     answered = yield replace(ask, kind="means", low=low, high=high)
-    offset, scale, settled = _center_and_scale(answered, low, high)
+    counted.add(np.arange(d), answered.n_rows - answered.sums[2 * d :], answered)
+    present = 1.0 - counted.shares()
+    offset, scale, settled = _center_and_scale(answered, low, high, present)
     for group in map(list, groups):
         scale[group] = np.sqrt(np.sum(scale[group] ** 2))
     answered = yield replace(ask, kind="norms", low=low, high=high, offset=offset, scale=scale)
@@ -122,6 +135,7 @@ def find_code_book(
     clipped = None
     if counts.sum() > 0:
         clipped = shares_cut((norms / bound) ** 2, counts / counts.sum())
+    settled &= ~narrow
     found_how = tuple(
         _how(known=ranges[place] is not None, settled=bool(settled[place])) for place in range(d)
     )
@@ -140,11 +154,88 @@ def find_code_book(
         mu=mu,
         n_rows=answered.n_rows,
         clipped=clipped,
+        present=present,
+        outside=outside,
     )
 
 
-def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, float]:
-    """Return the range of a column from how many cells lie in each octave, noised.
+class _Missing:
+    """The share of each column's cells that are missing, from all that was counted of them."""
+
+    def __init__(self, n_features: int) -> None:
+        self._weighted, self._weight = np.zeros(n_features), np.zeros(n_features)
+
+    def add(self, places: NDArray[np.intp], counts: Array, answered: Answered) -> None:
+        """Take note of noised numbers of missing cells in some columns."""
+        std = answered.stds[-1] / answered.n_rows
+        self._weighted[places] += counts / answered.n_rows / std**2
+        self._weight[places] += 1.0 / std**2
+
+    def shares(self) -> Array:
+        """Return the shares: 0 where they do not stand above their noise, 95% at most."""
+        weight = np.maximum(self._weight, np.finfo(np.float64).tiny)
+        found = self._weighted / weight
+        return np.where(found > _GAP_STDS / np.sqrt(weight), np.minimum(found, 0.95), 0.0)
+
+
+def _find_ranges(
+    ask: Stage, low: Array, high: Array, outside: Array, counted: _Missing
+) -> Generator[Stage, Answered, NDArray[np.bool_]]:
+    """Fill in the ranges of the open columns, what share of their cells is outside, and what is missing.
+
+    Returns the columns whose cells are all in one bin of the last bins: they may be constant.
+    """
+    places, narrow = ask.open_columns, np.zeros(low.size, dtype=np.bool_)
+    answered = yield ask
+    counts = answered.sums.reshape(places.size, N_OCTAVES + 1)
+    counted.add(places, counts[:, -1], answered)
+    n_cells = answered.n_rows * (1.0 - counted.shares()[places])
+    for place, found, total in zip(places, counts[:, :-1], n_cells, strict=True):
+        low[place], high[place], outside[place] = octave_range(
+            found, answered.stds[0], n_tests=places.size * N_OCTAVES, n_cells=float(total)
+        )
+    far = np.array([_is_far(low[place], high[place]) for place in places])
+    for kind in ("bins", "zoom"):
+        asked = places if kind == "bins" or not far.any() else places[far]
+        mask = np.zeros(low.size)
+        mask[asked] = 1.0
+        answered = yield replace(
+            ask,
+            kind=kind,
+            low=low.copy(),
+            high=high.copy(),
+            offset=None if kind == "bins" else mask,
+        )
+        counts = answered.sums.reshape(places.size, N_BINS + 1)
+        for index, place in enumerate(places):
+            if place not in asked:
+                continue
+            counted.add(places[index : index + 1], counts[index, -1:], answered)
+            if kind == "zoom" and not far[index]:
+                continue
+            total = answered.n_rows * (1.0 - float(counted.shares()[place]))
+            first, last = trimmed(
+                counts[index, :-1], answered.stds[0], total, _CROWDED if far[index] else 0
+            )
+            width, begin = (high[place] - low[place]) / N_BINS, low[place]
+            far[index] &= last - first < _CROWDED
+            narrow[place] = kind == "zoom" and first == last
+            if kind == "bins":  # so that what is cut stays apart from what begins at an edge
+                first, last = max(0.0, first - 0.5), min(N_BINS - 1.0, last + 0.5)
+            low[place], high[place] = begin + first * width, begin + (last + 1) * width
+    return narrow
+
+
+def _is_far(low: float, high: float) -> bool:
+    """Return whether a range is far from 0 beside its width."""
+    near, end = sorted((abs(low), abs(high)))
+    return low * high > 0 and end <= _FAR * near
+
+
+def octave_range(
+    counts: Array, std: float, *, n_tests: int, n_cells: float
+) -> tuple[float, float, float]:
+    """Return the range of a column from how many cells lie in each octave, noised, and what it lacks.
 
     Octaves that hold rows for certain are those above what the noise of all ``n_tests`` counts reaches
     with probability `_FALSE_SEED`, or `_FALSE_FAR` where they lie far beyond the others; the range goes
@@ -152,6 +243,9 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
     Where none is certain, sizes are looked at without their sign, the fullest and those beside it. One
     on one side of 0 is mirrored where the octaves of the same sizes on the other side hold rows together:
     half of the cells cut off would cost more than a range that is twice too wide, which the bins cut.
+
+    ``n_cells`` of the column are not missing: where the range lacks many of them, the likeliest place is
+    added (`_with_the_likeliest`). The share that it lacks in the end is 0 where noise leaves that open.
     """
     zero = counts.size // 2
     seeds = np.flatnonzero(counts > std * float(-scipy.special.ndtri(_FALSE_SEED / n_tests)))
@@ -159,7 +253,9 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
         seeds = _not_astray(
             seeds, counts, zero, std * float(-scipy.special.ndtri(_FALSE_FAR / n_tests))
         )
-        first, last = _widened(counts, int(seeds[0]), int(seeds[-1]), _NEXT * std)
+        first, last = int(seeds[0]), int(seeds[-1])
+        if first < zero or last > zero:  # the octaves beside 0 itself are next to nothing
+            first, last = _widened(counts, first, last, _NEXT * std)
     else:
         sizes = counts[zero:] + counts[zero::-1]
         sizes[0] /= 2
@@ -173,7 +269,51 @@ def octave_range(counts: Array, std: float, *, n_tests: int) -> tuple[float, flo
         noise = std * math.sqrt(last - first + 1)
         if other > CERTAIN * noise or other > max(noise, LIKE * own):
             first, last = min(first, mirrored.start), max(last, mirrored.stop - 1)
-    return octave_edges(first)[0], octave_edges(last)[1]
+    first, last, lack = _with_the_likeliest(counts, std, first, last, n_cells)
+    return octave_edges(first)[0], octave_edges(last)[1], lack
+
+
+def _with_the_likeliest(
+    counts: Array, std: float, first: int, last: int, n_cells: float
+) -> tuple[int, int, float]:
+    """Return a range of octaves that lacks few of the cells, and the share that it lacks all the same.
+
+    0, the octaves beside the range, its mirror and the octave of 1 are added one after the other, the
+    fullest first. 0 alone is no range: it gets the octave of 1 unless another is clearly fuller. And 1
+    alone gets 0, unless that looks empty: most such columns are yes or no.
+    """
+    zero = counts.size // 2
+    one = int(octave_of(np.ones((1, 1)))[0, 0])
+    if first == last == zero:
+        others = np.where(np.arange(counts.size) == zero, -np.inf, counts)
+        fullest = int(np.argmax(others))
+        last = one if counts[fullest] - counts[one] < CERTAIN * std else fullest
+        first, last = min(zero, last), max(zero, last)
+    elif first == last == one and counts[zero] > _HINT * std:
+        first = zero
+    while True:
+        held = _held(counts, std, first, last)
+        lack, noise = n_cells - float(counts[held].sum()), std * math.sqrt(held.size)
+        if lack <= max(_LACK_STDS * noise, _LACK * n_cells):
+            return first, last, 0.0
+        mirror = 2 * zero - (last if abs(last - zero) >= abs(first - zero) else first)
+        near = {zero, first - 1, last + 1, mirror, one} - set(range(first, last + 1))
+        added = max(
+            (place for place in near if 0 <= place < counts.size), key=lambda at: counts[at]
+        )
+        if counts[added] < std:
+            return first, last, lack / n_cells
+        first, last = min(first, added), max(last, added)
+
+
+def _held(counts: Array, std: float, first: int, last: int) -> NDArray[np.intp]:
+    """Return the octaves of a range in which its cells are: those that stand out, and two beside them.
+
+    The many small ones near 0 hold next to nothing, and would add nothing but their noise.
+    """
+    clear = np.flatnonzero(counts[first : last + 1] > _NEXT * std) + first
+    near = np.unique(clear[:, np.newaxis] + np.arange(-2, 3))
+    return near[(near >= first) & (near <= last)]
 
 
 def _not_astray(
@@ -198,40 +338,48 @@ def _widened(counts: Array, first: int, last: int, least: float) -> tuple[int, i
     return first, last
 
 
-def trimmed(counts: Array, std: float, n_rows: int) -> tuple[int, int]:
+def trimmed(counts: Array, std: float, n_rows: float, crowded: int = 0) -> tuple[int, int]:
     """Return the first and the last bin of a range that are kept: the fewest that lie side by side.
 
     The others, k of them, are cut at both ends together where one standard deviation more than lies there
     is still below a share of the rows that grows with the cube of k: much is cut only for much, and
     nothing where noise leaves it open. Every row is in one bin and their number is public, so what
     lies outside is what is missing inside, too: one full bin of 16 has the noise of one, not of fifteen.
+    No bin that holds many rows for certain is cut.
+    Where at most ``crowded`` bins may hold all rows, as in a range far from 0, nothing else is kept.
     """
     size = counts.size
     below = np.append(0.0, np.cumsum(counts + (n_rows - counts.sum()) / size))
+    clear = np.flatnonzero(np.diff(below) > max(CERTAIN * std, _SPARE * n_rows))
     for width in range(1, size):
         outside, cut = n_rows - (below[width:] - below[:-width]), size - width
         first = int(np.argmin(outside))
+        if clear.size and not first <= clear[0] <= clear[-1] < first + width:
+            continue
         noise = std * math.sqrt(cut * width / size)
-        if outside[first] + noise <= _SPARE * n_rows * (cut / size) ** 3:
+        spare = _SPARE * n_rows * (cut / size) ** 3
+        if outside[first] + (noise if width > crowded else -noise) <= spare:
             return first, first + width - 1
     return 0, size - 1
 
 
 def _center_and_scale(
-    answered: Answered, low: Array, high: Array
+    answered: Answered, low: Array, high: Array, present: Array
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Return offset and scale of the columns, and where the variance stood above its noise.
 
     A variance below its noise is taken to be as large: a column that may be constant is not blown up.
     """
     half, middle, d = (high - low) / 2, (high + low) / 2, low.size
-    noise = answered.stds[0] / (answered.n_rows * CELL_SIDE)
-    means = np.clip(answered.sums[:d] / (answered.n_rows * CELL_SIDE), -1.0, 1.0)
-    squares = answered.sums[d:] / (answered.n_rows * CELL_SIDE**2)
+    n_cells = answered.n_rows * present
+    noise = answered.stds[0] / (n_cells * CELL_SIDE)
+    means = np.clip(answered.sums[:d] / (n_cells * CELL_SIDE), -1.0, 1.0)
+    squares = answered.sums[d : 2 * d] / (n_cells * CELL_SIDE**2)
     variances = squares - means**2 + noise**2
-    least = max(_FLOOR, noise)
+    least = np.maximum(_FLOOR, noise)
+    settled = variances > _CLEAR * np.maximum(_FLOOR, noise * np.sqrt(1.0 + 4.0 * means**2))
     scale = half * np.sqrt(np.clip(variances, least, 1.0))
-    return middle + half * means, scale, variances > least
+    return middle + half * means, scale, settled
 
 
 def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
@@ -298,7 +446,7 @@ def _moment_std(budget: Budget, answered: Answered) -> float:
 
 def _how(*, known: bool, settled: bool) -> str:
     begin = "range given" if known else "range found"
-    return f"{begin}, mean and spread found" if settled else f"{begin}, spread below the noise"
+    return f"{begin}, mean and spread found" if settled else f"{begin}, {UNSETTLED}"
 
 
 def pooled_answer(

@@ -11,7 +11,7 @@ from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
 from fedpower.errors import ProtocolError
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.integer_release import root_above
-from fedpower.privacy.preparation import TALLY_PARTS, squared_sensitivity
+from fedpower.privacy.preparation import TALLY_PARTS, part_weights, squared_sensitivity
 from fedpower.protocol.secure_releases import Summand
 from fedpower.protocol.study import Study
 
@@ -19,8 +19,9 @@ Array = NDArray[np.float64]
 _Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
 """Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
 
-N_VECTORS = {"octaves": 0, "bins": 2, "means": 2, "norms": 4, MOMENT: 4}
-"""How many of them the question of a stage has, and that of the moment."""
+N_VECTORS = {"octaves": 0, "bins": 2, "zoom": 3, "means": 2, "norms": 4, MOMENT: 4}
+"""How many of them the question of a stage has, and that of the moment; the third of ``zoom`` is 1 for
+the columns that are asked about, and 0 for others."""
 
 _LARGEST_CELL = 1e150
 """Of ranges, offsets, scales and bounds that a coordinator may send."""
@@ -37,11 +38,18 @@ def checked_stage(study: Study, kind: str, vectors: _Vectors) -> Stage:
         raise ProtocolError(
             f"a tally must be one of {', '.join(STAGES)}, got another; ask one of them"
         )
-    if known in ("octaves", "bins") and study.n_open == 0:
+    if known in ("octaves", "bins", "zoom") and study.n_open == 0:
         raise ProtocolError("every column of this study has a range; ask for means")
     _check_vectors(study, vectors, N_VECTORS[known])
     low, high, offset, scale = vectors
     places = [place for place, given in enumerate(study.ranges) if given is None]
+    if known == "zoom":
+        assert offset is not None, "it was looked for"
+        asked = np.flatnonzero(offset)
+        if not (asked.size and np.isin(asked, places).all() and (offset[asked] == 1.0).all()):
+            raise ProtocolError(
+                "a zoom must be into columns without a range, one at least, got another; ask for such"
+            )
     return Stage(
         kind=known,
         n_features=study.n_features,
@@ -117,16 +125,23 @@ _NO_QUESTION = (
 )
 
 
-def moved_by_a_row(study: Study, kind: str) -> tuple[Fraction, int]:
+def moved_by_a_row(study: Study, kind: str, n_asked: int | None = None) -> tuple[Fraction, int]:
     """Return how far a row, or a person, moves the sum of a stage, and the most a row adds to a number.
 
-    Of ``means`` they are those of (Q·Σq, Σq²), whose numbers have noise of one scale.
+    ``n_asked`` are the columns that it counts in, where these are not all that are open.
+
+    Of ``means`` they are those of (Q·Σq, Σq², W·Σ1), whose numbers have noise of one scale.
     """
-    squared = squared_sensitivity(
-        kind, study.n_features, study.n_open, CELL_SIDE, study.counted_per_unit
-    )
+    n_open = study.n_open if n_asked is None else n_asked
+    squared = squared_sensitivity(kind, study.n_features, n_open, CELL_SIDE, study.counted_per_unit)
     most = CELL_SIDE**2 if kind == "means" else 1
     return root_above(Fraction(squared)), most * tally_parts(study)
+
+
+def weights_of_parts(kind: str, size: int) -> NDArray[np.int64]:
+    """Return what each whole number of a stage is multiplied by for one scale of noise."""
+    parts = np.array(part_weights(kind, CELL_SIDE), dtype=np.int64)
+    return np.repeat(parts, size // parts.size)
 
 
 def tally_parts(study: Study) -> int:
@@ -155,10 +170,8 @@ class PreparedSums:
         if bound is not None:
             raise ProtocolError("a tally must be asked for without a bound, got one; leave it out")
         stage = checked_stage(self._study, label, vectors)
-        integers = self._survey.tally(stage)
-        if stage.kind == "means":
-            integers[: self._study.n_features] *= CELL_SIDE
-        sensitivity, per_row = moved_by_a_row(self._study, label)
+        integers = self._survey.tally(stage) * weights_of_parts(stage.kind, stage.size)
+        sensitivity, per_row = moved_by_a_row(self._study, label, stage.n_asked)
         return Summand(integers=integers, sensitivity=sensitivity, per_row=per_row)
 
     def moment(self, public: bytes) -> LocalMoment:

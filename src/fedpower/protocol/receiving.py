@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.data.networks import MOST_LAYERS
 from fedpower.data.score_counts import SCORE_CELLS
-from fedpower.data.survey import CELL_SIDE, Stage, StageKind
+from fedpower.data.survey import CELL_SIDE, STAGES, Stage, StageKind
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
@@ -127,8 +127,7 @@ def _most_numbers(kind: type, study: Study) -> int:
         return MOST_FACTOR_BYTES // 8 + d
     if kind is AskTally:
         places = np.arange(study.n_open if study.preparation else 0)
-        kinds: tuple[StageKind, ...] = ("octaves", "bins", "means", "norms")
-        return max(Stage(kind=each, n_features=d, open_columns=places).size for each in kinds)
+        return max(Stage(kind=each, n_features=d, open_columns=places).size for each in STAGES)
     return {AskMean: 2 * d, AskSteps: 2 * d * r, AskScores: SCORE_CELLS}.get(kind, 0)
 
 

@@ -143,7 +143,8 @@ class Moment(Protocol):
 def counted(rows: Moment | Survey, question: ScoreQuestion) -> NDArray[np.int64]:
     """Return how many of a silo's rows lie in each place of a grid over their scores, without noise."""
     treatment = RowTreatment() if isinstance(rows, Survey) else rows.treatment
-    return count_scores(rows.source, treatment, question, watch=rows.watch)
+    source = rows.filled if isinstance(rows, Survey) else rows.source
+    return count_scores(source, treatment, question, watch=rows.watch)
 
 
 class ExactReleases:
@@ -463,7 +464,7 @@ class MomentReleases(_ChargedReleases):
 
 
 class PreparedReleases(MomentReleases):
-    """Mode ``moment`` where the run itself finds offset, scale and bound: four tallies, then the moment.
+    """Mode ``moment`` where the run itself finds offset, scale and bound: five tallies, then the moment.
 
     Each is charged by itself, and all of them together are what the study may cost: a coordinator that
     asks one of them in two ways is refused by the ledger (`study_mu`).
@@ -507,7 +508,8 @@ class PreparedReleases(MomentReleases):
         exact = self._survey.tally(stage)
 
         def payload() -> bytes:
-            noised = perturb_stage(exact, budget.stage_scales(stage.kind, CELL_SIDE), self._source)
+            scales = budget.stage_scales(stage.kind, CELL_SIDE, stage.n_asked)
+            noised = perturb_stage(exact, scales, self._source)
             return noised.astype("<i8").tobytes()
 
         question = (

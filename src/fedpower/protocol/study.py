@@ -334,7 +334,7 @@ class Study:
                 "anew"
             )
         opened = self.n_open > 0
-        asked = (opened, opened, True, True)
+        asked = (opened, opened, opened, True, True)
         if (
             any((share > 0) != ask for share, ask in zip(self.preparation, asked, strict=True))
             or sum(self.preparation) + self.scores >= 1

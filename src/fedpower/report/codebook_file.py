@@ -23,6 +23,9 @@ RULED_FORMAT = "fedpower-codebook/2"
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PER_COLUMN = ("offset", "scale", "low", "high")
+_SHARES = ("present", "outside")
+"""Of a column's rows and cells; only where they were counted."""
+
 _CLIPPED = ("rows", "energy", "uneven")
 
 
@@ -71,7 +74,10 @@ def rendered(book: CodeBook) -> str:
         lines += ["", "[[column]]"]
         if book.columns:
             lines.append(f"name = {as_toml(name)}")
-        lines += [f"{key} = {float(getattr(book, key)[place])!r}" for key in _PER_COLUMN]
+        counted = [key for key in _SHARES if getattr(book, key) is not None]
+        lines += [
+            f"{key} = {float(getattr(book, key)[place])!r}" for key in (*_PER_COLUMN, *counted)
+        ]
         lines.append(f"found = {json.dumps(book.found[place])}")
     return "\n".join(lines) + "\n"
 
@@ -166,6 +172,11 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
     return CodeBook(
         columns=None if named[0] is None else tuple(named),
         **{key: np.array([float(each[key]) for each in columns]) for key in _PER_COLUMN},
+        **{
+            key: np.array([float(each[key]) for each in columns])
+            for key in _SHARES
+            if all(_is_number(each.get(key)) for each in columns)
+        },
         bound=float(content["bound"]),
         found=tuple(str(each.get("found", "given")) for each in columns),
         epsilon=float(cost.get("epsilon", 0.0)),
@@ -189,7 +200,10 @@ def code_book_of_record(record: Mapping[str, Any]) -> CodeBook | None:
             "columns": None if book["columns"] is None else tuple(book["columns"]),
             "found": tuple(book["found"]),
             "clipped": None if book.get("clipped") is None else tuple(book["clipped"]),
-            **{key: np.array(book[key], dtype=np.float64) for key in _PER_COLUMN},
+            **{
+                key: np.array(book[key], dtype=np.float64)
+                for key in (*_PER_COLUMN, *(key for key in _SHARES if book.get(key) is not None))
+            },
         }
     )
 

@@ -196,6 +196,7 @@ def write_moment(place: Path, moment: Moment) -> None:
         "high": rule.high,
         "row_norm": rule.row_norm,
         "feature_names": moment.feature_names,
+        "present": pooled.present,
     }
     arrays = {
         "moment": pooled.moment,
@@ -269,6 +270,7 @@ def _moment(arrays: Mapping[str, Any], content: Mapping[str, Any]) -> Moment:
             mean_weight=float(arrays["mean_weight"]),
             kept=bool(content["kept"]),
             remarks=tuple(content["remarks"]),
+            present=numbers("present"),
         ),
         treatment=RowTreatment(
             center=numbers("center"),

@@ -152,7 +152,7 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
         **about,
         total_variance=solution.total_variance,
         law=solution.law,
-        cut=0.0 if cut is None else cut.moves,
+        cut=0.0 if cut is None else float(cut.moves(1)[0]),
     )
 
 
@@ -228,10 +228,13 @@ def _spoken(value: Any) -> Any:
     return "rules" if says_rules else plain(value)
 
 
+_COUNTED = ("clipped", "present", "outside")
+
+
 def _book(book: CodeBook) -> dict[str, Any]:
     """Return a code book by name, without its rules, which the record has, and what was not counted."""
     return {
         name: plain(value)
         for name, value in asdict(book).items()
-        if name != "rules" and (name != "clipped" or value is not None)
+        if name != "rules" and (name not in _COUNTED or value is not None)
     }

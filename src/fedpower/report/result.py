@@ -180,7 +180,7 @@ class Result:
         return {each["name"]: each["kernel"] for each in self.run["silos"] if each.get("kernel")}
 
     @property
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What is to be known before numbers are trusted."""
         return list(self.run.get("remarks") or ())
 

@@ -106,15 +106,19 @@ def moment_angles(
     moment, dim, std = pooled.moment, len(pooled.moment), pooled.noise_std / math.sqrt(2.0)
     center = np.zeros(dim) if pooled.center is None else pooled.center / pooled.mean_weight
     cut = np.zeros(dim) if cut is None else cut
+    gaps = np.ones(dim) if pooled.present is None else 1.0 / pooled.present
     if dim > _MOST:
-        return _wide_angles(moment, rank, pairs=pairs, gains=gains, cut=cut, center=center, std=std)
+        return _wide_angles(
+            moment, rank, pairs=pairs, gains=gains, cut=cut, center=center, std=std * gaps**2
+        )
     values, vectors = np.linalg.eigh(moment)
-    shrunk = np.maximum(shrunk_spectrum(values[::-1], std, of="matrix"), 0.0)[::-1]
+    typical = std * float(np.mean(gaps)) ** 2
+    shrunk = np.maximum(shrunk_spectrum(values[::-1], typical, of="matrix"), 0.0)[::-1]
     denoised = (vectors * shrunk) @ vectors.T
     spread = np.sqrt(cut * np.diagonal(denoised))
     law = _Law(
         denoised=denoised,
-        noise=np.full((dim, dim), std),
+        noise=std * np.where(np.eye(dim), gaps, np.outer(gaps, gaps)),
         cut=np.outer(spread, spread),
         center=center,
     )
@@ -131,7 +135,7 @@ def _wide_angles(
     gains: Gains | None,
     cut: Array,
     center: Array,
-    std: float,
+    std: Array,
 ) -> Angles:
     """Return the angles of a wide moment in the basis of its eigenvectors, of which a few are enough."""
     factor = _factor(moment, gains)
@@ -146,8 +150,9 @@ def _wide_angles(
         rest = max(float(column.sum() - known.sum()), 0.0) / max(left, 1)
         return np.append(known, np.full(left, rest))
 
-    noise = std * by_axis(squares)
-    found = np.maximum(shrunk_spectrum(pairs[0], std * noise_growth(factor), of="matrix"), 0.0)
+    noise = by_axis(std * squares)
+    typical = float(std.min()) * noise_growth(factor * np.sqrt(std / std.min()))
+    found = np.maximum(shrunk_spectrum(pairs[0], typical, of="matrix"), 0.0)
     lean = (pairs[1][:, : len(axes)].T @ (center * factor)) ** 2
     rest = max(float(np.sum((center * factor) ** 2) - lean.sum()), 0.0) / max(left, 1)
     return _angles_of_axes(

@@ -16,9 +16,10 @@ from fedpower.data.survey import CELL_SIDE, Stage
 from fedpower.errors import Sentence
 from fedpower.linalg import symmetric_of
 from fedpower.linalg.symmetric import eigenvalues
+from fedpower.privacy.preparation import part_weights
 from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
-from fedpower.protocol.clipping import Shortening
+from fedpower.protocol.clipping import moment_clipping
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import (
     AskMoment,
@@ -30,7 +31,12 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
-from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public
+from fedpower.protocol.prepared_sums import (
+    moved_by_a_row,
+    tally_parts,
+    to_public,
+    weights_of_parts,
+)
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import Gains, Groups, fixed, unit_variances
@@ -61,19 +67,18 @@ class UploadSettings:
         How silos weigh in the pooled moment.
     preparation
         The study, where rows are prepared privately before the moment; else None.
+    code_book
+        What rows were prepared by, where that was found before; else None.
     mean_weight
         c of the joint release of moment, mean and trace.
     standardize
         Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
-    units
-        What columns are multiplied by where they are not: a code book's scales, in units of its bound. A
-        code book that the run finds takes their place.
     groups
         Places of columns that are divided by the deviation that they have together.
     keep_moment
         Whether the solution holds the pooled moment too.
-    shortening
-        What is known of rows that a bound shortens; None where none is.
+    shortens
+        Whether a bound may shorten rows.
     adjacency
         Whether it is the adjacency of networks, whose diagonal is 0.
     """
@@ -86,12 +91,12 @@ class UploadSettings:
     kept: bool = True
     weights: Weights = "rows"
     preparation: Study | None = None
+    code_book: CodeBook | None = None
     mean_weight: float = MEAN_WEIGHT
     standardize: bool = False
-    units: Array | None = None
     groups: Groups = ()
     keep_moment: bool = False
-    shortening: Shortening | None = None
+    shortens: bool = False
     adjacency: bool = False
 
 
@@ -128,6 +133,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         # Columns are divided by their own deviations before anything is lost beside another.
         exempt = settings.standardize or settings.adjacency
         remarks += [] if exempt else _imprecise(moment)
+    known = book or settings.code_book
     pooled = Pooled(
         moment=moment,
         center=center,
@@ -136,15 +142,15 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         mean_weight=settings.mean_weight,
         kept=settings.kept,
         remarks=tuple(remarks),
-    )
-    units = settings.units if book is None else book.units
+    ).of_columns(known)
     solution = decompose(
         pooled,
-        gains_of(pooled, standardize=settings.standardize, units=units, groups=settings.groups),
+        gains_of(pooled, standardize=settings.standardize, book=known, groups=settings.groups),
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
-        shortening=settings.shortening if book is None else Shortening(counted=book.clipped),
+        book=known,
+        shortens=settings.shortens,
     )
     kept = pooled if settings.keep_moment else None
     return replace(solution, code_book=book, pooled=kept)
@@ -175,7 +181,7 @@ def prepare(
         return pooled_answer(
             {name: each.counts for name, each in answers.items()},
             sizes,
-            budget.stage_scales(stage.kind, CELL_SIDE),
+            budget.stage_scales(stage.kind, CELL_SIDE, stage.n_asked),
             budget.tally_parts,
         )
 
@@ -287,12 +293,12 @@ def _imprecise(moment: Array) -> list[str]:
 
 
 def gains_of(
-    pooled: Pooled, *, standardize: bool, units: Array | None, groups: Groups = ()
+    pooled: Pooled, *, standardize: bool, book: CodeBook | None, groups: Groups = ()
 ) -> Gains | None:
     """Return what columns are multiplied by; None where they are left in units of the treated rows."""
     if standardize:
         return unit_variances(pooled.noise_std, groups)
-    return None if units is None else fixed(units)
+    return None if book is None else fixed(book.units)
 
 
 def decompose(
@@ -302,7 +308,8 @@ def decompose(
     sizes: dict[str, int],
     rank: Rank,
     iteration_rank: int,
-    shortening: Shortening | None = None,
+    book: CodeBook | None = None,
+    shortens: bool = False,
 ) -> Solution:
     """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
 
@@ -321,9 +328,10 @@ def decompose(
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
     spectrum = values if count == dim else eigenvalues(moment)
     clipping = None
-    if pooled.noise_std > 0 and shortening is not None:
-        clipping = shortening.clipping(pooled)
-    cut = None if clipping is None else np.full(dim, clipping.moves)
+    if pooled.noise_std > 0 and shortens:
+        clipping = moment_clipping(pooled, None if book is None else book.clipped)
+    outside = None if book is None else book.outside
+    cut = None if clipping is None else clipping.moves(dim, outside)
 
     def angles_of(first: int) -> Angles:
         if pooled.noise_std > 0:
@@ -430,7 +438,7 @@ class SecureSettings:
         The terms; they hold the silos' identities and how many attempts there may be.
     rank
         k, a fraction of variance, or ``"auto"``.
-    standardize, units, keep_moment, shortening
+    standardize, keep_moment, code_book, shortens
         See :class:`UploadSettings`.
     run
         The run's identity, which silos sign; given by whoever makes the coordinator.
@@ -439,9 +447,9 @@ class SecureSettings:
     study: Study
     rank: Rank
     standardize: bool = False
-    units: Array | None = None
     keep_moment: bool = False
-    shortening: Shortening | None = None
+    code_book: CodeBook | None = None
+    shortens: bool = False
     run: str = ""
 
 
@@ -476,15 +484,12 @@ def _prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     study = sums.study
 
     def answer(stage: Stage) -> Generator[Ask, Round, Answered]:
-        moved, per_row = moved_by_a_row(study, stage.kind)
+        moved, per_row = moved_by_a_row(study, stage.kind, stage.n_asked)
         public = to_public((stage.low, stage.high, stage.offset, stage.scale))
         total = yield from sums.total(stage.kind, public, sensitivity=moved, per_row=per_row)
         parts = tally_parts(study)
-        values, std = total.values / parts, total.std / parts
-        stds: tuple[float, ...] = (std,)
-        if stage.kind == "means":  # the first half is Q times as large, for one scale of noise
-            values[: study.n_features] /= CELL_SIDE
-            stds = (std / CELL_SIDE, std)
+        values = total.values / (parts * weights_of_parts(stage.kind, stage.size))
+        stds = tuple(total.std / (parts * each) for each in part_weights(stage.kind, CELL_SIDE))
         return Answered(sums=values, stds=stds, n_rows=sum(sums.sizes.values()))
 
     return (yield from _searched(study, answer))
@@ -503,6 +508,7 @@ def _solution(
     if mean is not None:
         moment -= np.outer(mean, mean)
         trace -= float(mean @ mean)
+    known = book or settings.code_book
     pooled = Pooled(
         moment=moment,
         center=None if mean is None else read_only(mean),
@@ -510,15 +516,15 @@ def _solution(
         noise_std=pooled_std(budget, sizes),
         mean_weight=study.mean_weight,
         kept=False,
-    )
-    units = settings.units if book is None else book.units
+    ).of_columns(known)
     solution = decompose(
         pooled,
-        gains_of(pooled, standardize=settings.standardize, units=units, groups=study.groups),
+        gains_of(pooled, standardize=settings.standardize, book=known, groups=study.groups),
         sizes=sizes,
         rank=settings.rank,
         iteration_rank=study.iteration_rank,
-        shortening=settings.shortening if book is None else Shortening(counted=book.clipped),
+        book=known,
+        shortens=settings.shortens,
     )
     kept = pooled if settings.keep_moment else None
     return replace(solution, code_book=book, pooled=kept)
