@@ -192,9 +192,10 @@ def _record(
         "n_above_noise": None if solution.signal is None else solution.signal.n_above,
         "remarks": list(solution.remarks),
         "silos": [
-            {"name": name, "rows": sizes.get(name), "kernel": outcome.kernels.get(name)}
-            for name in outcome.kernels or sizes
+            {"name": name, "rows": rows, "kernel": outcome.kernels.get(name)}
+            for name, rows in sizes.items()
         ],
+        **({"absent": list(outcome.absent)} if outcome.absent else {}),
         "n_rounds": len(rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),

@@ -1,6 +1,6 @@
 """What solvers share: how a run opens, who takes part, averages over silos, and what it ends with."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,7 +38,7 @@ class Solution:
     center
         The pooled mean, or None.
     sizes
-        s_i by silo.
+        s_i by silo, of the silos whose rows are in the result.
     n_steps, change, converged
         Steps taken, the last round's sin θ, and whether it was within ``tol``.
     completeness
@@ -201,6 +201,13 @@ class SiloSampler:
             raw = dict.fromkeys(names, 1.0)
         total = sum(raw.values())
         return {name: value / total for name, value in raw.items()}
+
+
+def present(
+    sizes: Mapping[str, int], asked: Collection[str], answered: Collection[str]
+) -> dict[str, int]:
+    """Return the sizes without the silos that were asked for products and never sent one."""
+    return {n: size for n, size in sizes.items() if n not in asked or n in answered}
 
 
 def enrol() -> Exchange:

@@ -132,7 +132,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     )
     solution = decompose(
         pooled,
-        sizes=sizes,
+        sizes=heard,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
         standardize=settings.standardize,
