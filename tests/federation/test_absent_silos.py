@@ -9,6 +9,7 @@ import pytest
 from studies import SIZES, write_silo, write_study
 from test_checkpoint import KEYS, RUN, secure_silos_of
 
+from fedpower.errors import RefusedError
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
@@ -109,7 +110,7 @@ def test_a_secure_sum_counts_those_of_its_roll(tmp_path: Path) -> None:
     assert node.result.absent == ("south",)
 
 
-def test_a_study_run_again_while_a_silo_is_away(tmp_path: Path) -> None:
+def test_other_questions_after_a_complete_run_are_refused_and_not_charged(tmp_path: Path) -> None:
     study = write_study(tmp_path, **PREPARED, rounds={"deadline": 60.0, "min_silos": 2})
     with ExitStack() as stack:
         silos = opened(stack, study, tmp_path)
@@ -117,6 +118,22 @@ def test_a_study_run_again_while_a_silo_is_away(tmp_path: Path) -> None:
         drive(first, asked(silos), lost="", before=[])
         spent = [each.ledger.spent() for each in silos.values()]
         again = CoordinatorNode(study, run="again", checkpoint=tmp_path / "again.journal")
+        with pytest.raises(RefusedError, match="ask the same questions again, which is free"):
+            drive(again, asked(silos), lost="south", before=["enrol"])
+        assert [each.ledger.spent() for each in silos.values()] == spent
+
+
+def test_a_moment_asked_for_again_while_a_silo_is_away_comes_from_the_ledgers(
+    tmp_path: Path,
+) -> None:
+    study = write_study(tmp_path, rounds={"deadline": 60.0, "min_silos": 2})
+    with ExitStack() as stack:
+        silos = opened(stack, study, tmp_path)
+        first = CoordinatorNode(study, run="first", checkpoint=tmp_path / "first.journal")
+        drive(first, asked(silos), lost="", before=[])
+        spent = [each.ledger.spent() for each in silos.values()]
+        again = CoordinatorNode(study, run="again", checkpoint=tmp_path / "again.journal")
         drive(again, asked(silos), lost="south", before=["enrol"])
-        print(again.result, [each.ledger.spent() for each in silos.values()], spent)
-        assert 0
+        assert [each.ledger.spent() for each in silos.values()] == spent
+    assert not first.result.absent
+    assert again.result.absent == ("south",)
