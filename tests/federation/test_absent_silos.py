@@ -28,7 +28,11 @@ MODES: dict[str, tuple[dict[str, Any], str]] = {
         "steps",
     ),
     "power": (
-        {"privacy": EXACT, "rows": {"row_norm": None}, "solver": {"solver": "fedpower", "n_steps": 3}},
+        {
+            "privacy": EXACT,
+            "rows": {"row_norm": None},
+            "solver": {"solver": "fedpower", "n_steps": 3},
+        },
         "steps",
     ),
     "drift": (

@@ -21,7 +21,7 @@ from fedpower.data.local import ON_LATTICE, LocalMoment
 from fedpower.data.passes import enrolled
 from fedpower.data.rows import RowTreatment, row_norms
 from fedpower.data.source import Block, Matrix, RowSource, Vector, is_sparse
-from fedpower.data.units import require_no_unit, tally_weights, unit_of
+from fedpower.data.units import TALLY_PARTS, require_no_unit, tally_weights, unit_of
 from fedpower.data.watch import UNWATCHED, Watch
 from fedpower.errors import InputError
 
@@ -188,6 +188,7 @@ class Survey:
         self._limit = memory_limit
         self._n_rows = self.source.n_rows if self._unit is None else None
         self._treated: LocalMoment | None = None
+        self._means: tuple[Stage, Integers] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -224,6 +225,8 @@ class Survey:
                 f"{self.source.name} must hold the rows that were counted, got another number of them; "
                 "start the silo again"
             )
+        if stage.kind == "means":
+            self._means = stage, total
         return total
 
     def treated(self, treatment: RowTreatment) -> LocalMoment:
@@ -243,11 +246,31 @@ class Survey:
 
     @property
     def clipped(self) -> tuple[int, int] | None:
-        """How many rows the bound found shortened, and how many there are, for the silo's operator only.
+        """How many rows the bound found shortened, and how many were read, for the silo's operator only.
 
         None where their moment was not asked for.
         """
-        return None if self._treated is None else (self._treated.n_clipped, self.n_rows)
+        return None if self._treated is None else (self._treated.n_clipped, self.n_read)
+
+    def treated_columns(self) -> tuple[Vector, Vector] | None:
+        """Return mean and spread of the cells within their ranges, less the offset and in scales found.
+
+        For the silo's operator only. None before they are found.
+        """
+        if self._treated is None or self._means is None:
+            return None
+        stage, total = self._means
+        rule = self._treated.treatment
+        assert stage.low is not None
+        assert stage.high is not None
+        assert rule.center is not None
+        assert rule.scale is not None
+        count = self.n_rows * (1 if self._unit is None else TALLY_PARTS)
+        width = stage.n_features
+        mean = total[:width] / (count * CELL_SIDE)
+        spread = np.sqrt(np.maximum(total[width : 2 * width] / (count * CELL_SIDE**2) - mean**2, 0))
+        half, middle = (stage.high - stage.low) / 2, (stage.high + stage.low) / 2
+        return (middle + half * mean - rule.center) / rule.scale, half * spread / rule.scale
 
     def _pass(self, use: Callable[[Block], None]) -> int:
         """Hand over every block and return how many rows there were."""

@@ -140,9 +140,10 @@ class Result:
         promise = (
             f"epsilon={statement.get('asked_epsilon')}" if statement and private else "not private"
         )
+        things = f"{counted_as(self.run.get('parameters') or {})}s"
         return (
             f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
-            f"{self.run.get('n_samples')} rows{without(self.run)}, {promise}>"
+            f"{self.run.get('n_samples')} {things}{without(self.run)}, {promise}>"
         )
 
     @property
@@ -180,7 +181,8 @@ class Result:
     def clipping(self) -> str | None:
         """What the bound did to the rows, by what was released; None where nothing is known of it."""
         record = self.run.get("clipping")
-        return None if record is None else told(record)
+        by_person = bool(self.run["parameters"].get("unit"))
+        return None if record is None else told(record, by_person=by_person)
 
     @property
     def score_names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpower.privacy.statement import EDGE, PERSON, featured_as
+from fedpower.privacy.statement import EDGE, PERSON, counted_as, featured_as
 from fedpower.report.page.components import above_noise
 from fedpower.report.page.markup import (
     Markup,
@@ -177,7 +177,8 @@ def sizes(
     """Return how much was fitted: rows and columns, or the nodes of networks."""
     if featured_as(parameters) == "node":
         return (("Nodes", f"{n_features:,}"),)
-    return (("Rows", f"{n_samples:,}"), ("Columns", f"{n_features:,}"))
+    things = f"{counted_as(parameters).capitalize()}s"
+    return ((things, f"{n_samples:,}"), ("Columns", f"{n_features:,}"))
 
 
 def summary(result: Result) -> Markup:
