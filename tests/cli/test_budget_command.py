@@ -42,7 +42,7 @@ def test_show_needs_no_name(used: Path):
     assert "silo 'north'" in said.stdout
     assert "moment" in said.stdout
     assert "spent 1, left 1.67" in said.stdout
-    assert "28% of the cap is used (squares add up, not epsilons)" in said.stdout
+    assert "28% of the cap is used (releases cost less together" in said.stdout
 
 
 def test_nothing_spent_is_said(ledger: Path):

@@ -121,7 +121,7 @@ def test_a_silo_whose_rows_cannot_be_read_starts_no_node(
     monkeypatch.setattr(vault, "run_silo", run_silo)
     succeed("federation", "init", "study.toml", "-o", "whole", "--with-keys")
     said = succeed("silo", "whole/north", "north.toml").stdout
-    assert "60 rows of 5 columns are readable" in said
+    assert "read 60 rows of 5 columns" in said
     assert started == [("north", str(place / "whole" / "north"), place / "north.toml")]
     Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
     refused = run("silo", "whole/north", "north.toml")

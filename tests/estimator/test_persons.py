@@ -13,6 +13,7 @@ from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
 from fedpower.report.folder import read_result
+from fedpower.report.page import page
 
 D = 5
 NAMES = list("abcde")
@@ -221,3 +222,24 @@ def test_clipped_products_are_refused_for_persons_and_never_chosen(silos):
         FedPCA(2, noise="clipped", unit="patient_id", standardize=False, **TOLD).fit_silos(silos)
     model = FedPCA(2, energy=0.01, unit="patient_id", standardize=False, **TOLD)
     assert model.fit_silos(silos).study_.noise == "moment"
+
+
+@pytest.mark.parametrize(
+    "terms", [{"epsilon": 2.0}, {"epsilon": 2.0, **TOLD, "row_norm": 0.5}], ids=str
+)
+def test_shortened_rows_are_a_share_of_the_rows_that_were_read(terms):
+    frames = {"north": visits(1, n_persons=3000)}
+    seen = {}
+    model = FedPCA(1, unit="patient_id", **terms)
+    model.fit_silos(frames, on_clipped=seen.update)
+    clipped, read = seen["north"]
+    assert 0 < clipped <= read == len(frames["north"])
+    assert model.result_.clipping is None or "of the persons' rows" in model.result_.clipping
+    assert "3000 persons" in repr(model.result_)
+
+
+def test_a_page_and_advice_count_persons():
+    model = FedPCA(1, epsilon=0.1, unit="patient_id", **TOLD)
+    with pytest.warns(NoiseWarning, match="the number of persons, 400"):
+        model.fit_silos({"north": visits(1)})
+    assert "<dt>Persons</dt><dd>400</dd>" in page(model.result_)

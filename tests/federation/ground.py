@@ -36,11 +36,14 @@ def study_text(
     deadline: float = 60.0,
     grace: float | None = None,
     secure: bool = False,
+    prepared: bool = False,
 ) -> str:
     rounds = {"min_silos": min_silos, "deadline": deadline}
     if grace is not None:
         rounds["grace"] = grace
     content = study_content("faults", SILOS, epsilon=2.0, **rounds)
+    if prepared:
+        content |= {"rows": {}, "privacy": {"epsilon": 2.0, "delta": 1e-6}, "solver": {}}
     if secure:
         content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}
         content["solver"] = {}

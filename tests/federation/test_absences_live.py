@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from ground import SILOS, Ground, held_up, wait_for
 
+from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
+from fedpower.report.folder import read_result
 
 pytestmark = pytest.mark.federation
 
@@ -81,6 +83,47 @@ def test_a_budget_that_runs_out_meanwhile_is_not_overspent(lenient):
     assert refused
     assert all("left" in sentence or "spend" in sentence for sentence in refused)
     assert len(lenient.charges("north")) == 4
+
+
+@pytest.fixture(scope="module")
+def prepared(held, tmp_path_factory):
+    """A federation that finds its own scales and goes on with three."""
+    folder = tmp_path_factory.mktemp("prepared")
+    ground = Ground(folder, min_silos=3, deadline=20.0, grace=2.0, prepared=True)
+    ground.start()
+    yield ground
+    ground.stop()
+
+
+def test_a_silo_that_vanishes_between_tallies_and_moment_is_named_and_not_counted(prepared):
+    prepared.fresh()
+    prepared.hold("west", "before-5")
+    run = prepared.run("vanished")
+    prepared.reached("west", "before-5")
+    prepared.kill("west")
+    prepared.release("west", "before-5")
+    run.result()
+    found = read_result(prepared.folder / "vanished")
+    assert found.absent == ("west",)
+    assert found.silo_sizes == {"north": 400, "south": 450, "east": 500}
+    assert found.n_samples == 1350
+    assert len(prepared.charges("west")) == 4
+    prepared.start("west")
+
+
+def test_a_study_run_again_while_a_silo_is_away_says_so_and_charges_nothing(prepared):
+    prepared.fresh()
+    first = prepared.run("complete").result()
+    charges = {name: prepared.charges(name) for name in SILOS}
+    prepared.kill("west")
+    wait_for(lambda: prepared.gone("west"), "the end of west's node")
+    with pytest.raises(ProtocolError, match="without west, so it asks other questions") as caught:
+        prepared.run("incomplete", patience=1.0).result()
+    assert "run again without --resume" in str(caught.value)
+    prepared.start("west")
+    again = prepared.run("again").result()
+    assert np.array_equal(again["components"], first["components"])
+    assert {name: prepared.charges(name) for name in SILOS} == charges
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import importlib.metadata
 import inspect
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.constants import Types
 from studies import write_study
 
+from fedpower.errors import InputError
 from fedpower.federation import links as links_module
 from fedpower.federation.kits import make_kits
 from fedpower.federation.links import APP, ASK, Links
@@ -157,3 +159,22 @@ def _moved_study(folder):
     path = folder / "moved.toml"
     path.write_text(moved(write_study(folder), "localhost", _free_port(), {}))
     return path
+
+
+def test_a_port_that_is_taken_after_it_was_checked_is_refused(tmp_path, monkeypatch):
+    """FLARE's server does not report it."""
+    study = write_study(tmp_path)
+    make_kits(study, tmp_path / "kits")
+    monkeypatch.setattr(links_module, "_check_port", lambda *_: None)
+    monkeypatch.setattr(links_module, "_LISTEN_S", 1.5)
+    startup = tmp_path / "kits" / "coordinator" / "startup"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        made, _ = links()
+        with pytest.raises(InputError, match=f"port {port} must be free for the coordinator"):
+            made.listen("127.0.0.1", port, startup)
+    made, _ = links()
+    made.listen("127.0.0.1", _free_port(), startup)
+    made.stop()

@@ -169,7 +169,11 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     share = share_used(statement)
-    out.print(f"{bar(share)} {share:.0%} of the cap is used (squares add up, not epsilons)")
+    out.print(
+        f"{bar(share)} {share:.0%} of the cap is used (releases cost less together than their epsilons "
+        "add up to)",
+        soft_wrap=True,
+    )
     out.print(
         f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
         f"{_epsilon(spent['epsilon'])}, left {_left(statement['left'])} for one further fit.",

@@ -18,6 +18,7 @@ from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import rules_of_record
 from fedpower.report.moment import Moment, read_moment
 from fedpower.report.page.markup import number
+from fedpower.report.record import without
 
 _MOST_ROWS = 30
 
@@ -337,7 +338,7 @@ def show_account(
         )
         return
     out = console()
-    out.print(f"{told.title}.", soft_wrap=True)
+    out.print(f"{told.title}{without(moment.record)}.", soft_wrap=True)
     for each in told.tables:
         if each.printed:
             _print_table(each)

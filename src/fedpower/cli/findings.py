@@ -38,6 +38,8 @@ def print_findings(result: Result, *, explained: float = 0.0) -> None:
         The share of variance that the components explain without the noise; 0 where it is not known.
     """
     out = console()
+    if result.absent:
+        out.print(f"{result.headline}.", soft_wrap=True)
     variances, ratios = result.explained_variance, result.explained_variance_ratio
     edge, n_above = result.noise_edge, result.n_above_noise
     headings = ("component", "variance", "ratio", "together")

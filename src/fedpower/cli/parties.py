@@ -12,7 +12,9 @@ import click
 from fedpower.cli.console import print_facts
 from fedpower.cli.words import in_options
 from fedpower.data.inspecting import doubtful
+from fedpower.data.local import LocalMoment
 from fedpower.data.networks import weighed_edges
+from fedpower.data.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
 from fedpower.data.survey import Survey
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_told
@@ -129,7 +131,7 @@ def silo(
             return
         check_certificate(kit, with_key=part is None)
         _say(_readable(node))
-        if advice := _advice(node):
+        for advice in _advice(node):
             _say(advice)
         for column, why in doubtful(own.source(study)):
             _say(
@@ -164,26 +166,37 @@ def _readable(node: SiloNode) -> str:
     """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
     unit, moment, width = node.study.unit, node.moment, node.study.n_features
     if node.study.network:
-        return f"a network on {width} nodes is readable"
+        return f"read a network on {width} nodes"
     if not unit:
-        return f"{moment.n_rows} rows of {width} columns are readable"
-    counts = "persons" if node.study.rows_per_unit == 1 else "rows that count"
-    return f"{moment.n_rows} {counts} with {moment.n_read} rows of {width} columns are readable"
+        return f"read {moment.n_rows} rows of {width} columns"
+    if node.study.rows_per_unit == 1:
+        return f"read {moment.n_read} rows of {width} columns, of {moment.n_rows} persons"
+    return f"read {moment.n_read} rows of {width} columns, of which {moment.n_rows} count"
 
 
-def _advice(node: SiloNode) -> str | None:
+def _advice(node: SiloNode) -> list[str]:
     """Return what an operator should think of before taking part; it goes no further."""
-    if isinstance(node.moment, Survey):
-        return None
-    if node.study.network == "edge":
-        odd = weights_told(weighed_edges({node.silo.name: node.moment.source}).values())
-        return None if odd is None else f"{in_options(odd, 'silo')} (for your eyes only)"
-    clipped, rows = node.moment.n_clipped, node.moment.n_read
-    if node.moment.treatment.row_norm is None or clipped == 0:
+    moment, study = node.moment, node.study
+    if study.network == "edge":
+        odd = weights_told(weighed_edges({node.silo.name: moment.source}).values())
+        return [] if odd is None else [f"{in_options(odd, 'silo')} {ONLY_YOU}"]
+    levels = {place for group in study.groups for place in group}
+    told = (
+        None if isinstance(moment, Survey) else _clipped(moment),
+        told_of_units(moment, levels=levels, columns=study.columns),
+        *told_of_levels(moment.source),
+    )
+    return [each for each in told if each is not None]
+
+
+def _clipped(moment: LocalMoment) -> str | None:
+    """Return how many rows a public bound shortens; None where it shortens none."""
+    clipped, rows = moment.n_clipped, moment.n_read
+    if moment.treatment.row_norm is None or clipped == 0:
         return None
     told = (
         f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
-        "clipped (for your eyes only)"
+        f"clipped {ONLY_YOU}"
     )
     if 2 * clipped <= rows:
         return told
@@ -216,7 +229,7 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
         **_cut_off(node),
     }
     if advice := _advice(node):
-        facts["advice"] = advice
+        facts["advice"] = "; ".join(advice)
     if budget is None:
         return {**facts, "leaves": "exact numbers: this study is NOT private"}
     secure = terms.aggregation == "secure"
@@ -269,13 +282,17 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
     return facts
 
 
-def _cut_off(node: SiloNode) -> dict[str, int | None]:
+def _cut_off(node: SiloNode) -> dict[str, Any]:
     """Return what a public bound did to rows, or a public maximum to edges."""
     if node.study.network == "edge":
         (weighed,) = weighed_edges({node.silo.name: node.moment.source}).values()
         return {"edges_capped_at_the_maximum": weighed.n_capped}
     moment = node.moment
-    return {"rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped}
+    others = {name: count for name, (count, _) in words_as_other(moment.source).items() if count}
+    return {
+        "rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped,
+        **({"rows_with_other_levels": others} if others else {}),
+    }
 
 
 def _leaves(budget: Budget, *, secure: bool, what: str) -> str:

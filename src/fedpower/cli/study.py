@@ -241,6 +241,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
     return {
         "name": read.name,
         "hash": read.digest,
+        **({"hash_in_ledgers": terms.ledger_name} if terms.is_private else {}),
         "silos": list(read.silos),
         "min_silos": read.min_silos,
         "nodes" if terms.network else "columns": list(read.columns),

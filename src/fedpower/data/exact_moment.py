@@ -83,6 +83,14 @@ class ExactMoments:
         return self.total / (self.n_rows * float(self.lattice.side) * self.parts)
 
     @property
+    def spread(self) -> Vector:
+        """The standard deviations of the bounded rows' columns."""
+        low, *high = (np.diagonal(word) for word in self.squares.arrays())
+        squares = Words(low=low, high=high[0] if high else None).to_float()
+        squares /= self.n_rows * float(self.lattice.side) ** 2
+        return np.sqrt(np.maximum(squares - self.mean**2, 0.0))
+
+    @property
     def moment(self) -> Matrix:
         """The second moment about the origin, (1/s) Σ y yᵀ."""
         scale = self.n_rows * float(self.lattice.side) ** 2

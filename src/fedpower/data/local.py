@@ -180,8 +180,26 @@ class LocalMoment:
 
     @property
     def n_clipped(self) -> int:
-        """How many rows the bound shortened; for the silo's operator only."""
+        """How many of the rows that a pass reads the bound shortened; for the silo's operator only."""
         return self._summary().n_clipped
+
+    def own_columns(self) -> tuple[Vector, Vector] | None:
+        """Return mean and spread of the columns, less the treatment's centre and in its scales.
+
+        For the silo's operator only. None where the treatment has neither, or there is no moment.
+        """
+        rule, found = self.treatment, self.columns_as_treated()
+        if rule.center is None or rule.scale is None or found is None:
+            return None
+        bound = 1.0 if rule.row_norm is None else rule.row_norm
+        return found[0] * bound, found[1] * bound
+
+    def columns_as_treated(self) -> tuple[Vector, Vector] | None:
+        """Return mean and spread of the treated rows' columns; None where that takes another pass."""
+        made = self._moments
+        if made is None or self.treatment.normalize or self._is_network:
+            return None
+        return made.mean, made.spread
 
     def mean(self) -> Vector:
         """Return the mean of the treated rows."""

@@ -42,6 +42,11 @@ class Moments:
         return self.origin + self.drift
 
     @property
+    def spread(self) -> Vector:
+        """The standard deviations of the treated rows' columns."""
+        return np.sqrt(np.maximum(np.diagonal(self.covariance), 0.0))
+
+    @property
     def moment(self) -> Matrix:
         """The second moment about the origin, (1/s) Σ y yᵀ."""
         return self.about(None)

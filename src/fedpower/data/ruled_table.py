@@ -1,7 +1,7 @@
 """A table of features: what rules make of another table's cells, while it is streamed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,16 @@ class RuledTable:
     table : the table as it is.
     rules : one for each of its columns that are used.
     gaps : whether numbers may be missing; they are NaN unless their rule has a number for them.
+
+    `others` has, by column of levels, how many rows the last pass found with another word, and how many
+    rows it read: for the silo's operator only.
     """
 
     name: str
     table: TableReader
     rules: TableRules
     gaps: bool = False
+    others: dict[str, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -55,6 +59,7 @@ class RuledTable:
         words = tuple(dict.fromkeys([*others, *labels]))
         places = {name: place for place, name in enumerate((*numbers, *words))}
         row = 0
+        as_other = {rule.column: 0 for rule in used if rule.kind == "levels"}
         for batch in self.table.batches(numbers, max_rows, labels=words):
             found: dict[str, Vector] = {}
             for rule in used:
@@ -62,11 +67,14 @@ class RuledTable:
                 values, problems = read_cells(rule, *cells, gaps=self.gaps)
                 self._refuse(rule, problems, row)
                 found |= zip(rule.features, values, strict=True)
+                if rule.kind == "levels":
+                    as_other[rule.column] += int(np.count_nonzero(values[len(rule.levels)]))
             row += batch.num_rows
             arrays = [pa.array(found[name]) for name in columns]
             arrays += [batch.column(places[name]) for name in labels]
             yield pa.RecordBatch.from_arrays(arrays, names=[*columns, *labels])
             del batch, found, arrays
+        self.others.update({column: (count, row) for column, count in as_other.items()})
 
     def _refuse(self, rule: Rule, problems: Sequence[Problem], row: int) -> None:
         """Refuse the first cell that the rule does not cover; ``row`` is the first of the batch."""

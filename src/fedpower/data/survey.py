@@ -221,6 +221,7 @@ class Survey:
         self._n_rows = self.source.n_rows if self._unit is None else None
         self._treated: LocalMoment | None = None
         self._has_gaps: bool | None = None
+        self._means: tuple[Stage, Integers] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -257,6 +258,8 @@ class Survey:
                 f"{self.source.name} must hold the rows that were counted, got another number of them; "
                 "start the silo again"
             )
+        if stage.kind == "means":
+            self._means = stage, total
         return total
 
     def treated(self, treatment: RowTreatment) -> LocalMoment:
@@ -284,11 +287,31 @@ class Survey:
 
     @property
     def clipped(self) -> tuple[int, int] | None:
-        """How many rows the bound found shortened, and how many there are, for the silo's operator only.
+        """How many rows the bound found shortened, and how many were read, for the silo's operator only.
 
         None where their moment was not asked for.
         """
-        return None if self._treated is None else (self._treated.n_clipped, self.n_rows)
+        return None if self._treated is None else (self._treated.n_clipped, self.n_read)
+
+    def treated_columns(self) -> tuple[Vector, Vector] | None:
+        """Return mean and spread of the cells within their ranges, less the offset and in scales found.
+
+        For the silo's operator only. None before they are found.
+        """
+        if self._treated is None or self._means is None:
+            return None
+        stage, total = self._means
+        rule = self._treated.treatment
+        assert stage.low is not None
+        assert stage.high is not None
+        assert rule.center is not None
+        assert rule.scale is not None
+        width = stage.n_features
+        count = np.maximum(total[2 * width :], 1)  # of cells that are there, times what a row counts for
+        mean = total[:width] / (count * CELL_SIDE)
+        spread = np.sqrt(np.maximum(total[width : 2 * width] / (count * CELL_SIDE**2) - mean**2, 0))
+        half, middle = (stage.high - stage.low) / 2, (stage.high + stage.low) / 2
+        return (middle + half * mean - rule.center) / rule.scale, half * spread / rule.scale
 
     def _pass(self, use: Callable[[Block], None]) -> int:
         """Hand over every block and return how many rows there were."""

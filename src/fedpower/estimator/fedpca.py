@@ -44,6 +44,7 @@ from fedpower.estimator.fit_warnings import (
     warn_of_costly_silos,
     warn_of_delta,
     warn_of_noise,
+    warn_of_rows,
     warn_of_weights,
 )
 from fedpower.estimator.moments import result_from
@@ -643,6 +644,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             n_jobs=self.n_jobs,
             on_round=on_round,
         )
+        warn_of_rows(study, surveys)
         draft = given_book(parameters)
         return found if draft is None else replace(found, rules=draft.rules)
 
@@ -861,6 +863,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+        warn_of_rows(study, moments)
         book = outcome.solution.code_book or code_book_of(parameters)
         if book is not None and book.rules is None and rules is not None:
             book = replace(book, rules=rules)

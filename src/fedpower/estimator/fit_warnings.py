@@ -5,8 +5,16 @@ from collections.abc import Iterable, Mapping
 
 from fedpower.data import LocalMoment
 from fedpower.data.networks import Weighed
+from fedpower.data.own_rows import (
+    far_columns,
+    pooled_columns,
+    told_of_levels,
+    told_of_units,
+    units_sentence,
+)
 from fedpower.data.survey import Survey
 from fedpower.errors import Sentence
+from fedpower.privacy.statement import counted_as
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import (
@@ -23,7 +31,8 @@ class PrivacyLeakWarning(RuntimeWarning):
 
 def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
     """Warn of a δ at which a mechanism may keep its promise and still give a whole row, or edge, away."""
-    least, one, all_of_them = min(sizes), "row", "rows"
+    one = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
+    least, all_of_them = min(sizes), f"{one}s"
     if study.network == "edge":
         nodes = study.n_features
         least, one, all_of_them = nodes * (nodes - 1) // 2, "pair of nodes", "pairs of nodes"
@@ -57,6 +66,30 @@ def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
 
 class ClippingWarning(UserWarning):
     """A bound hardly fits the rows, or the edges: told to whoever holds them, and kept nowhere."""
+
+
+class RowsWarning(UserWarning):
+    """Something looks odd in a silo's rows: shown to whoever holds them, and kept nowhere."""
+
+
+def warn_of_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+    """Warn of words that are no level of their column, and of columns that may be in other units.
+
+    One silo's columns are compared with the offset and scale of the fit, or with those of all silos.
+    """
+    held: list[LocalMoment | Survey] = [*moments.values()]
+    levels = {place for group in study.groups for place in group}
+    said = list(dict.fromkeys(each for moment in held for each in told_of_levels(moment.source)))
+    pooled = pooled_columns([each for each in held if isinstance(each, LocalMoment)])
+    for place, moment in enumerate(held if len(held) > 1 else ()):
+        if pooled is None:
+            odd = told_of_units(moment, levels=levels, columns=study.columns)
+        else:
+            far = far_columns(*pooled[place], moment.n_rows)
+            odd = units_sentence(moment.source.name, far, levels=levels, columns=study.columns)
+        said += [] if odd is None else [odd]
+    for sentence in said:
+        warnings.warn(sentence, RowsWarning, stacklevel=4)
 
 
 _LIGHT = 0.1
@@ -119,7 +152,8 @@ def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
         return
     costly, share = costly_silos(budget, sizes, study.weights)
     if costly:
-        warnings.warn(costly_sentence(costly, share, sizes), UserWarning, stacklevel=4)
+        thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
+        warnings.warn(costly_sentence(costly, share, sizes, thing), UserWarning, stacklevel=4)
 
 
 def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:

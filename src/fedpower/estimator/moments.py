@@ -36,7 +36,7 @@ _CHOSEN = ("n_components", "iteration_rank", "standardize", "keep_moment")
 
 _OF_THE_RUN = (
     "command", "started", "silos", "n_rounds", "bytes_up", "bytes_down", "rounds", "federation",
-    "code_book",
+    "code_book", "absent",
 )  # fmt: skip
 """What the record of such a fit has from the run that released the moment."""
 

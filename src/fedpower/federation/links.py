@@ -9,8 +9,10 @@ its peers, and refuses everything else.
 import importlib.util
 import logging
 import socket
+import ssl
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -52,6 +54,9 @@ FRAME_BYTES = 4096
 
 _PING_MS = 10_000
 """How often each end of a connection asks whether the other is there, and how long it waits."""
+
+_LISTEN_S = 10.0
+"""How long it may take until the port is open."""
 
 _MOST_CONNECTIONS = 4
 """Of one party at a time: its own, and old ones that are about to close."""
@@ -114,6 +119,14 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         address = host if host in ("localhost", "127.0.0.1", "::1") else "0.0.0.0"  # noqa: S104
         _check_port(address, port)
         self._add(f"grpc://{address}:{port}", Mode.PASSIVE, startup, "server")
+        # FLARE does not report a port that somebody else took meanwhile.
+        own = ssl.PEM_cert_to_DER_cert(_first_certificate(startup / "server.crt"))
+        ends = time.monotonic() + _LISTEN_S
+        while _certificate_at(address, port) != own:
+            if time.monotonic() >= ends:
+                self.stop()
+                raise _port_in_use(port, "another listener there")
+            time.sleep(0.05)
 
     def connect(self, host: str, port: int, startup: Path) -> None:
         """Connect to the coordinator, and again whenever the connection is lost."""
@@ -273,8 +286,33 @@ def _check_port(address: str, port: int) -> None:
         try:
             probe.bind((address, port))
         except OSError as error:
-            found = (error.strerror or str(error)).lower()
-            raise InputError(
-                f"port {port} must be free for the coordinator, got {found}; stop what uses it, or agree "
-                "on another in [coordinator] of the study"
-            ) from None
+            raise _port_in_use(port, (error.strerror or str(error)).lower()) from None
+
+
+def _port_in_use(port: int, found: str) -> InputError:
+    return InputError(
+        f"port {port} must be free for the coordinator, got {found}; stop what uses it, or agree "
+        "on another in [coordinator] of the study"
+    )
+
+
+def _first_certificate(path: Path) -> str:
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    text = path.read_text()
+    return text[text.index(begin) : text.index(end) + len(end)] + "\n"
+
+
+def _certificate_at(address: str, port: int) -> bytes | None:
+    """Return the certificate that a listener at a port shows; None where there is none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is compared instead
+    context.set_alpn_protocols(["h2"])
+    host = "127.0.0.1" if address == "0.0.0.0" else address  # noqa: S104
+    try:
+        with (
+            socket.create_connection((host, port), timeout=1.0) as plain,
+            context.wrap_socket(plain) as secured,
+        ):
+            return secured.getpeercert(binary_form=True)
+    except OSError:
+        return None

@@ -257,6 +257,18 @@ class Runner:
         if reason and not state.get("again", True):
             raise ProtocolError(reason)
         if reason and state.get("refused", False):
+            absent = [
+                name
+                for name in self.study.silos
+                if any(name in each["silent"] for each in state.get("rounds", ()))
+            ]
+            if absent:
+                # Questions follow from earlier answers: without a silo they are others, and not free.
+                raise ProtocolError(
+                    f"{reason}; this run is without {', '.join(absent)}, so it asks other questions than "
+                    "one that was complete: bring back who is missing and run again without --resume, "
+                    "which charges nothing twice"
+                )
             raise ProtocolError(
                 f"{reason}; what was released stays known: once that is settled run again with --resume"
             )

@@ -31,7 +31,7 @@ class SolverChoice:
 def choose_solver(
     *, n_features: int, iteration_rank: int, noise: NoiseMode, paper_settings: tuple[str, ...] = ()
 ) -> SolverChoice:
-    """Return the solver that reaches the answer soonest.
+    """Return the solver that reaches the answer first.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def choose_solver(
         )
     if n_features <= MOST_SQUARE_FEATURES and upload <= krylov:
         return SolverChoice(
-            solver="moment", reason=f"uploading the moment is soonest done: {figures}"
+            solver="moment", reason=f"one upload of the moment is cheapest: {figures}"
         )
     return SolverChoice(
         solver="krylov", reason=f"the moment is too large to upload lightly: {figures}"

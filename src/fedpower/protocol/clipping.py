@@ -207,10 +207,14 @@ def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
     return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0), uneven
 
 
-def told(record: Mapping[str, Any]) -> str:
-    """Return what the bound did to the rows, in one sentence, from the record of it."""
+def told(record: Mapping[str, Any], *, by_person: bool = False) -> str:
+    """Return what the bound did to the rows, in one sentence, from the record of it.
+
+    ``by_person``: a person's rows count together, and so do their shares.
+    """
+    rows = "persons' rows" if by_person else "rows"
     shares = {key: _share(float(record[key])) for key in _TOLD}
-    begin = f"The bound {record['bound']:.3g} is shorter than about {shares['rows']} of the rows"
+    begin = f"The bound {record['bound']:.3g} is shorter than about {shares['rows']} of the {rows}"
     if record["counted"]:
         return (
             f"{begin} and cut off about {shares['energy']} of their squared length, by the noised counts "

@@ -1,6 +1,6 @@
 """What a run ends with: the solution, the record of its rounds, the promise about the rows."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ from fedpower.privacy.publication import smoothing
 from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
+from fedpower.protocol.messages import Enrolment
 from fedpower.protocol.private_study import (
     PUBLISHED,
     budget_of,
@@ -43,6 +44,8 @@ class Outcome:
         What is promised about the rows.
     kernels
         By silo: how its products were computed, and why; empty where only the silos know.
+    absent
+        Silos of the study whose rows are not in the solution.
     """
 
     solution: Solution
@@ -50,6 +53,7 @@ class Outcome:
     study: Study
     privacy: PrivacyStatement
     kernels: dict[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
 
 def with_noise(
@@ -91,22 +95,28 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
     used_before = any(
         _made_before(answer, coordinator.run) for each in rounds for answer in each.answers.values()
     )
+    enrolled = coordinator.history[0].answers
     privacy = state_privacy(
         study,
         budget_of(study),
-        solution.sizes,
+        # Noise of a secure sum is shared by those in it. Otherwise a silo that was lost on the way may
+        # have released something too.
+        solution.sizes
+        if study.aggregation == "secure"
+        else {name: each.n_rows for name, each in enrolled.items()},
         rounds,
         sampled=getattr(settings, "n_participants", None) is not None,
         used_before=used_before,
     )
     if solution.pooled is not None:
         privacy = _with_the_moment(privacy)
-    declared = _declared_versions(coordinator, solution.sizes)
+    declared = _declared_versions(enrolled)
     return Outcome(
         solution=solution,
         rounds=rounds,
         study=study,
         privacy=replace(privacy, public=(*privacy.public, *declared)),
+        absent=tuple(name for name in coordinator.silos if name not in solution.sizes),
     )
 
 
@@ -120,15 +130,9 @@ def _with_the_moment(privacy: PrivacyStatement) -> PrivacyStatement:
     return replace(privacy, protections=tuple(told))
 
 
-def _declared_versions(coordinator: Coordinator, silos: Iterable[str]) -> tuple[str, ...]:
+def _declared_versions(enrolled: Mapping[str, Enrolment]) -> tuple[str, ...]:
     """Return the public fact of which versions of their data the silos declared; none where none did."""
-    answers = {
-        name: answer.data_version
-        for each in coordinator.history
-        if each.kind == "enrol"
-        for name, answer in each.answers.items()
-    }
-    named = [f"{name} {answers[name]}" for name in silos if answers.get(name)]
+    named = [f"{name} {each.data_version}" for name, each in enrolled.items() if each.data_version]
     if not named:
         return ()
     return (f"the version of its data that each silo declared ({', '.join(named)})",)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.data.local import LocalMoment
+from fedpower.data.own_rows import told_of_units
 from fedpower.data.score_counts import ScoreQuestion
 from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
@@ -161,11 +162,16 @@ class Silo:
         """Tell the operator, once and nobody else, how many rows the bound found shortened."""
         counts = None if self._survey is None else self._survey.clipped
         if counts is not None:
-            self._survey = None
+            survey, self._survey = self._survey, None
+            assert survey is not None
             logger.info(
                 "%.1f%% of the rows of silo %r (%d of %d) were shortened to the bound found (for your "
                 "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
             )  # fmt: skip
+            levels = {place for group in self.study.groups for place in group}
+            odd = told_of_units(survey, levels=levels, columns=self.study.columns)
+            if odd is not None:
+                logger.info("%s", odd)
 
     def _answer(self, message: Message) -> Answer:
         if message.study != self._digest:

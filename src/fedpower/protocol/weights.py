@@ -52,9 +52,11 @@ def costly_silos(
     return (costly, share) if costly and share < _WORTH else ([], 1.0)
 
 
-def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int]) -> str:
+def costly_sentence(
+    costly: Sequence[str], share: float, sizes: Mapping[str, int], thing: str = "row"
+) -> str:
     """Return what to do about silos that cost more than they bring, in one sentence."""
-    shown = ", ".join(f"{name} ({sizes[name]} rows)" for name in costly[:5])
+    shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
     return Sentence(
         "with plain sums each silo adds as much noise as any other, and without {silos} the pooled "

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import Sentence
+from fedpower.privacy.statement import counted_as
 from fedpower.report.result import Result
 
 LITTLE = 0.1
@@ -49,6 +50,7 @@ def cause_of_noise(result: Result) -> str | None:
                 "bound is spent on that; give public centres, or leave {row_norm} out to have them found"
             )
     n_rows, n_columns = result.n_samples, result.n_features
+    things = f"{counted_as(result.run['parameters'])}s"
     epsilon = float(result.run["parameters"]["epsilon"])
     smaller = "" if bound is None else ", or a smaller bound"
     if epsilon < _SMALL_EPSILON and n_rows >= _ENOUGH_ROWS * n_columns * epsilon:
@@ -57,8 +59,8 @@ def cause_of_noise(result: Result) -> str | None:
         )
     if n_rows * min(epsilon, 1.0) < _ENOUGH_ROWS * n_columns:
         return (
-            f"the likely cause is the number of rows, {n_rows:,}, which is small for {n_columns} "
-            f"columns at epsilon={epsilon:g}; bring more rows, leave columns out, or take a larger "
+            f"the likely cause is the number of {things}, {n_rows:,}, which is small for {n_columns} "
+            f"columns at epsilon={epsilon:g}; bring more {things}, leave columns out, or take a larger "
             f"epsilon{smaller}"
         )
     return (

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from fedpower.data import RowTreatment
 from fedpower.data.codebook import CodeBook
 from fedpower.errors import InputError
-from fedpower.privacy.statement import PrivacyStatement
+from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.study import PREPARED, Study
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
-from fedpower.report.record import privacy_of, study_of
+from fedpower.report.record import privacy_of, study_of, without
 from fedpower.report.stored import UNREADABLE, Stored
 
 Array = NDArray[np.float64]
@@ -58,7 +58,9 @@ class Moment:
     def __repr__(self) -> str:
         asked = self.privacy.asked_epsilon
         promise = f"epsilon={asked:g}" if self.privacy.is_private else "not private"
-        return f"<Moment: {self.n_features} columns, {self.n_samples} rows, {promise}>"
+        things = f"{counted_as(self.record['parameters'])}s"
+        rows = f"{self.n_samples} {things}{without(self.record)}"
+        return f"<Moment: {self.n_features} columns, {rows}, {promise}>"
 
     @property
     def n_features(self) -> int:

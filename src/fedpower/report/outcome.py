@@ -184,9 +184,10 @@ def _record(
         "n_steps": solution.n_steps,
         "remarks": list(solution.remarks),
         "silos": [
-            {"name": name, "rows": sizes.get(name), "kernel": outcome.kernels.get(name)}
-            for name in outcome.kernels or sizes
+            {"name": name, "rows": rows, "kernel": outcome.kernels.get(name)}
+            for name, rows in sizes.items()
         ],
+        **({"absent": list(outcome.absent)} if outcome.absent else {}),
         "n_rounds": len(rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),

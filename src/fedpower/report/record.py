@@ -17,6 +17,9 @@ from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.study import Study, SumTerms
 
 FORMAT = "fedpower-result/1"
+MOST_NAMES = 8
+"""Of silos in one line."""
+
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "pyarrow")
 
 
@@ -64,6 +67,13 @@ def with_origin(
         for each in record["silos"]
     ]
     return found
+
+
+def without(record: Mapping[str, Any]) -> str:
+    """Return which silos are missing from a result, as the end of a sentence; empty where none is."""
+    absent = list(record.get("absent") or ())
+    more = [f"{len(absent) - MOST_NAMES} more"] if len(absent) > MOST_NAMES else []
+    return f", without {', '.join([*absent[:MOST_NAMES], *more])}" if absent else ""
 
 
 def rounds_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:

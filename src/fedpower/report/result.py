@@ -25,7 +25,7 @@ from fedpower.data.rules import TableRules
 from fedpower.data.tables import TableSource
 from fedpower.data.units import features_of
 from fedpower.errors import InputError
-from fedpower.privacy.statement import PrivacyStatement
+from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.clipping import told
 from fedpower.protocol.solvers.angles import DETERMINED
@@ -33,7 +33,14 @@ from fedpower.protocol.study import Study
 from fedpower.report.atomic import new_folder
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.moment import Moment, of_run
-from fedpower.report.record import privacy_of, rounds_of, standardized, study_of, with_origin
+from fedpower.report.record import (
+    privacy_of,
+    rounds_of,
+    standardized,
+    study_of,
+    with_origin,
+    without,
+)
 from fedpower.report.score_counts import ScoreHistogram, histogram_of
 
 if TYPE_CHECKING:
@@ -96,9 +103,10 @@ class Result:
         promise = (
             f"epsilon={statement.get('asked_epsilon')}" if statement and private else "not private"
         )
+        things = f"{counted_as(self.run.get('parameters') or {})}s"
         return (
             f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
-            f"{self.run.get('n_samples')} rows, {promise}>"
+            f"{self.run.get('n_samples')} {things}{without(self.run)}, {promise}>"
         )
 
     @property
@@ -150,7 +158,8 @@ class Result:
     def clipping(self) -> str | None:
         """What the bound did to the rows, by what was released; None where nothing is known of it."""
         record = self.run.get("clipping")
-        return None if record is None else told(record)
+        by_person = bool(self.run["parameters"].get("unit"))
+        return None if record is None else told(record, by_person=by_person)
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -173,6 +182,22 @@ class Result:
         return {
             each["name"]: each["rows"] for each in self.run["silos"] if each.get("rows") is not None
         }
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Silos of the study that were lost before their rows counted; the result is without them."""
+        return tuple(self.run.get("absent") or ())
+
+    @property
+    def headline(self) -> str:
+        """What was computed on how much of whose data, and which silos are missing from it."""
+        run = self.run
+        parts = (
+            _plural(self.n_components, "component"),
+            _plural(run["n_samples"], counted_as(run["parameters"])),
+            _plural(len(run["silos"]), "silo"),
+        )
+        return "{} of {} held by {}".format(*parts) + without(run)
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -400,6 +425,10 @@ class Result:
             return np.asarray(rows @ axes - offset)
 
         return project
+
+
+def _plural(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def _by_rules(source: RowSource, rules: TableRules) -> RowSource:

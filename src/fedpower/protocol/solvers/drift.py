@@ -19,7 +19,14 @@ from fedpower.linalg.subspace import Alignment
 from fedpower.linalg.symmetric import rayleigh_ritz, rounding_level, subspace_error
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.solvers.shared import Solution, align, mean_trace, shares, weighted_sum
+from fedpower.protocol.solvers.shared import (
+    Solution,
+    align,
+    mean_trace,
+    present,
+    shares,
+    weighted_sum,
+)
 from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
@@ -94,6 +101,7 @@ class DriftCorrected:
         self.rounds = 0
         self.step = 0
         self.traces: dict[str, list[float]] = {}
+        self.answered: set[str] = set()
 
     def run(self, start: Array) -> Exchange:
         """Return the :class:`Solution`."""
@@ -139,7 +147,7 @@ class DriftCorrected:
             rank=self.rank,
             total_variance=mean_trace(self.traces, self.mass),
             center=self.center,
-            sizes=self.sizes,
+            sizes=present(self.sizes, self.sizes, self.answered),
             n_steps=self.step,
             change=change,
             converged=converged,
@@ -226,6 +234,7 @@ class DriftCorrected:
         body = replace(body, center=self.center, gains=self.gains)
         closed: Round = yield Ask(body=body, silos=tuple(self.sizes), step=self.step)
         self.rounds += 1
+        self.answered.update(closed.answers)
         for name, answer in closed.answers.items():
             if answer.total_variance is not None:
                 self.traces.setdefault(name, []).append(answer.total_variance)

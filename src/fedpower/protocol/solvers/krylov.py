@@ -628,6 +628,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
     if settings.noise is not None:
         norm = 0.0 if center is None else float(np.linalg.norm(center))
         law = settings.noise({name: sizes[name] for name in heard}, norm)
+    sizes = {name: size for name, size in sizes.items() if name not in products.left_out}
     return Solution(
         **outcome,
         total_variance=products.total_variance,
@@ -693,7 +694,7 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         rank=rank,
         total_variance=total,
         center=center,
-        sizes=sizes,
+        sizes={name: sizes[name] for name in answers},
         n_steps=1,
         change=0.0,
         converged=True,

@@ -33,6 +33,7 @@ from fedpower.protocol.solvers.shared import (
     enrol,
     mean_trace,
     pooled_columns,
+    present,
     rank_for,
     weighted_sum,
 )
@@ -193,6 +194,8 @@ class _Iteration:
         self.rounds = 0
         self.completeness = 1.0
         self.traces: dict[str, list[float]] = {}
+        self.asked: set[str] = set()
+        self.answered: set[str] = set()
 
     def run(self, start: Array, rank: int, fraction: float | None = None) -> Exchange:
         settings = self.settings
@@ -230,7 +233,7 @@ class _Iteration:
             rank=rank if fraction is None else rank_for(fraction, values, total),
             total_variance=total,
             center=self.center,
-            sizes=self.sizes,
+            sizes=present(self.sizes, self.asked, self.answered),
             n_steps=step,
             change=change,
             converged=converged,
@@ -276,6 +279,8 @@ class _Iteration:
         And Σ w_i D_iᵀZ_iᵀY_iD_i, symmetric: each Z_i is older than the noise in its Y_i.
         """
         answers: dict[str, LocalSteps] = opened.answers
+        self.asked.update(opened.asked)
+        self.answered.update(answers)
         weights = self.sampler.weights(answers)
         asked = sum(self.sizes[name] for name in opened.asked)
         heard = sum(self.sizes[name] for name in answers)

@@ -210,7 +210,7 @@ class Products:
         self._traces: dict[str, list[float]] = {}
         self._absent: set[str] = set()
         self._heard_of: set[str] = set()
-        self._left_out: set[str] = set()
+        self.left_out: set[str] = set()  # silos that were asked and never answered
 
     @property
     def n_silos(self) -> int:
@@ -249,7 +249,7 @@ class Products:
             reasks -= 1
         if self._sampler.n_participants is None:  # everyone was asked, and a deadline passed
             self._absent |= self._sampler.sizes.keys() - known.keys()
-        self._left_out |= self._absent - self._heard_of
+        self.left_out |= self._absent - self._heard_of
         product = self._pool(block, known, closed)
         closed.notes["completeness"] = product.completeness
         if self.evidence is not None:
@@ -286,7 +286,7 @@ class Products:
         self, block: Array, n_steps: int, silos: tuple[str, ...] | None, shift: float = 0.0
     ) -> Exchange:
         everyone = tuple(self._sampler.sizes) if silos is None else silos
-        asked = tuple(name for name in everyone if name not in self._left_out)
+        asked = tuple(name for name in everyone if name not in self.left_out)
         enough = self._sampler.enough
         closed: Round = yield Ask(
             body=AskSteps(
@@ -322,14 +322,14 @@ class Products:
 
     def _pool(self, block: Array, known: Mapping[str, Array], closed: Round) -> Product:
         """Return Σ w_i A_iW with what is missing filled in; summed in the order of the study."""
-        pool = [name for name in self._sampler.sizes if name not in self._left_out]
+        pool = [name for name in self._sampler.sizes if name not in self.left_out]
         if self.evidence is None:
             pool = [name for name in pool if name in known]
         weights = shares(pool, self._sampler.sizes)
         missing = [name for name in pool if name not in known]
         filled = _fill_in(block, known, missing, self.evidence or {}, self._sampler.sizes)
         values = {**known, **{name: value for name, (value, _) in filled.items()}}
-        rows = {n: s for n, s in self._sampler.sizes.items() if n not in self._left_out}
+        rows = {n: s for n, s in self._sampler.sizes.items() if n not in self.left_out}
         return Product(
             value=_summed({name: values[name] for name in pool}, weights),
             completeness=sum(rows[name] for name in known) / sum(rows.values()),

@@ -1,6 +1,6 @@
 """What solvers share: how a run opens, who takes part, averages over silos, and what it ends with."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,7 +44,7 @@ class Solution:
     center
         The pooled mean, or None.
     sizes
-        s_i by silo.
+        s_i by silo, of the silos whose rows are in the result.
     n_steps, change, converged
         Steps taken, the last round's sin θ, and whether it was within ``tol``.
     completeness
@@ -101,6 +101,23 @@ def rank_for(fraction: float, values: Array, total: float) -> int:
     kept = np.maximum(values, 0.0)
     cumulative = np.cumsum(kept) / total if total > 0 else np.ones_like(kept)
     return min(int(np.searchsorted(cumulative, fraction, side="right")) + 1, kept.size)
+
+
+def determined_exactly(values: Array, dim: int) -> list[bool]:
+    """Return for each component of an exact result whether the rows vary along it at all.
+
+    Eigenvectors of variance 0 are arbitrary: beyond the rank of the rows any basis of what is left will
+    do. A variance counts as 0 where it is within the rounding errors of the largest, d·eps of it.
+
+    Parameters
+    ----------
+    values
+        Variances by decreasing size.
+    dim
+        d.
+    """
+    least = dim * float(np.finfo(np.float64).eps) * float(np.max(values, initial=0.0))
+    return [bool(value > least) for value in values]
 
 
 def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
@@ -213,6 +230,13 @@ class SiloSampler:
             raw = dict.fromkeys(names, 1.0)
         total = sum(raw.values())
         return {name: value / total for name, value in raw.items()}
+
+
+def present(
+    sizes: Mapping[str, int], asked: Collection[str], answered: Collection[str]
+) -> dict[str, int]:
+    """Return the sizes without the silos that were asked for products and never sent one."""
+    return {n: size for n, size in sizes.items() if n not in asked or n in answered}
 
 
 def enrol() -> Exchange:

@@ -146,7 +146,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     solution = decompose(
         pooled,
         gains_of(pooled, standardize=settings.standardize, book=known, groups=settings.groups),
-        sizes=sizes,
+        sizes=heard,
         rank=settings.rank,
         iteration_rank=settings.iteration_rank,
         book=known,

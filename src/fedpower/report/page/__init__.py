@@ -5,7 +5,7 @@ from fedpower.report.page.document import document
 from fedpower.report.page.privacy import privacy_section
 from fedpower.report.page.run import provenance_section, rounds_section, silos_section
 from fedpower.report.page.scores import scores_section
-from fedpower.report.page.summary import heading, summary, title
+from fedpower.report.page.summary import heading, summary
 from fedpower.report.result import Result
 
 __all__ = ["page"]
@@ -35,7 +35,7 @@ def page(result: Result) -> str:
         provenance_section(result.run),
     )
     return document(
-        title(result),
+        result.headline,
         heading(result),
         {key: each for key, each in CONTENTS.items() if key != "scores" or scores is not None},
         sections,

@@ -23,6 +23,7 @@ from fedpower.report.page.markup import (
 from fedpower.report.page.privacy import privacy_section
 from fedpower.report.page.run import silos_section
 from fedpower.report.page.summary import sizes
+from fedpower.report.record import without
 
 _MOST_ROWS = 500
 
@@ -34,7 +35,7 @@ def analysis_page(account: Account, moment: Moment) -> str:
     head = element(
         "header",
         element("p", "Computed from a released moment", class_="kicker"),
-        element("h1", account.title),
+        element("h1", account.title + without(run)),
         facts(
             (
                 (

@@ -78,7 +78,7 @@ def silos_section(run: dict[str, Any]) -> Markup:
     rounds: Rounds = run["rounds"]
     silent = (run.get("federation") or {}).get("silent", {})
     known = {each["name"]: each for each in run["silos"]}
-    names = [*known, *(each for each in silent if each not in known)]
+    names = list(dict.fromkeys([*known, *silent, *(run.get("absent") or ())]))
     present = [[silo in each["participants"] for each in rounds] for silo in names]
     tally = [f"{sum(row)} of {len(rounds)}" for row in present]
     grid = beside(

@@ -22,6 +22,7 @@ from fedpower.report.page.markup import (
     percent,
 )
 from fedpower.report.page.privacy import MODES, epsilon, odds, worst
+from fedpower.report.record import MOST_NAMES
 from fedpower.report.result import Result
 
 NUMBER = (int, float)
@@ -112,6 +113,7 @@ RECORD = {
         }
     ),
     "silos": _ListOf(SILO, least=1),
+    "absent": Optional(_ListOf(str)),
     "bytes_up": int,
     "bytes_down": int,
     "rounds": _ListOf(_ROUND, least=1),
@@ -143,7 +145,6 @@ def schema_error(record: Any, shape: Any = RECORD, at: str = "") -> str | None:
     return next((place for place in found if place is not None), None)
 
 
-MOST_NAMES = 8
 WEAK, LITTLE = 4.0, 10.0
 
 
@@ -156,11 +157,12 @@ def heading(result: Result) -> Markup:
     return element(
         "header",
         element("p", "Federated principal components", class_="kicker"),
-        element("h1", title(result)),
+        element("h1", result.headline),
         facts(
             (
                 ("Study", [name(study), " · ", hashed] if study else hashed),
-                ("Silos", _silos(run["silos"])),
+                ("Silos", _silos([each["name"] for each in run["silos"]])),
+                ("Absent", _silos(list(result.absent)) if result.absent else None),
                 *sizes(run["parameters"], run["n_samples"], result.n_features),
                 ("Components", f"{result.n_components:,}"),
                 ("Computed", moment_of_time(run["finished"])),
@@ -175,17 +177,8 @@ def sizes(
     """Return how much was fitted: rows and columns, or the nodes of networks."""
     if featured_as(parameters) == "node":
         return (("Nodes", f"{n_features:,}"),)
-    return (("Rows", f"{n_samples:,}"), ("Columns", f"{n_features:,}"))
-
-
-def title(result: Result) -> str:
-    """Return what was computed on how much of whose data, in one line."""
-    silos = len(result.run["silos"])
-    return (
-        f"{count(result.n_components, 'component')} of "
-        f"{count(result.run['n_samples'], counted_as(result.run['parameters']))} "
-        f"held by {count(silos, 'silo')}"
-    )
+    things = f"{counted_as(parameters).capitalize()}s"
+    return ((things, f"{n_samples:,}"), ("Columns", f"{n_features:,}"))
 
 
 def summary(result: Result) -> Markup:
@@ -202,8 +195,8 @@ def summary(result: Result) -> Markup:
     )
 
 
-def _silos(silos: list[dict[str, Any]]) -> Any:
-    names = [[name(each["name"]), ", "] for each in silos[:MOST_NAMES]]
+def _silos(silos: list[str]) -> Any:
+    names = [[name(each), ", "] for each in silos[:MOST_NAMES]]
     names[-1].pop()
     more = f" and {len(silos) - MOST_NAMES} more" if len(silos) > MOST_NAMES else ""
     return [f"{len(silos)}: ", names, more]

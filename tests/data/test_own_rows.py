@@ -1,0 +1,98 @@
+"""What a silo's operator is shown about its rows, and nobody else."""
+
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpower import FedPCA
+from fedpower.data import open_source
+from fedpower.data.codebook import CodeBook
+from fedpower.data.own_rows import far_columns, told_of_levels, words_as_other
+from fedpower.data.ruled import ruled
+from fedpower.data.rules import Rule, TableRules
+from fedpower.data.survey import Survey
+from fedpower.estimator.fit_warnings import RowsWarning
+
+INFINITE = float("inf")
+
+
+def table(n_rows: int, *, fahrenheit: bool = False, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n_rows, 5)) + rng.normal(size=(n_rows, 1))
+    rows[:, 2] = 37 + 0.5 * rows[:, 2]
+    if fahrenheit:
+        rows[:, 2] = 1.8 * rows[:, 2] + 32
+    return pd.DataFrame(rows, columns=list("abcde"))
+
+
+def said(silos: dict, **settings) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        FedPCA(2, **settings).fit_silos(silos)
+    return [str(each.message) for each in caught if each.category is RowsWarning]
+
+
+@pytest.mark.parametrize("sizes", [(2000, 2000), (3000, 300)])
+@pytest.mark.parametrize("settings", [{"epsilon": INFINITE}, {"epsilon": 2.0}], ids=str)
+def test_a_column_in_other_units_is_shown_to_who_holds_the_rows(settings, sizes):
+    north = table(sizes[0])
+    same = said({"north": north, "south": table(sizes[1], seed=1)}, **settings)
+    assert not same
+    (one, *more) = said(
+        {"north": north, "south": table(sizes[1], fahrenheit=True, seed=1)}, **settings
+    )[::-1]
+    assert one == (
+        "the values of silo 'south' in 'c' are far from those of all silos together; check that it is "
+        "in the agreed units (for your eyes only)"
+    )
+    assert len(more) <= 1
+
+
+def test_few_rows_and_constant_columns_are_no_cause_for_a_word():
+    mean, spread = np.array([5.0, 0.5, 0.0]), np.array([1.0, 0.0, 1.0])
+    assert far_columns(mean, spread, 5) == []
+    assert far_columns(mean, spread, 100) == [0]
+
+
+RULES = TableRules(rules=(Rule(column="sex", kind="levels", levels=("F", "M")),))
+
+
+def visits(words: str) -> pd.DataFrame:
+    return pd.DataFrame({"sex": list(words), "age": np.arange(len(words), dtype=float)})
+
+
+def test_words_that_are_no_level_are_counted_by_every_pass_anew():
+    source = ruled(open_source(visits("FMXFMXX")), RULES)
+    survey = Survey(source)
+    for _ in range(2):
+        survey.prepare()
+        assert words_as_other(survey.source) == {"sex": (3, 7)}
+    (told,) = told_of_levels(survey.source)
+    assert "3 of 7 rows" in told
+    assert "X" not in told
+
+
+def test_what_only_an_operator_may_know_is_in_no_file_of_a_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, logger="fedpower.protocol.silo")
+    north, south = table(2000), table(300, fahrenheit=True, seed=1)
+    north["sex"], south["sex"] = ["F", "M"] * 1000, ["F", "X"] * 150
+    model = FedPCA(2, epsilon=2.0, codebook=CodeBook(rules=RULES))
+    with pytest.warns(RowsWarning) as caught:
+        model.fit_silos({"north": north, "south": south})
+    told = {str(each.message) for each in caught if each.category is RowsWarning}
+    assert any("150 of 300 rows of silo 'south'" in each for each in told)
+    assert any("silo 'south' in 'c'" in each for each in told)
+    assert any("silo 'south' in 'c'" in each for each in caplog.messages)
+    model.result_.save(tmp_path / "result")
+    for path in (tmp_path / "result").iterdir():
+        content = path.read_bytes().decode("utf-8", errors="replace")
+        assert "for your eyes" not in content
+        assert "agreed units" not in content
+        assert "count as 'other'" not in content
+    assert not model.result_.remarks
