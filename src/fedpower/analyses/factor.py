@@ -34,19 +34,19 @@ _DRAWS = 300
 _LEAST_UNIQUE = 5e-3
 """Share of a column's variance that is its own at least: at less the likelihood has no maximum."""
 
-_MOST_MISFIT = 0.5
-"""Of the variance of the model's misfit and of the noise together: with more misfit, likelihood is used."""
+_MOST_MISFIT = 0.4
+"""Share of misfit in what the model leaves of noised correlations, above which likelihood is kept."""
 
 
 class FactorAnalysis(BaseEstimator):
     """Factors behind the columns of a released moment: x = μ + Λf + u, u of each column its own.
 
-    Without noise: maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis`, but
-    from the moment alone [J67]. Privacy noise is equal on all entries of a moment, which the likelihood
-    does not know: it takes small eigenvalues for exact. With noise, loadings minimise the squared errors
-    of the correlations, each divided by its variance from sampling and noise. Where the model itself
-    misses the correlations by more than the noise does, both losses would find other factors even
-    without noise, and maximum likelihood is kept: of the moment with its spectrum floored at the noise.
+    Without noise: maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis`,
+    from the moment only [J67]. The likelihood ignores privacy noise, which is equal on all entries, and
+    takes small eigenvalues for exact. With noise, loadings minimise the squared errors of the
+    correlations, each divided by its variance from sampling and noise. Where the model misses the
+    correlations by about as much as the noise does, the two losses differ even without noise, and
+    maximum likelihood is kept: of the moment with its spectrum floored at the noise.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ class _Fitted:
 
 
 def _fit(moment: Moment, k: int) -> _Fitted:
-    """Return loadings by least squares where noise is larger than misfit, else by maximum likelihood."""
+    """Return loadings by least squares where noise exceeds misfit, else by maximum likelihood."""
     if moment.noise_std > 0:
         noised = noised_correlations(moment)
         weights = _weights(noised, moment.n_samples)
@@ -326,7 +326,7 @@ def _fit(moment: Moment, k: int) -> _Fitted:
     found = usable(moment)
     correlation = _correlation(found.covariance)
     unique = _uniquenesses(correlation, k)
-    why = "Maximum likelihood: the model misses the correlations by more than the noise does."
+    why = "Maximum likelihood: the model misses the correlations by as much as the noise does."
     return _Fitted(
         correlation=correlation,
         deviations=np.sqrt(np.diagonal(found.covariance)),
@@ -387,7 +387,7 @@ def _misfit(noised: NoisedCorrelations, weights: Array, loadings: Array) -> floa
     left = max(1.0 - (d * k - k * (k - 1) / 2) / pairs, 0.2)  # degrees of freedom that are left
     squares = (noised.released - loadings @ loadings.T) ** 2
     variance = float(np.sum(weights * squares)) / left
-    return max(1.0 - float(np.sum(weights * noised.noise_variance)) / variance, 0.0)
+    return float(max(1.0 - np.sum(weights * noised.noise_variance) / variance, 0.0))
 
 
 def _curvature(correlation: Array, weights: Array, loadings: Array) -> Array:
