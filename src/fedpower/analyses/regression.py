@@ -203,8 +203,7 @@ class RidgeRegression(_Regression):
         The share of the target's variance that is explained.
     clipping_share_ : float or None
         The share of the rows' squared length that the bound removed; None where no row is clipped or
-        nothing is known. Clipping biases coefficients, and intervals exclude that bias: on real tables
-        intervals of 95% hold in 88 to 94% of cases where the bound is the default one.
+        nothing is known. Clipping biases coefficients, and intervals exclude that bias.
     """
 
     def __init__(
