@@ -143,6 +143,7 @@ bench-accuracy: setup  ## real data and peers: results, pictures and docs/result
 	$(BIN)/python -m benchmarks.localpower_tables $(A9A:%=--a9a %) --json benchmarks/results/localpower_tables.json
 	$(if $(GRASPOLOGIC),$(BIN)/python -m benchmarks.networks --wheel $(GRASPOLOGIC) --json benchmarks/results/networks.json)
 	$(BIN)/python -m benchmarks.derived --json benchmarks/results/derived.json
+	$(BIN)/python -m benchmarks.correlations --json benchmarks/results/correlations.json
 	$(BIN)/python -m benchmarks.completion --json benchmarks/results/completion.json
 	$(BIN)/python -m benchmarks.ranking --json benchmarks/results/ranking.json
 	$(BIN)/python -m benchmarks.preparation --json benchmarks/results/preparation.json

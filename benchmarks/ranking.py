@@ -217,7 +217,7 @@ def league(seeds: int) -> Iterator[dict[str, Any]]:
             "sampling_error": exact.standard_error_.tolist(),
             "scores": [each.scores_.tolist() for each in ways],
             "standard_error": [each.standard_error_.tolist() for each in ways],
-            "clear": [bool(each.clear_) for each in ways],
+            "clear": [bool(each.determined_) for each in ways],
         }
 
 

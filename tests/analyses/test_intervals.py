@@ -1,10 +1,21 @@
 """Intervals hold what they should, noise and sampling together, over releases at ε = 1."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from benchmarks.derived import LEVEL, N_ROWS, Law, drawn_release, held, release, truths
-from fedpower.analyses import FactorAnalysis, ProcessMonitor
+from fedpower.analyses import (
+    Correlations,
+    FactorAnalysis,
+    ProcessMonitor,
+    RidgeRegression,
+    congruence,
+    factor,
+)
+from fedpower.analyses.spread import usable
+from fedpower.report.moment import Moment
 
 RELEASES = 200
 
@@ -60,3 +71,87 @@ def test_errors_grow_with_the_noise(law: Law):
     rows = law.rows(np.random.default_rng(14), N_ROWS // 6)
     little, much = (FactorAnalysis(2).fit(release(rows, epsilon)) for epsilon in (8.0, 1.0))
     assert np.median(much.standard_error_ / little.standard_error_) > 1.1
+
+
+class Questionnaire(Law):
+    """A normal law of five factors behind 25 columns, as of questionnaires."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(4)
+        self.loadings = np.kron(np.eye(5), np.ones((5, 1))) * rng.uniform(0.4, 0.8, (25, 1))
+        self.loadings += 0.05 * rng.standard_normal((25, 5))
+        self.own = 1.0 - np.sum(self.loadings**2, axis=1)
+        self.covariance = self.loadings @ self.loadings.T + np.diag(self.own)
+        self.mean = np.zeros(25)
+        self.root = np.linalg.cholesky(self.covariance)
+
+
+def noised(law: Law, sigma: float, rng: np.random.Generator) -> Moment:
+    """Return a moment of the law's own covariance with noise, nothing clipped and no sampling."""
+    template = release(law.rows(rng, 2000))
+    drawn = rng.standard_normal(law.covariance.shape) * (sigma / 2.0)
+    inner = law.covariance / law.bound**2 + drawn + drawn.T
+    pooled = replace(template.pooled, moment=inner, center=np.zeros(len(inner)), noise_std=sigma)
+    return replace(template, pooled=pooled)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_shrunk_correlations_are_nearer_to_the_exact_ones():
+    law, rng = Questionnaire(), np.random.default_rng(15)
+    exact, sigma = law.covariance, 0.1 / law.bound**2
+    for _ in range(10):
+        found = Correlations(sampling=False).fit(noised(law, sigma, rng))
+        errors = [np.linalg.norm(each - exact) for each in (found.correlation_, found.released_)]
+        assert errors[0] < 0.8 * errors[1]
+        assert (np.diagonal(found.correlation_) == 1).all()
+        assert np.mean((found.low_ <= exact) & (exact <= found.high_)) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_factors_of_noised_correlations_are_nearer_with_a_loss_that_knows_the_noise():
+    law, rng = Questionnaire(), np.random.default_rng(16)
+    exact, sigma = law.loadings @ factor._varimax(law.loadings), 0.12 / law.bound**2
+    least = []
+    for _ in range(5):
+        moment = noised(law, sigma, rng)
+        chosen = factor._fit(moment, 5)
+        assert chosen.loss == "least_squares"
+        floored = factor._correlation(usable(moment).covariance)
+        likely = factor._loadings(floored, factor._uniquenesses(floored, 5), 5)
+        least.append(
+            [
+                congruence(each @ factor._varimax(each), exact).min()
+                for each in (chosen.loadings, likely)
+            ]
+        )
+    assert np.median(least, axis=0)[0] > np.median(least, axis=0)[1]
+    assert np.median(least, axis=0)[0] > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_least_squares_is_at_its_minimum_and_its_errors_follow_its_equations(law: Law):
+    """The response to a small change of correlations is that of fitting again."""
+    rng = np.random.default_rng(17)
+    fitted = factor._fit(noised(law, 0.02 / law.bound**2, rng), 2)
+    assert fitted.weights is not None
+    step = rng.standard_normal(fitted.correlation.shape) * 1e-4
+    step = np.tril(step, -1) + np.tril(step, -1).T
+    up, down = fitted.response()(fitted.correlation + step, fitted.correlation - step)
+    again = [
+        factor._least_squares(fitted.correlation + sign * step, fitted.weights, fitted.loadings)
+        for sign in (1, -1)
+    ]
+    wanted = again[0] @ again[0].T - again[1] @ again[1].T
+    assert np.abs(up @ up.T - down @ down.T - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_intervals_name_the_clipping_bias_that_they_exclude(law: Law):
+    moment = release(law.rows(np.random.default_rng(18), 4000), bound=3.0)
+    model = RidgeRegression(0, alpha=400.0).fit(moment)
+    assert model.clipping_share_ is not None
+    assert model.clipping_share_ > 0.05
+    told = model.account()
+    assert told.facts["excludes_clipping_bias"]
+    assert told.facts["clipping_share"] == model.clipping_share_
+    assert any(each.startswith("Intervals exclude clipping bias") for each in told.sentences)

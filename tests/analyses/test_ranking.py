@@ -218,12 +218,19 @@ def test_items_that_nobody_compared_with_the_others_are_refused():
 def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
     moment = release(games(90), epsilon=0.1)
     found = Ranking().fit(moment)
-    assert not found.clear_
+    assert not found.determined_
     assert np.isnan(found.standard_error_).all()
     assert (found.rank_low_.tolist(), found.rank_high_.tolist()) == ([1] * 6, [6] * 6)
-    assert "do not tie all items together beside the noise" in found.account().sentences[0]
-    with pytest.raises(InputError, match="clear of the noise"):
-        Ranking("bradley_terry").fit(moment)
+    assert "Scores are not determined" in found.account().sentences[0]
+    odds = Ranking("bradley_terry").fit(moment)
+    assert not odds.determined_
+    assert np.isnan(odds.scores_).all()
+    assert sorted(odds.rank_) == [1, 2, 3, 4, 5, 6]
+    told = odds.account()
+    assert told.title.endswith("Bradley and Terry's model: not determined")
+    assert told.facts["determined"] is False
+    assert told.facts["score"] == [None] * 6
+    assert told.pictures == ()
 
 
 def test_what_cannot_be_ranked_is_refused_in_one_sentence():

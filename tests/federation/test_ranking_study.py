@@ -85,7 +85,7 @@ def test_a_private_study_ranks_within_its_intervals(tmp_path: Path, aggregation:
     exact = FedMoment(epsilon=float("inf"), codebook=BOOK).fit_silos([games(x) for x in SIZES])
     wanted = Ranking().fit(exact.moment_).scores_
     unsampled = Ranking(sampling=False).fit(found.moment_)
-    assert unsampled.clear_
+    assert unsampled.determined_
     assert (np.abs(unsampled.scores_ - wanted) < 5.5 * unsampled.standard_error_).all()
 
 
@@ -140,4 +140,4 @@ def test_comparisons_are_ranked_over_flare_with_one_command(tmp_path: Path, aggr
     assert ("summed securely" in said) == (aggregation == "secure")
     found = Ranking().fit(read_moment(tmp_path / "result"))
     assert found.items_ == tuple(ITEMS)
-    assert found.clear_
+    assert found.determined_

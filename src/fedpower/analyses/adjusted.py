@@ -10,6 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.rows import brought
 from fedpower.analyses.spread import (
+    clipping_remark,
+    clipping_share,
     draws,
     n_above,
     quantile,
@@ -200,6 +202,7 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
                 f"Intervals are of {percent(self.level)} each and hold the privacy noise"
                 + (" and that of sampling normal rows." if self.sampling else " alone."),
                 *self._remark,
+                *clipping_remark(self.moment_),
             ),
             tables=(
                 Table(
@@ -224,5 +227,6 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
                 "noise_edge": edge,
                 "n_above_noise": above,
                 "n_floored": self.n_floored_,
+                "clipping_share": clipping_share(self.moment_),
             },
         )

@@ -7,7 +7,15 @@ import scipy.stats
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from fedpower.analyses.spread import quantile, require_centred, standard_errors, usable
+from fedpower.analyses.spread import (
+    clipping_remark,
+    clipping_share,
+    noised_correlations,
+    quantile,
+    require_centred,
+    standard_errors,
+    usable,
+)
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
 from fedpower.report.page.charts import heat_map
@@ -19,6 +27,9 @@ Array = NDArray[np.float64]
 
 class Correlations(BaseEstimator):
     """Correlations of all columns, with intervals that the noise is in, and a verdict on each.
+
+    A noised spectrum is shrunk by the known noise, which brings correlations nearer to the exact ones.
+    Shrinking also biases them, so that intervals are those of the correlations as released.
 
     Parameters
     ----------
@@ -32,12 +43,16 @@ class Correlations(BaseEstimator):
     Attributes
     ----------
     correlation_ : ndarray of shape (d, d)
-        Correlations; what noise brought beyond 1 is 1.
+        Correlations with a shrunk spectrum; the exact ones where no noise was added.
+    released_ : ndarray of shape (d, d)
+        Correlations as released, noise included; what is beyond 1 is 1.
     standard_error_, low_, high_ : ndarray of shape (d, d)
-        On Fisher's scale the error is alike for small and large correlations, so the intervals are made
-        there, and given here as correlations.
+        Of ``released_``. On Fisher's scale the error is alike for small and large correlations, so the
+        intervals are made there, and given here as correlations.
     distinct_ : ndarray of bool of shape (d, d)
         Whether a correlation is told from 0, all pairs together (Bonferroni).
+    clipping_share_ : float or None
+        The share of the rows' squared length that the bound removed, which intervals do not account for.
     moment_ : Moment
         What it was computed from.
     """
@@ -53,22 +68,20 @@ class Correlations(BaseEstimator):
         width, found = quantile(self.level), usable(moment)
         d = moment.n_features
         lower = np.tril_indices(d, -1)
-        values = _correlations(
-            moment.covariance if moment.noise_std == 0 else found.covariance, None
-        )
+        correlations = noised_correlations(moment)
+        values = correlations.released[lower]
         errors = standard_errors(_correlations, moment, found.covariance, sampling=self.sampling)
         scaled = np.arctanh(np.clip(values, -1 + 1e-12, 1 - 1e-12))
         widths = errors / np.maximum(1.0 - values**2, 1e-12)
         pairs = max(len(values), 1)
         strict = float(scipy.stats.norm.isf((1.0 - self.level) / (2.0 * pairs)))
-        self.correlation_ = _square(values, d, lower, 1.0)
+        self.correlation_, self.released_ = correlations.shrunk, correlations.released
         self.standard_error_ = _square(errors, d, lower, 0.0)
         self.low_ = _square(np.tanh(scaled - width * widths), d, lower, 1.0)
         self.high_ = _square(np.tanh(scaled + width * widths), d, lower, 1.0)
         self.distinct_ = _square(np.abs(scaled) > strict * widths, d, lower, True).astype(bool)
-        self.n_floored_ = found.n_floored
         self.moment_ = moment
-        self._remark = found.remark
+        self.clipping_share_ = clipping_share(moment)
         return self
 
     def account(self) -> Account:
@@ -89,6 +102,11 @@ class Correlations(BaseEstimator):
             )
         rows.sort(key=lambda row: -abs(row[1]))
         told = sum(row[5] == "yes" for row in rows)
+        shrunk = (
+            ("Correlations have a shrunk spectrum; intervals are of those released, before it.",)
+            if self.moment_.noise_std > 0
+            else ()
+        )
         return Account(
             kind="correlation",
             title=f"Correlations of {len(names)} columns",
@@ -97,7 +115,8 @@ class Correlations(BaseEstimator):
                 f"{percent(1 - self.level)} that one of them is none.",
                 f"Intervals are of {percent(self.level)} each and hold the privacy noise"
                 + (" and that of sampling normal rows." if self.sampling else " alone."),
-                *self._remark,
+                *shrunk,
+                *clipping_remark(self.moment_),
             ),
             tables=(
                 Table(
@@ -122,7 +141,8 @@ class Correlations(BaseEstimator):
                 "high": plain(self.high_),
                 "distinct": self.distinct_.tolist(),
                 "level": self.level,
-                "n_floored": self.n_floored_,
+                "released": plain(self.released_),
+                "clipping_share": self.clipping_share_,
             },
         )
 

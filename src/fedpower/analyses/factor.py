@@ -1,5 +1,7 @@
-"""``FactorAnalysis``: maximum-likelihood factors of a released moment, with errors of the loadings."""
+"""``FactorAnalysis``: factors of a released moment, by a loss that knows its noise, with errors."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -7,7 +9,16 @@ import scipy.optimize
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from fedpower.analyses.spread import draws, quantile, require_centred, usable
+from fedpower.analyses.spread import (
+    NoisedCorrelations,
+    clipping_remark,
+    clipping_share,
+    draws,
+    noised_correlations,
+    quantile,
+    require_centred,
+    usable,
+)
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.report.account import Account, Table
@@ -23,19 +34,26 @@ _DRAWS = 300
 _LEAST_UNIQUE = 5e-3
 """Share of a column's variance that is its own at least: at less the likelihood has no maximum."""
 
+_MOST_MISFIT = 0.4
+"""Share of misfit in what the model leaves of noised correlations, above which likelihood is kept."""
+
 
 class FactorAnalysis(BaseEstimator):
     """Factors behind the columns of a released moment: x = μ + Λf + u, u of each column its own.
 
-    Maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis`, but from the
-    moment alone [J67]. A noised moment is floored first, so that there is a likelihood.
+    Without noise: maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis`,
+    from the moment only [J67]. The likelihood ignores privacy noise, which is equal on all entries, and
+    takes small eigenvalues for exact. With noise, loadings minimise the squared errors of the
+    correlations, each divided by its variance from sampling and noise. Where the model misses the
+    correlations by about as much as the noise does, the two losses differ even without noise, and
+    maximum likelihood is kept: of the moment with its spectrum floored at the noise.
 
     Parameters
     ----------
     n_factors : int
         k, with (d − k)² > d + k: else the model has more numbers than the moment.
     rotation : {"varimax", None}, default="varimax"
-        How factors are turned so that they are simple; None leaves them as maximum likelihood has them.
+        How factors are turned so that they are simple; None leaves them on principal axes.
     level : float, default=0.95
         Of the intervals.
     sampling : bool, default=True
@@ -53,6 +71,10 @@ class FactorAnalysis(BaseEstimator):
         Each column's own variance, in the rows' own units and divided by n, as scikit-learn's.
     communality_ : ndarray of shape (d,)
         The share of each column's variance that the factors explain.
+    loss_ : {"maximum_likelihood", "least_squares"}
+        What the loadings minimise.
+    clipping_share_ : float or None
+        The share of the rows' squared length that the bound removed, which intervals do not account for.
     moment_ : Moment
         What it was computed from.
     """
@@ -84,52 +106,42 @@ class FactorAnalysis(BaseEstimator):
             raise InputError(
                 f"rotation must be 'varimax' or None, got {self.rotation!r}; choose one"
             )
-        width, found = quantile(self.level), usable(moment)
-        deviations = np.sqrt(np.diagonal(found.covariance))
-        scales = np.outer(deviations, deviations)
-        correlation = found.covariance / scales
-        unique = _uniquenesses(correlation, k)
-        raw = _loadings(correlation, unique, k)
+        width = quantile(self.level)
+        fitted = _fit(moment, k)
+        raw = fitted.loadings
         turn = _varimax(raw) if self.rotation else np.eye(k)
         order = np.argsort(-np.sum((raw @ turn) ** 2, axis=0), kind="stable")
         turn = turn[:, order]
         turn = turn * np.sign(np.sum(fix_signs(raw @ turn) * (raw @ turn), axis=0))
         self.loadings_ = raw @ turn
-        self.standard_error_ = self._errors(moment, found.covariance, unique, self.loadings_)
+        self.standard_error_ = self._errors(moment, fitted, turn)
         self.low_ = self.loadings_ - width * self.standard_error_
         self.high_ = self.loadings_ + width * self.standard_error_
-        biased = deviations / np.sqrt(moment.divisor)  # scikit-learn divides by n
+        biased = fitted.deviations / np.sqrt(moment.divisor)  # scikit-learn divides by n
         self.components_ = np.asarray((self.loadings_ * biased[:, None]).T)
-        self.noise_variance_ = np.asarray(unique * biased**2)
-        self.communality_ = np.asarray(1.0 - unique)
-        self.n_floored_, self.n_at_bound_ = (
-            found.n_floored,
-            int(np.sum(unique <= _LEAST_UNIQUE * (1 + 1e-9))),
-        )
-        self._remark, self.moment_ = found.remark, moment
+        self.noise_variance_ = np.asarray(fitted.unique * biased**2)
+        self.communality_ = np.asarray(1.0 - fitted.unique)
+        self.n_floored_, self.n_at_bound_ = fitted.n_floored, int(np.sum(~fitted.free))
+        self.loss_, self.clipping_share_ = fitted.loss, clipping_share(moment)
+        self._remark, self.moment_ = fitted.remark, moment
         return self
 
-    def _errors(self, moment: Moment, covariance: Array, unique: Array, loadings: Array) -> Array:
-        """Return the standard errors of the loadings: the delta method on the likelihood's equations.
-
-        ψ solves g(ψ, R) = 0, so dψ = −H⁻¹ ∂g/∂R[dR] with H = ∂g/∂ψ [implicit function theorem].
-        """
-        k = loadings.shape[1]
-        free = unique > _LEAST_UNIQUE * (1 + 1e-9)
-        correlation = _correlation(covariance)
-        hessian = _hessian(correlation, unique, k)[np.ix_(free, free)]
+    def _errors(self, moment: Moment, fitted: "_Fitted", turn: Array) -> Array:
+        """Return the standard errors of the loadings: the delta method on the equations of the loss."""
+        loadings = fitted.loadings @ turn
+        scales = np.outer(fitted.deviations, fitted.deviations)
+        at, response = fitted.correlation * scales, fitted.response()
         squares, seen = np.zeros_like(loadings), 0
+        covariance = usable(moment).covariance
         for matrices, _ in draws(moment, covariance, sampling=self.sampling, count=_DRAWS):
             for each in matrices:
-                sides = []
-                up, down = (_correlation(covariance + sign * _STEP * each) for sign in (1, -1))
-                slope = (_gradient(up, unique, k) - _gradient(down, unique, k)) / 2.0
-                moved = np.zeros_like(unique)
-                moved[free] = -np.linalg.solve(hessian, slope[free])
-                for side, sign in ((up, 1), (down, -1)):
-                    there = _loadings(side, np.maximum(unique + sign * moved, 1e-9), k)
-                    sides.append(_turned(there, loadings, rotate=self.rotation is not None))
-                squares += ((sides[0] - sides[1]) / (2.0 * _STEP)) ** 2
+                up, down = (
+                    _turned(side, loadings, rotate=self.rotation is not None)
+                    for side in response(
+                        _correlation(at + _STEP * each), _correlation(at - _STEP * each)
+                    )
+                )
+                squares += ((up - down) / (2.0 * _STEP)) ** 2
                 seen += 1
         return np.asarray(np.sqrt(squares / seen))
 
@@ -186,6 +198,7 @@ class FactorAnalysis(BaseEstimator):
                 f"{percent(self.level)} each and hold the privacy noise"
                 + (" and that of sampling normal rows." if self.sampling else " alone."),
                 *self._remark,
+                *clipping_remark(self.moment_),
                 *((bound,) if self.n_at_bound_ else ()),
             ),
             tables=(
@@ -208,6 +221,8 @@ class FactorAnalysis(BaseEstimator):
                 "level": self.level,
                 "n_floored": self.n_floored_,
                 "n_at_bound": self.n_at_bound_,
+                "loss": self.loss_,
+                "clipping_share": self.clipping_share_,
             },
         )
 
@@ -226,6 +241,163 @@ def congruence(one: Array, other: Array) -> Array:
     cosines = np.abs(one.T @ other) / lengths
     rows, columns = scipy.optimize.linear_sum_assignment(-cosines)
     return np.asarray(cosines[rows, columns][np.argsort(columns)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """Unrotated loadings at the minimum of a loss.
+
+    Attributes
+    ----------
+    correlation, deviations
+        What they were fitted to.
+    loadings, unique, free
+        Λ, ψ, and which columns are not at the limit of ψ.
+    weights
+        Of the squared errors of correlations; None for maximum likelihood.
+    n_floored, remark
+        See `Usable`; in least squares nothing is floored.
+    """
+
+    correlation: Array
+    deviations: Array
+    loadings: Array
+    unique: Array
+    free: NDArray[np.bool_]
+    weights: Array | None
+    n_floored: int
+    remark: tuple[str, ...]
+
+    @property
+    def loss(self) -> Literal["maximum_likelihood", "least_squares"]:
+        return "maximum_likelihood" if self.weights is None else "least_squares"
+
+    def response(self) -> Callable[[Array, Array], tuple[Array, Array]]:
+        """Return the function from two correlation matrices, to either side, to the loadings there.
+
+        The parameters solve g(θ, R) = 0, so dθ = −H⁻¹ ∂g/∂R[dR] with H = ∂g/∂θ [implicit function
+        theorem]: of ψ for maximum likelihood, of Λ for least squares, whose rotations are left out of H.
+        """
+        k, free = self.loadings.shape[1], self.free
+        if self.weights is None:
+            hessian = _hessian(self.correlation, self.unique, k)[np.ix_(free, free)]
+
+            def likeliest(up: Array, down: Array) -> tuple[Array, Array]:
+                slope = (_gradient(up, self.unique, k) - _gradient(down, self.unique, k)) / 2.0
+                change = np.zeros_like(self.unique)
+                change[free] = -np.linalg.solve(hessian, slope[free])
+                return (
+                    _loadings(up, np.maximum(self.unique + change, 1e-9), k),
+                    _loadings(down, np.maximum(self.unique - change, 1e-9), k),
+                )
+
+            return likeliest
+        weights, within = self.weights, np.repeat(free, k)
+        inverse = np.zeros((within.size, within.size))
+        curvature = _curvature(self.correlation, weights, self.loadings)[np.ix_(within, within)]
+        inverse[np.ix_(within, within)] = np.linalg.pinv(curvature, rcond=1e-9, hermitian=True)
+
+        def nearest(up: Array, down: Array) -> tuple[Array, Array]:
+            slope = (weights * (up - down) / 2.0) @ self.loadings
+            change = (inverse @ slope.ravel()).reshape(self.loadings.shape)
+            return self.loadings + change, self.loadings - change
+
+        return nearest
+
+
+def _fit(moment: Moment, k: int) -> _Fitted:
+    """Return loadings by least squares where noise exceeds misfit, else by maximum likelihood."""
+    if moment.noise_std > 0:
+        noised = noised_correlations(moment)
+        weights = _weights(noised, moment.n_samples)
+        loadings = _least_squares(noised.released, weights, _start(noised.shrunk, k))
+        if _misfit(noised, weights, loadings) <= _MOST_MISFIT:
+            unique = 1.0 - np.sum(loadings**2, axis=1)
+            return _Fitted(
+                correlation=noised.released,
+                deviations=noised.deviations,
+                loadings=loadings,
+                unique=unique,
+                free=unique > 2.0 * _LEAST_UNIQUE,
+                weights=weights,
+                n_floored=0,
+                remark=("Least squares, weighted by the errors of sampling and of privacy noise.",),
+            )
+    found = usable(moment)
+    correlation = _correlation(found.covariance)
+    unique = _uniquenesses(correlation, k)
+    why = "Maximum likelihood: the model misses the correlations by as much as the noise does."
+    return _Fitted(
+        correlation=correlation,
+        deviations=np.sqrt(np.diagonal(found.covariance)),
+        loadings=_loadings(correlation, unique, k),
+        unique=unique,
+        free=unique > _LEAST_UNIQUE * (1 + 1e-9),
+        weights=None,
+        n_floored=found.n_floored,
+        remark=(*((why,) if moment.noise_std > 0 else ()), *found.remark),
+    )
+
+
+def _weights(noised: NoisedCorrelations, n_samples: int) -> Array:
+    """Return 1/variance of each correlation, from sampling and noise; 0 on the diagonal."""
+    made = 1.0 / ((1.0 - noised.shrunk**2) ** 2 / n_samples + noised.noise_variance + 1e-12)
+    np.fill_diagonal(made, 0.0)
+    return np.asarray(made / made.max())
+
+
+def _start(correlation: Array, k: int) -> Array:
+    """Return the loadings of columns half of whose variance is their own, shortened where too long."""
+    made = _loadings(correlation, np.full(len(correlation), 0.5), k)
+    lengths = np.linalg.norm(made, axis=1, keepdims=True)
+    return np.asarray(made * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12)))
+
+
+def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
+    """Return Λ that minimises Σ w_jl(r_jl − λ_j·λ_l)² on principal axes, with ψ above its limit.
+
+    λ = b·u/√(1 + |u|²) is shorter than b for every u, so that u is free.
+    """
+    longest = np.sqrt(1.0 - _LEAST_UNIQUE)
+
+    def loss(numbers: Array) -> tuple[float, Array]:
+        free = numbers.reshape(start.shape)
+        lengths = np.sqrt(1.0 + np.sum(free**2, axis=1, keepdims=True))
+        loadings = longest * free / lengths
+        left = correlation - loadings @ loadings.T
+        slope = -2.0 * (weights * left) @ loadings
+        along = np.sum(slope * free, axis=1, keepdims=True) / lengths**2
+        return 0.5 * float(np.sum(weights * left**2)), np.ravel(
+            longest * (slope - free * along) / lengths
+        )
+
+    free = start / np.sqrt(longest**2 - np.sum(start**2, axis=1, keepdims=True))
+    minimize: Any = scipy.optimize.minimize
+    options = {"maxiter": 5000, "maxcor": 30, "ftol": 1e-15, "gtol": 1e-10}
+    found = minimize(loss, free.ravel(), jac=True, method="L-BFGS-B", options=options).x
+    free = found.reshape(start.shape)
+    made = longest * free / np.sqrt(1.0 + np.sum(free**2, axis=1, keepdims=True))
+    return np.asarray(made @ np.linalg.svd(made, full_matrices=False)[2].T)
+
+
+def _misfit(noised: NoisedCorrelations, weights: Array, loadings: Array) -> float:
+    """Return the share of misfit in the variance that the model leaves, the rest of it being noise."""
+    d, k = loadings.shape
+    pairs = d * (d - 1) / 2
+    left = max(1.0 - (d * k - k * (k - 1) / 2) / pairs, 0.2)  # degrees of freedom that are left
+    squares = (noised.released - loadings @ loadings.T) ** 2
+    variance = float(np.sum(weights * squares)) / left
+    return float(max(1.0 - np.sum(weights * noised.noise_variance) / variance, 0.0))
+
+
+def _curvature(correlation: Array, weights: Array, loadings: Array) -> Array:
+    """Return the derivative of −(W∘(R − ΛΛᵀ))Λ by Λ, as a matrix of dk×dk."""
+    d, k = loadings.shape
+    made = np.einsum("jl,la,jb->jalb", weights, loadings, loadings)
+    made -= np.einsum("jl,ab->jalb", weights * (correlation - loadings @ loadings.T), np.eye(k))
+    places = np.arange(d)
+    made[places, :, places, :] += np.einsum("jm,ma,mb->jab", weights, loadings, loadings)
+    return np.asarray(made.reshape(d * k, d * k))
 
 
 def _correlation(covariance: Array) -> Array:

@@ -8,7 +8,13 @@ import scipy.stats
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from fedpower.analyses.spread import quantile, require_centred, usable
+from fedpower.analyses.spread import (
+    clipping_remark,
+    clipping_share,
+    quantile,
+    require_centred,
+    usable,
+)
 from fedpower.errors import InputError
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
@@ -141,6 +147,7 @@ class MeanTests(BaseEstimator):
                 f"be; of those told so at most {percent(1 - self.level)} are expected to be false.",
                 f"Privacy noise makes up {percent(noise)} of the squared error of the median column.",
                 *self._remark,
+                *clipping_remark(self.moment_),
             ),
             tables=(
                 Table(
@@ -175,5 +182,6 @@ class MeanTests(BaseEstimator):
                 "rejected": self.rejected_.tolist(),
                 "noise_share": plain(self.noise_share_),
                 "level": self.level,
+                "clipping_share": clipping_share(self.moment_),
             },
         )  # fmt: skip

@@ -17,7 +17,7 @@ from fedpower.report.account import Account, Table
 from fedpower.report.codebook_file import rules_of_record
 from fedpower.report.moment import Moment
 from fedpower.report.page.charts import intervals
-from fedpower.report.page.markup import count, percent
+from fedpower.report.page.markup import Markup, count, percent
 from fedpower.report.record import plain
 
 Array = NDArray[np.float64]
@@ -113,16 +113,17 @@ class Ranking(BaseEstimator):
     items_ : tuple of str
         What is ranked, in the order of the release, which all that follows has.
     scores_, standard_error_, low_, high_ : ndarray of shape (d,)
-        Scores with errors and intervals: noise and sampling; NaN where ``clear_`` is False.
+        Scores with errors and intervals: noise and sampling. Where ``determined_`` is False errors and
+        intervals are NaN, and so are Bradley and Terry's scores.
     covariance_ : ndarray of shape (d, d)
         Of the scores' errors.
     rank_ : ndarray of int of shape (d,)
-        Places, 1 for the best.
+        Places, 1 for the best; where ``determined_`` is False a guess, by least squares.
     rank_low_, rank_high_ : ndarray of int of shape (d,)
         Best and worst place that an item may have: for each item with a confidence of ``level`` or more.
     apart_ : ndarray of bool of shape (d, d)
         Which items are told apart, all verdicts together at ``level`` [MRSW24].
-    clear_ : bool
+    determined_ : bool
         Whether comparisons tie all items together by twice the edge of the noise: only then is the error
         of the inverse small enough for intervals.
     comparisons_ : ndarray of shape (d,)
@@ -170,14 +171,13 @@ class Ranking(BaseEstimator):
             if graph.noise == 0
             else min(least, _least(solved[1]) / link.steepest) > _CLEAR * edge
         )
-        if not clear and self.method == "bradley_terry":
+        if not clear and graph.noise == 0 and self.method == "bradley_terry":
             raise InputError(
-                "scores of Bradley and Terry's model must be finite and comparisons clear of the noise, "
-                "got an item that wins or loses nearly all, or comparisons too few for it; take least "
-                "squares, or a larger epsilon"
+                "scores of Bradley and Terry's model must be finite, got an item that wins or loses "
+                "nearly all; take least squares"
             )
         scores, bread = solved if clear and solved is not None else _floored(graph)
-        self.clear_, self.moment_, self._rule = clear, moment, rule
+        self.determined_, self.moment_, self._rule = clear, moment, rule
         self.items_, self.scores_ = rule.levels, scores
         self.covariance_ = self._errors(graph, link, bread, n) if clear else np.full((d, d), np.nan)
         self.standard_error_ = np.sqrt(np.diagonal(self.covariance_))
@@ -185,6 +185,8 @@ class Ranking(BaseEstimator):
         self.high_ = scores + width * self.standard_error_
         self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * n)
         order = np.argsort(-scores, kind="stable")
+        if not clear and self.method == "bradley_terry":
+            self.scores_ = np.full(d, np.nan)  # those of least squares are no logarithms of odds
         self.rank_ = np.empty(d, dtype=np.int64)
         self.rank_[order] = np.arange(1, d + 1)
         self._places()
@@ -220,7 +222,7 @@ class Ranking(BaseEstimator):
         d = len(self.scores_)
         self.apart_ = np.zeros((d, d), dtype=np.bool_)
         self.rank_low_, self.rank_high_ = np.ones(d, np.int64), np.full(d, d, np.int64)
-        if not self.clear_:
+        if not self.determined_:
             return
         values, vectors = np.linalg.eigh(self.covariance_)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -297,18 +299,22 @@ class Ranking(BaseEstimator):
                 strict=True,
             )
         )
-        drawn = intervals(
-            "Scores with their intervals",
-            names,
-            self.scores_[order].tolist(),
-            self.low_[order].tolist(),
-            self.high_[order].tolist(),
-        )
-        caption = "A line is an interval; a cross has 0 within it, the mean of all items."
+        pictures: tuple[tuple[Markup, str], ...] = ()
+        if self.determined_:
+            drawn = intervals(
+                "Scores with their intervals",
+                names,
+                self.scores_[order].tolist(),
+                self.low_[order].tolist(),
+                self.high_[order].tolist(),
+            )
+            caption = "A line is an interval; a cross has 0 within it, the mean of all items."
+            pictures = ((drawn, caption),)
         return Account(
             kind="ranking",
             title=f"Ranking of {count(len(names), 'item')} by "
-            + ("least squares" if self.method == "least_squares" else "Bradley and Terry's model"),
+            + ("least squares" if self.method == "least_squares" else "Bradley and Terry's model")
+            + ("" if self.determined_ else ": not determined"),
             sentences=(self._verdict(told), self._unit(names)),
             tables=(
                 Table(
@@ -319,7 +325,7 @@ class Ranking(BaseEstimator):
                     file="ranking.csv",
                 ),
             ),
-            pictures=((drawn, caption),) if self.clear_ else (),
+            pictures=pictures,
             facts={
                 "items": list(self.items_),
                 "method": self.method,
@@ -333,16 +339,16 @@ class Ranking(BaseEstimator):
                 "apart": self.apart_.tolist(),
                 "comparisons": plain(self.comparisons_),
                 "level": self.level,
-                "clear": bool(self.clear_),
+                "determined": bool(self.determined_),
             },
         )  # fmt: skip
 
     def _verdict(self, told: list[bool]) -> str:
-        if not self.clear_:
+        if not self.determined_:
             return (
-                "The comparisons do not tie all items together beside the noise, so that no interval can "
-                "be stood for, and places are a guess: rank fewer items, bring more comparisons, or take "
-                "a larger epsilon."
+                "Scores are not determined: the noise hides how comparisons connect the items. There are "
+                "no intervals, and places are a guess. Rank fewer items, add comparisons, or use a "
+                "larger epsilon."
             )
         return (
             f"{sum(told)} of {len(told)} neighbours are told apart, all such verdicts together at "
@@ -356,7 +362,7 @@ class Ranking(BaseEstimator):
             return (
                 f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
             )
-        if not self.clear_ or len(names) < 2:
+        if not self.determined_ or len(names) < 2:
             return "The mean score is 0."
         chance, low, high = self.win_probability(names[0], names[-1])
         if chance in (0.0, 1.0):  # beyond what a difference of outcomes can be: nothing to tell

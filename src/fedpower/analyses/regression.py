@@ -9,7 +9,15 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import Statistic, quantile, require_centred, standard_errors, usable
+from fedpower.analyses.spread import (
+    Statistic,
+    clipping_remark,
+    clipping_share,
+    quantile,
+    require_centred,
+    standard_errors,
+    usable,
+)
 from fedpower.errors import InputError
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
@@ -65,6 +73,7 @@ class _Regression(RegressorMixin, BaseEstimator):
         )
         self.n_features_in_ = len(self._places)
         self.n_floored_, self._remark = found.n_floored, found.remark
+        self.clipping_share_ = clipping_share(moment)
         self.moment_ = moment
         return self
 
@@ -134,6 +143,7 @@ class _Regression(RegressorMixin, BaseEstimator):
                 f"{number(self.intercept_)}.",
                 verdict,
                 *self._remark,
+                *(clipping_remark(self.moment_) if self.clear_ else ()),
             ),
             tables=(
                 Table(
@@ -158,6 +168,8 @@ class _Regression(RegressorMixin, BaseEstimator):
                 "level": self.level,
                 "clear": bool(self.clear_),
                 "n_floored": self.n_floored_,
+                "clipping_share": self.clipping_share_,
+                "excludes_clipping_bias": self.clipping_share_ is not None,
             },
         )  # fmt: skip
 
@@ -189,6 +201,9 @@ class RidgeRegression(_Regression):
         noise: only then is the error of the inverse small enough for intervals.
     r2_ : float
         The share of the target's variance that is explained.
+    clipping_share_ : float or None
+        The share of the rows' squared length that the bound removed; None where no row is clipped or
+        nothing is known. Clipping biases coefficients, and intervals exclude that bias.
     """
 
     def __init__(
@@ -246,7 +261,7 @@ class ComponentRegression(_Regression):
 
     Attributes
     ----------
-    coef_, intercept_, standard_error_, low_, high_, r2_
+    coef_, intercept_, standard_error_, low_, high_, r2_, clipping_share_
         As of `RidgeRegression`, in terms of the predictors.
     clear_ : bool
         Whether the last component kept stands out from the next by twice the edge of the noise.

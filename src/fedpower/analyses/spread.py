@@ -13,6 +13,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
+from fedpower.linalg.shrinkage import shrunk_spectrum
 from fedpower.report.moment import Moment
 
 Array = NDArray[np.float64]
@@ -70,6 +71,93 @@ def usable(moment: Moment) -> Usable:
     units = moment.units
     made = (raised + raised.T) / 2 * np.outer(units, units) * moment.divisor
     return Usable(covariance=np.asarray(made), n_floored=low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedCorrelations:
+    """Correlations of a released moment.
+
+    Attributes
+    ----------
+    deviations
+        Of the columns, in the rows' own units.
+    released
+        Correlations as released, with the noise in them; between −1 and 1, but not always positive.
+    shrunk
+        The same without most of the noise: with a shrunk spectrum and 1 on the diagonal.
+    noise_variance
+        Of each released correlation; 0 on the diagonal, and everywhere without noise.
+    """
+
+    deviations: Array
+    released: Array
+    shrunk: Array
+    noise_variance: Array
+
+
+def noised_correlations(moment: Moment) -> NoisedCorrelations:
+    """Return the correlations of a moment, as released and shrunk; exact ones are the same twice.
+
+    The diagonal of a correlation matrix is known, so the spectrum is shrunk after the columns are
+    standardised, and the diagonal is set to 1 again: that is the nearest matrix with such a diagonal.
+    Dividing by the shrunk diagonal would bring its error into all entries.
+    """
+    sigma, scales = moment.noise_std, moment.units * np.sqrt(moment.divisor)
+    variances = np.diagonal(moment.pooled.moment)
+    if sigma > 0:
+        variances = np.maximum(variances, sigma)
+    roots = np.sqrt(variances)
+    released = _unit_diagonal(moment.pooled.moment / np.outer(roots, roots))
+    noise = _noise_variance(moment, released, variances)
+    shrunk = released
+    if sigma > 0 and len(released) > 1:
+        typical = float(np.sqrt(noise.sum() / (noise.size - len(noise))))
+        shrunk = _shrunk(released, typical)
+        noise = _noise_variance(moment, shrunk, variances)
+    return NoisedCorrelations(
+        deviations=roots * scales, released=released, shrunk=shrunk, noise_variance=noise
+    )
+
+
+def _noise_variance(moment: Moment, correlation: Array, variances: Array) -> Array:
+    """Return the variance that noise gives a_jl/√(a_jj a_ll): of the entry, and of the diagonal."""
+    center = np.zeros(len(variances)) if moment.pooled.center is None else moment.pooled.center
+    shift = (moment.mean_noise_std * center) ** 2
+    entries = moment.noise_std**2 / 2.0 + shift[:, None] + shift[None, :]
+    own = (moment.noise_std**2 + 4.0 * shift) / variances**2
+    made = entries / np.outer(variances, variances)
+    made += correlation**2 / 4.0 * (own[:, None] + own[None, :])
+    np.fill_diagonal(made, 0.0)
+    return np.asarray(made)
+
+
+def _shrunk(correlation: Array, noise: float) -> Array:
+    values, vectors = np.linalg.eigh(correlation)
+    found = shrunk_spectrum(values[::-1], noise)[::-1]
+    return _unit_diagonal((vectors * np.maximum(found, 0.0)) @ vectors.T)
+
+
+def _unit_diagonal(matrix: Array) -> Array:
+    made = np.clip((matrix + matrix.T) / 2.0, -1.0, 1.0)
+    np.fill_diagonal(made, 1.0)
+    return np.asarray(made)
+
+
+def clipping_share(moment: Moment) -> float | None:
+    """Return the share of the rows' squared length that the bound removed; None where it is unknown."""
+    record = moment.record.get("clipping")
+    return None if record is None else float(record["energy"])
+
+
+def clipping_remark(moment: Moment) -> tuple[str, ...]:
+    """Return a sentence on what clipping leaves out of intervals; none where nothing is known of it."""
+    share = clipping_share(moment)
+    if share is None:
+        return ()
+    size = "less than 0.1%" if share < 0.001 else f"about {share:.1%}"
+    return (
+        f"Intervals exclude clipping bias: the bound removed {size} of the rows' squared length.",
+    )
 
 
 def require_centred(moment: Moment) -> None:
