@@ -169,7 +169,12 @@ def aligned(local_power: LocalPower, alignment: str) -> Found:
 def fedpca(parts: Sequence[Array], seed: int, solver: Any) -> Found:
     """Return what the estimator gives with this solver and every other default."""
     model = FedPCA(
-        RANK, epsilon=float("inf"), center=False, solver=solver, random_state=seed
+        RANK,
+        epsilon=float("inf"),
+        center=False,
+        standardize=False,
+        solver=solver,
+        random_state=seed,
     ).fit_silos(list(parts))
     sent = sum(row["bytes_up"] for row in model.history_)
     taken = f"{solver}: {model.solver_.solver}" if solver == "auto" else solver

@@ -72,6 +72,7 @@ class Point:
                 self.rank,
                 epsilon=self.epsilon,
                 delta=1e-6,
+                standardize=False,
                 noise=noise,
                 energy=self.energy,
                 normalize=True,

@@ -166,6 +166,7 @@ def whole_study(folder: Path, options: argparse.Namespace) -> list[dict[str, Any
         fitted = FedPCA(
             4,
             iteration_rank=5,
+            standardize=False,
             epsilon=0.5,
             delta=1e-4,
             row_norm=1.0,

@@ -127,7 +127,9 @@ def fit(*, path: str, epsilon: str) -> dict[str, Any]:
     """Return the peaks of a fit over one file."""
     imports = peak_mb()
     started = time.perf_counter()
-    model = FedPCA(4, epsilon=float(epsilon), row_norm=1.0, random_state=0).fit_silos([path])
+    model = FedPCA(
+        4, epsilon=float(epsilon), row_norm=1.0, standardize=False, random_state=0
+    ).fit_silos([path])
     return {
         "n_rows": model.n_samples_,
         "imports_mb": imports,

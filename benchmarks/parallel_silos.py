@@ -70,6 +70,7 @@ def fit(silos: list[np.ndarray], n_jobs: int) -> None:
         4,
         epsilon=float("inf"),
         center=False,
+        standardize=False,
         solver="fedpower",
         n_steps=20,
         tol=0.0,

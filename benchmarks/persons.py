@@ -65,9 +65,11 @@ def accuracy(options: argparse.Namespace) -> list[dict[str, float]]:
     for seed in range(options.seeds):
         rows, ids = visits(options.persons, d, seed)
         first = np.unique(ids, return_index=True)[1]
-        person = FedPCA(RANK, epsilon=options.epsilon, **told).fit(rows, units=ids)
-        one = FedPCA(RANK, epsilon=options.epsilon, **told).fit(rows[first])
-        group = FedPCA(RANK, epsilon=together, **told).fit(rows)
+        person = FedPCA(RANK, epsilon=options.epsilon, standardize=False, **told).fit(
+            rows, units=ids
+        )
+        one = FedPCA(RANK, epsilon=options.epsilon, standardize=False, **told).fit(rows[first])
+        group = FedPCA(RANK, epsilon=together, standardize=False, **told).fit(rows)
         found.append(
             {
                 "person": sine(person, d),
@@ -85,7 +87,8 @@ from fedpower import FedPCA
 from fedpower.data import open_source
 unit = sys.argv[2] or None
 begun, idle = time.perf_counter(), time.process_time()
-model = FedPCA(3, epsilon=1.0, row_norm=8.0, unit=unit, extra_columns="drop")
+model = FedPCA(3, epsilon=1.0, row_norm=8.0, unit=unit, extra_columns="drop",
+    standardize=False)
 model.fit_silos({"a": open_source(sys.argv[1], drop=["person"])})
 print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": time.process_time() - idle,
     "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "n": model.n_samples_}))

@@ -44,7 +44,7 @@ def main() -> None:
         values, vectors = np.linalg.eigh(pooled)
         truth = vectors[:, ::-1][:, :rank]
         for epsilon in EPSILONS:
-            model = FedPCA(rank, epsilon=epsilon, delta=DELTA, center=False)
+            model = FedPCA(rank, epsilon=epsilon, delta=DELTA, center=False, standardize=False)
             made = plan(
                 model, sizes=sizes, n_features=values.size, spectrum=np.maximum(values[::-1], 0.0)
             )

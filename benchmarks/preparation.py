@@ -100,7 +100,10 @@ def measure(case: Case, seeds: int, silos: int, aggregation: str) -> dict[str, A
     alone = [sine(FedPCA(RANK, **told, **given).fit_silos(parts), wanted) for _ in range(seeds)]
     by_bound = {
         times: [
-            sine(FedPCA(RANK, **told, **exact, row_norm=times * d**0.5).fit_silos(parts), wanted)
+            sine(
+                FedPCA(RANK, **told, **exact, row_norm=times * d**0.5).fit_silos(parts),
+                wanted,
+            )
             for _ in range(seeds)
         ]
         for times in case.bounds

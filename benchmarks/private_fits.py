@@ -69,7 +69,13 @@ class Federation:
 
     def fit(self, method: str, *, epsilon: float, seed: int) -> Fit:
         """Return the fit of one of `METHODS`; the seed gives the start basis and the noise."""
-        model = FedPCA(self._data.rank, epsilon=epsilon, **self._data.parameters, **METHODS[method])
+        model = FedPCA(
+            self._data.rank,
+            epsilon=epsilon,
+            standardize=False,
+            **self._data.parameters,
+            **METHODS[method],
+        )
         study, settings, _ = build_study(
             Parameters.of(model),
             n_rows=sum(silo.n_rows for silo in self._silos.values()),

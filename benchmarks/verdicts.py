@@ -94,6 +94,7 @@ def cell(
             epsilon=1.0,
             row_norm=1.0,
             center=center,
+            standardize=False,
             solver=solver,
             noise=noise,
             aggregation=aggregation,

@@ -313,6 +313,7 @@ def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, So
         delta=DELTA,
         row_norm=1.0,
         center=False,
+        standardize=False,
         solver="auto" if curve.solver == "default" else curve.solver,
         noise="auto" if chosen else curve.noise,  # type: ignore[arg-type]  # never none here
         iteration_rank=None if chosen else size.iteration_rank,

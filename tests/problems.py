@@ -39,6 +39,9 @@ class ArrayMoment:
         about = self.rows if center is None else self.rows - center
         return float(np.vdot(about, about)) / len(about)
 
+    def diagonal(self, center: Array | None = None) -> Array:
+        return np.square(self.rows if center is None else self.rows - center).mean(axis=0)
+
     def factor(self, center: Array | None = None) -> Array:
         return moment_factor(self.rows if center is None else self.rows - center)
 

@@ -77,7 +77,7 @@ def fed_pca(*, private: bool, **settings: Any) -> Any:
     from fedpower import FedPCA
 
     kind = {"epsilon": EPSILON, "row_norm": ROW_NORM} if private else {"epsilon": float("inf")}
-    return FedPCA(RANK, random_state=SEED, **kind, **settings)
+    return FedPCA(RANK, standardize=False, random_state=SEED, **kind, **settings)
 
 
 EXACT, SPLIT, ONE_PRIVATE, PRIVATE = (

@@ -137,7 +137,9 @@ def exact(*, paths: list[str]) -> dict[str, Any]:
         return PCA(WIDE_RANK, svd_solver="arpack", random_state=SEED).fit(data)
 
     def federated(silos: list[Any]) -> Any:
-        return FedPCA(WIDE_RANK, epsilon=float("inf"), random_state=SEED).fit_silos(silos)
+        return FedPCA(
+            WIDE_RANK, epsilon=float("inf"), standardize=False, random_state=SEED
+        ).fit_silos(silos)
 
     few = [part[: WIDE_RANK + 2, : WIDE_RANK + 2] for part in parts]
     pooled(few[0])

@@ -330,7 +330,6 @@ class Parameters:
         option="--standardize/--no-standardize",
         group="rows",
         section="rows",
-        newer=True,
     )
     unit: str | None = _parameter(
         None,

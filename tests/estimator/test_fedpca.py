@@ -346,7 +346,13 @@ class TestHardCases:
         ),
         ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
         (
-            {"solver": "moment", "epsilon": 1.0, "noise": "step", "row_norm": 9.0},
+            {
+                "solver": "moment",
+                "epsilon": 1.0,
+                "noise": "step",
+                "row_norm": 9.0,
+                "standardize": False,
+            },
             "solver='moment' must go with",
         ),
         ({"alignment": "best"}, "alignment must be one of"),
@@ -439,6 +445,7 @@ class TestPrivateFits:
             noise=noise,
             solver=solver,
             center=center,
+            standardize=False,
             random_state=0,
         ).fit_silos(np.split(rows, 3))
         assert sin_theta(private.components_.T, exact.components_.T) < error

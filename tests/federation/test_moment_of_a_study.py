@@ -33,7 +33,7 @@ def test_the_moment_of_a_study_is_in_its_result_and_gives_the_same_numbers(tmp_p
         found = node.result
         node.write_result(tmp_path / "result")
     moment = read_moment(tmp_path / "result")
-    model = FedPCA(study.parameters.n_components).fit_moment(moment)
+    model = FedPCA(study.parameters.n_components, standardize=False).fit_moment(moment)
     assert np.array_equal(model.components_, found.components)
     assert moment.record["federation"]["agreement"] == study.digest
 
@@ -52,7 +52,7 @@ def test_the_moment_of_a_study_with_secure_sums_is_in_its_result(tmp_path: Path)
         node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)
         node.write_result(tmp_path / "result")
-    model = FedPCA(study.parameters.n_components).fit_moment(tmp_path / "result")
+    model = FedPCA(study.parameters.n_components, standardize=False).fit_moment(tmp_path / "result")
     assert np.array_equal(model.components_, node.result.components)
 
 

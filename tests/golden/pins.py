@@ -73,6 +73,7 @@ def messages() -> dict[str, Any]:
         "enrolment, version": wire.Enrolment(n_rows=12, n_features=3, data_version="2026-03"),
         "ask-mean": wire.AskMean(),
         "mean": wire.MeanRow(mean=fine[:, 0]),
+        "mean, all": wire.MeanRow(mean=fine[:, 0], variances=np.abs(fine[:, 0])),
         "ask-steps": wire.AskSteps(basis=exact, n_local_steps=2),
         "ask-steps, all": wire.AskSteps(
             basis=fine,
@@ -134,6 +135,7 @@ FITS: dict[str, dict[str, Any]] = {
     "moment": {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0},
     "step": {
         "epsilon": 2.0, "delta": 1e-6, "row_norm": 12.0, "noise": "step", "center": False,
+        "standardize": False,
         "n_steps": 4, "local_steps": 2,
     },
     "prepared": {"epsilon": 4.0, "delta": 1e-6, "ranges": (-50.0, 50.0)},

@@ -104,6 +104,15 @@ def test_a_bad_basis_is_refused_and_costs_nothing(study, ledger, name):
     assert ledger.spent().n_releases == 0
 
 
+@both
+def test_gains_and_variances_are_refused_and_cost_nothing(study, ledger):
+    """Columns that are multiplied would be longer than the noise is made for."""
+    silo = private_silo(study, ledger)
+    for question in (steps(0, gains=np.full(D, 2.0)), AskMean(variances=True)):
+        assert "private study" in ask(silo, question).reason
+    assert ledger.spent().n_releases == 0
+
+
 def test_a_complex_basis_is_refused_and_costs_nothing(ledger):
     silo = private_silo(STEP, ledger)
     answer = ask(silo, AskSteps(basis=complex_basis(), n_local_steps=1))

@@ -52,6 +52,9 @@ def test_a_good_question_is_answered() -> None:
         (AskSteps(basis=GOOD, n_local_steps=1, shift=float("nan")), "shift"),
         (AskSteps(basis=GOOD, n_local_steps=1, center=np.zeros(12)), "does not centre"),
         (AskSteps(basis=GOOD, n_local_steps=1, align="other"), "alignment"),  # type: ignore[arg-type]
+        (AskSteps(basis=GOOD, n_local_steps=1, gains=np.ones(11)), "gains must be 12 positive"),
+        (AskSteps(basis=GOOD, n_local_steps=1, gains=np.zeros(12)), "gains must be 12 positive"),
+        (AskSteps(basis=GOOD, n_local_steps=1, gains=np.full(12, np.inf)), "gains must be 12"),
         (AskMean(), "does not centre"),
         (Refusal(reason="x"), "must be sent a question"),
     ],
@@ -84,7 +87,7 @@ def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(ExactReleases):
-        def mean(self, *, run: str) -> MeanRow:
+        def mean(self, ask: AskMean, *, run: str) -> MeanRow:
             raise RuntimeError("row 17 holds 42.0")
 
     study = replace(STUDY, center=True)

@@ -151,7 +151,17 @@ def test_fit_prints_what_the_bound_cut_off_and_which_components_it_may_have_bent
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pd.DataFrame(visits()).add_prefix("c").to_csv(tmp_path / "north.csv", index=False)
-    given = ["-k", "4", "--epsilon", "1", "--row-norm", "4", "-o", str(tmp_path / "out")]
+    given = [
+        "-k",
+        "4",
+        "--epsilon",
+        "1",
+        "--row-norm",
+        "4",
+        "--no-standardize",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     assert main(["fit", str(tmp_path / "north.csv"), *given], standalone_mode=False) == 0
     printed = capsys.readouterr()
     assert re.search(r"pc1 \(maybe bent\)", printed.out)

@@ -40,8 +40,9 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
     """Show the principal angles between the subspaces of A and B.
 
     Each is a folder that `fedpower fit` wrote, or a .npz or .npy file with an array `components`
-    (k×d) or `basis` (d×k), such as the truth.npz of `fedpower simulate`. Results must be of the same
-    kind: correlations (--standardize) or covariances in the same units.
+    (k×d) or `basis` (d×k), such as the truth.npz of `fedpower simulate`, which is of
+    covariances. Results must be of the same kind: correlations (--standardize) or covariances in the
+    same units.
     """
     first, second = _same_columns(_read_axes(a), _read_axes(b))
     _check_units(first, second)

@@ -34,6 +34,7 @@ _PLANNED = (
     "epsilon",
     "delta",
     "center",
+    "standardize",
     "iteration_rank",
     "n_steps",
     "local_steps",
@@ -79,6 +80,7 @@ _PLANNED = (
 @parameter("unit")
 @parameter("rows_per_unit")
 @parameter("center", help="Centre on the pooled mean (default).")
+@parameter("standardize")
 @parameter("aggregation")
 @parameter("colluders")
 @parameter("noise", help="What the fit would noise; all are shown.")

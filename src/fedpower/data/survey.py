@@ -307,7 +307,9 @@ class Survey:
         assert rule.center is not None
         assert rule.scale is not None
         width = stage.n_features
-        count = np.maximum(total[2 * width :], 1)  # of cells that are there, times what a row counts for
+        count = np.maximum(
+            total[2 * width :], 1
+        )  # of cells that are there, times what a row counts for
         mean = total[:width] / (count * CELL_SIDE)
         spread = np.sqrt(np.maximum(total[width : 2 * width] / (count * CELL_SIDE**2) - mean**2, 0))
         half, middle = (stage.high - stage.low) / 2, (stage.high + stage.low) / 2

@@ -145,7 +145,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         What is noised: the moment once, clipped products after it or without it (for wide rows whose
         leading directions hold little of their variance), every step's product, or the same with the
         paper's printed noise. ``auto`` takes ``clipped`` where ``energy`` lets a clear gain be
-        predicted, else ``moment`` while d×d is kept easily (d ≤ 8192), else ``step``.
+        predicted and columns are not standardised, else ``moment`` while d×d is kept easily
+        (d ≤ 8192), else ``step``.
     energy : float, optional
         A public guess of the share of all variance that the k components hold, such as an earlier
         result shows; how ``clipped`` divides its budget follows from it, 4k/d unless given.

@@ -54,8 +54,10 @@ def _unit_of(result: Result) -> float:
     if book is not None:
         if not result.standardized:
             raise InputError(
-                "a result that is to be a spectrum must be of correlations where its columns were "
-                "prepared, got covariances in their own units; fit it with {standardize:True}"
+                Sentence(
+                    "a result that is to be a spectrum must be of correlations where its columns were "
+                    "prepared, got covariances; fit it with {standardize:True}"
+                )
             )
         return 1.0
     if not result.standardized or result.scale is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from fedpower.report.record import standardized
+
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
@@ -103,11 +105,16 @@ def bent_by_the_bound(standings: Sequence[str]) -> list[str]:
 
 
 def most_variance(run: Mapping[str, Any], n_samples: int) -> float:
-    """Return the most variance that rows within their bound can have; infinity where none is known."""
+    """Return the most variance that rows within their bound can have; infinity where none is known.
+
+    Standardised columns have a variance of 1 each.
+    """
     terms = run["parameters"]
     bound = 1.0 if terms.get("normalize") else terms.get("row_norm")
-    known = isinstance(bound, int | float)
-    return float(bound) ** 2 * n_samples / max(n_samples - 1, 1) if known else math.inf
+    if not isinstance(bound, int | float):
+        return math.inf
+    most = float(run["n_features"]) if standardized(run) else float(bound) ** 2
+    return most * n_samples / max(n_samples - 1, 1)
 
 
 def above_the_noise(n_above: int, n_features: int) -> str:

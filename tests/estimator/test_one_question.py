@@ -1,0 +1,181 @@
+"""Correlations or covariances: the same question at every epsilon, from the same releases."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.linalg import subspace_angles
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+
+from benchmarks.units import MOST_DEGREES, MOST_OFF, measured, rows_of
+from fedpower import FedPCA
+from fedpower.cli import main
+from fedpower.errors import InputError
+from fedpower.linalg import fix_signs
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import SeededNoiseForExperiments
+
+INF = float("inf")
+ROWS = rows_of(3_000, 6, seed=1)
+SILOS = {"north": ROWS[:1_000], "south": ROWS[1_000:]}
+SOLVERS: list[dict[str, Any]] = [
+    {},
+    {"solver": "krylov"},
+    {"solver": "fedpower"},
+    {"local_steps": 3, "drift_correction": True},
+]
+
+
+def degrees(one: Any, two: Any) -> float:
+    return float(np.degrees(subspace_angles(one.T, two.T)[0]))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("standardize", [True, False])
+def test_an_exact_fit_is_scikit_learns(solver: dict[str, Any], standardize: bool) -> None:
+    scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(ROWS)
+    theirs = PCA(3).fit(scaler.transform(ROWS))
+    ours = FedPCA(3, epsilon=INF, standardize=standardize, **solver).fit_silos(SILOS)
+    for name in ("explained_variance_", "explained_variance_ratio_"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-7)
+    axes = fix_signs(theirs.components_.T).T
+    np.testing.assert_allclose(ours.components_, axes, atol=1e-6)
+    np.testing.assert_allclose(ours.mean_, ROWS.mean(axis=0), rtol=1e-9)
+    scores = theirs.transform(scaler.transform(ROWS)) * np.sign(
+        (theirs.components_ * axes).sum(axis=1)
+    )
+    np.testing.assert_allclose(ours.transform(ROWS), scores, atol=1e-4 * np.abs(scores).max())
+    whole = FedPCA(6, epsilon=INF, standardize=standardize).fit_silos(SILOS)
+    np.testing.assert_allclose(whole.inverse_transform(whole.transform(ROWS)), ROWS, rtol=1e-7)
+    np.testing.assert_allclose(ours.to_sklearn().transform(ROWS), ours.transform(ROWS), rtol=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["krylov", "fedpower", "moment"])
+def test_uncentred_columns_are_divided_by_their_root_mean_squares(solver: str) -> None:
+    scaled = ROWS / np.sqrt(np.mean(ROWS**2, axis=0))
+    truth = np.linalg.eigh(scaled.T @ scaled / len(scaled))[1][:, ::-1][:, :2].T
+    model = FedPCA(2, epsilon=INF, center=False, solver=solver).fit_silos(SILOS)
+    assert degrees(model.components_, truth) < 1e-5
+    np.testing.assert_allclose(model.result_.scale, np.sqrt(np.mean(ROWS**2, axis=0)), rtol=1e-9)
+
+
+def test_few_wide_rows_are_standardised_from_their_factors() -> None:
+    d = 8_200  # wider than moments are uploaded
+    rows = np.random.default_rng(0).standard_normal((40, d)) * np.geomspace(1, 100, d) + 5
+    rows[:, ::2] *= rows[:, :1]
+    model = FedPCA(2, epsilon=INF, solver="krylov").fit_silos([rows[:15], rows[15:]])
+    theirs = PCA(2, svd_solver="full").fit(StandardScaler().fit_transform(rows))
+    assert [each["kind"] for each in model.result_.rounds] == ["factor"]
+    assert degrees(model.components_, theirs.components_) < 1e-5
+    np.testing.assert_allclose(model.explained_variance_ratio_, theirs.explained_variance_ratio_)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize: bool) -> None:
+    book = FedPCA(1, epsilon=50.0).prepare_silos(SILOS)
+    exact = FedPCA(3, epsilon=INF, standardize=standardize).fit_silos(SILOS)
+    for solver in ("moment", "krylov"):
+        told = {"standardize": standardize, "codebook": book, "solver": solver}
+        by_book = FedPCA(3, epsilon=INF, **told).fit_silos(SILOS)
+        assert degrees(by_book.components_, exact.components_) < 5.0  # the bound shortens rows
+        np.testing.assert_allclose(by_book.explained_variance_, exact.explained_variance_, rtol=0.3)
+    units = np.arange(1.0, 7.0)
+    scaled = FedPCA(3, epsilon=INF, standardize=False, scale=units).fit_silos(SILOS)
+    assert degrees(scaled.components_, PCA(3).fit(ROWS / units).components_) < 1e-5
+
+
+def test_the_other_question_costs_nothing(tmp_path: Path) -> None:
+    ledgers = {name: tmp_path / f"{name}.ledger" for name in SILOS}
+    for name, path in ledgers.items():
+        Ledger.create(path, epsilon=4.0, delta=1e-6, silo=name).close()
+    fits = []
+    spent = []
+    for standardize in (True, False):
+        model = FedPCA(2, epsilon=2.0, delta=1e-6, standardize=standardize, keep_moment=True)
+        fits.append(model.fit_silos(SILOS, ledgers=ledgers))
+        with Ledger.open(ledgers["north"]) as ledger:
+            spent.append(ledger.spent())
+    assert spent[0] == spent[1]
+    assert fits[0].moment_ is not None
+    assert fits[1].moment_ is not None
+    assert np.array_equal(fits[0].moment_.pooled.moment, fits[1].moment_.pooled.moment)
+    other = FedPCA(2, standardize=False).fit_moment(fits[0].moment_)
+    np.testing.assert_allclose(other.components_, fits[1].components_)
+    np.testing.assert_allclose(other.explained_variance_, fits[1].explained_variance_)
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_covariances_are_those_of_the_moment_in_the_columns_units(aggregation: str) -> None:
+    told: dict[str, Any] = {"aggregation": aggregation, "standardize": False, "keep_moment": True}
+    model = FedPCA(2, epsilon=8.0, delta=1e-6, **told).fit_silos(SILOS)
+    assert model.moment_ is not None
+    truth = np.linalg.eigh(model.moment_.covariance)[1][:, ::-1][:, :2].T
+    assert degrees(model.components_, truth) < 1e-5
+    assert model.result_.scale is None
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"noise": "step"},
+        {"noise": "paper"},
+        {"noise": "clipped"},
+        {"solver": "krylov"},
+        {"n_steps": 3},
+    ],
+)
+def test_a_mode_without_variances_says_what_to_pass(mode: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"; pass standardize=False$"):
+        FedPCA(2, epsilon=1.0, row_norm=9.0, **mode).fit_silos(SILOS)
+
+
+def test_it_is_true_or_false() -> None:
+    with pytest.raises(InputError, match="standardize must be True or False, got None"):
+        FedPCA(2, epsilon=INF, standardize=None).fit_silos(SILOS)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_private_is_near_exact(
+    standardize: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded = lambda: SeededNoiseForExperiments(seed)  # noqa: E731
+    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
+    angle, off = measured(
+        standardize=standardize, epsilon=4.0, n_rows=20_000, n_features=8, seed=seed
+    )
+    assert angle <= MOST_DEGREES
+    assert off <= MOST_OFF
+
+
+def test_compare_of_private_and_exact_is_within_the_noise_and_never_mixes_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeded = lambda: SeededNoiseForExperiments(3)  # noqa: E731
+    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
+    monkeypatch.chdir(tmp_path)
+    rows = rows_of(20_000, 6, seed=1)
+    np.save("north.npy", rows[:8_000])
+    np.save("south.npy", rows[8_000:])
+
+    def fitted(name: str, *words: str) -> str:
+        given = ["north.npy", "south.npy", "-k", "2", *words, "-o", name]
+        assert main(["fit", *given], standalone_mode=False) == 0
+        return name
+
+    def angle(one: str, two: str) -> float:
+        capsys.readouterr()
+        assert main(["compare", one, two, "--json"], standalone_mode=False) == 0
+        return float(json.loads(capsys.readouterr().out)["angles_degrees"][-1])
+
+    private, exact = fitted("p", "--epsilon", "1"), fitted("e", "--epsilon", "inf")
+    assert angle(private, exact) < MOST_DEGREES
+    own = fitted("pc", "--epsilon", "1", "--no-standardize")
+    other = fitted("ec", "--epsilon", "inf", "--no-standardize")
+    assert angle(own, other) < MOST_DEGREES
+    assert main(["compare", exact, other], standalone_mode=False) == 2
+    assert "--standardize or --no-standardize" in capsys.readouterr().err
