@@ -31,8 +31,9 @@ _LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
 _EVEN = 10.0
 """For the least, squared norms have so many times less variance than those of normal rows."""
 
-_MOVES = 0.4
-"""κ: a bound that cuts off a share f of the squared length moves correlations by about κf."""
+_LIGHT_CUT, _HARD_CUT, _OUTSIDE = 0.15, 0.25, 0.5
+"""A bound that cuts off a share f of the squared length moves correlations by about 0.15√f + 0.25f², and a
+range by 0.5 times the share of cells outside it: learned from public tables (`benchmarks.angles`)."""
 
 _STDS = 2.0
 """So many standard deviations of its noise the trace is taken to be off."""
@@ -72,8 +73,9 @@ class Clipping:
         ``outside`` are the shares of the columns' cells that are outside their ranges, where these are
         known. See docs/decisions/0046.
         """
-        found = np.full(n_features, self.energy)
-        return _MOVES * (found if outside is None else found + outside)
+        cut = _LIGHT_CUT * math.sqrt(self.energy) + _HARD_CUT * self.energy**2
+        found = np.full(n_features, cut)
+        return found if outside is None else found + _OUTSIDE * outside
 
     def record(self, *, bound: float) -> dict[str, Any]:
         """Return it for the record."""
