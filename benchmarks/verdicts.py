@@ -14,13 +14,13 @@ import warnings
 from typing import Any
 
 import numpy as np
+from fedpower.protocol.solvers.signal import LEVEL
 from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.common import parser, report
 from benchmarks.measuring import Measured, having
 from fedpower import FedPCA
-from fedpower.protocol.solvers.signal import LEVEL
 
 Array = NDArray[np.float64]
 

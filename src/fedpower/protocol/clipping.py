@@ -73,7 +73,8 @@ class Clipping:
         ``outside`` are the shares of the columns' cells that are outside their ranges, where these are
         known. See docs/decisions/0046.
         """
-        cut = _LIGHT_CUT * math.sqrt(self.energy) + _HARD_CUT * self.energy**2
+        share = self.energy if self.counted else self.energy_least
+        cut = _LIGHT_CUT * math.sqrt(share) + _HARD_CUT * share**2
         found = np.full(n_features, cut)
         return found if outside is None else found + _OUTSIDE * outside
 

@@ -147,7 +147,7 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
     if solution.law is None:
         return exact_angles(solution.values, solution.rank, **about)
     return product_angles(
-        solution.values,
+        solution.values if solution.last_values is None else solution.last_values,
         solution.rank,
         **about,
         total_variance=solution.total_variance,

@@ -26,6 +26,7 @@ from fedpower.data.clipped_product import (
 )
 from fedpower.linalg import orth
 from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspace
+from fedpower.linalg.symmetric import compressed, eigenvalues
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.clipped import CLIP, MEAN
 from fedpower.privacy.preparation import SCORES
@@ -295,6 +296,7 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         n_steps=len(steps),
         change=0.0,
         converged=True,
+        last_values=eigenvalues(compressed(question.real_basis, product)) / kept,
         law=NoiseLaw(once=False, std=std / kept, mean_std=known.mean_std),
     )
 

@@ -54,6 +54,9 @@ class Solution:
         All eigenvalues of the pooled moment, where the whole of it is known; else None.
     law
         Of the noise of the products or the moment that it comes from; None without noise.
+    last_values
+        Eigenvalues that the last product alone shows, whose noise is newer than its basis, where
+        ``values`` are of more than that; else None.
     angles
         How far the components may be from those of the rows, where a moment was released; else None.
     clipping
@@ -86,6 +89,7 @@ class Solution:
     completeness: float = 1.0
     spectrum: Array | None = None
     law: NoiseLaw | None = None
+    last_values: Array | None = None
     angles: Angles | None = None
     clipping: Clipping | None = None
     remarks: tuple[str, ...] = ()
