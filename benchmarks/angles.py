@@ -191,7 +191,7 @@ def main() -> None:
             "within 15°, not determined",
             "as a share of those within 15°",
             "claimed, true (median)",
-        ),  # fmt: skip
+        ),
         rows=[_line(each) for each in [*raw, *whole]],
         raw=raw,
         notes=(f"Mean over cases of the share of claims up to 45° that hold: {mean}.",),

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import scipy.special
 import threadpoolctl
 from numpy.typing import NDArray
 
+from fedpower.linalg.goe import goe_quantile
 from fedpower.linalg.shrinkage import shrunk_spectrum
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.solvers.gains import Gains, noise_growth
@@ -25,6 +27,9 @@ Array = NDArray[np.float64]
 CONFIDENCE = 0.9
 DETERMINED = 45.0
 """Degrees up to which a component is determined."""
+
+_CHANCE = 0.002
+"""That a direction is seen where there is none."""
 
 _DRAWS = 200
 _MOST = 64
@@ -113,7 +118,7 @@ def moment_angles(
         )
     values, vectors = np.linalg.eigh(moment)
     typical = std * float(np.mean(gaps)) ** 2
-    shrunk = np.maximum(shrunk_spectrum(values[::-1], typical, of="matrix"), 0.0)[::-1]
+    shrunk = denoised_spectrum(values[::-1], typical, float(np.linalg.norm(center)))[::-1]
     denoised = (vectors * shrunk) @ vectors.T
     spread = np.sqrt(cut * np.diagonal(denoised))
     law = _Law(
@@ -152,7 +157,7 @@ def _wide_angles(
 
     noise = by_axis(std * squares)
     typical = float(std.min()) * noise_growth(factor * np.sqrt(std / std.min()))
-    found = np.maximum(shrunk_spectrum(pairs[0], typical, of="matrix"), 0.0)
+    found = denoised_spectrum(pairs[0], typical, float(np.linalg.norm(center)))
     lean = (pairs[1][:, : len(axes)].T @ (center * factor)) ** 2
     rest = max(float(np.sum((center * factor) ** 2) - lean.sum()), 0.0) / max(left, 1)
     return _angles_of_axes(
@@ -192,13 +197,15 @@ def product_angles(
     if law.once:  # the noise of the moment is in its whole spectrum, of which the rest is not known
         tail += 2.0 * std * math.sqrt(n_features) * _semicircle(left)
         spectrum = np.append(values, np.minimum(tail, values[-1]))
-        spectrum = shrunk_spectrum(spectrum, std, of="matrix")
+        spectrum = denoised_spectrum(spectrum, std)
         noise = std
     else:
-        inner = shrunk_spectrum(values, std, of="matrix")
+        # A mean that is off by e adds eeᵀ: a rank of one, of about d times the variance of its entries.
+        off = law.mean_std**2 * (n_features + 3.0 * math.sqrt(2.0 * n_features))
+        inner = denoised_spectrum(values, std)
+        inner = np.maximum(inner - off, np.append(inner[1:], 0.0))
         spectrum = np.append(inner, np.minimum(tail, inner[-1]))
         noise = law.std
-    spectrum = np.maximum(spectrum, 0.0)
     return _angles_of_axes(
         spectrum,
         rank,
@@ -206,6 +213,33 @@ def product_angles(
         cut=np.full(n_features, cut * float(spectrum.mean())),
         center=np.zeros(n_features),
     )
+
+
+def denoised_spectrum(values: Array, std: float, center_norm: float = 0.0) -> Array:
+    """Return eigenvalues without what noise adds to them, largest first, none below 0.
+
+    Those that noise of a multiple of the identity could show are taken to be alike: of rows without a
+    direction nothing is determined but with probability `_CHANCE`.
+
+    Parameters
+    ----------
+    values
+        All eigenvalues of the noised matrix, largest first.
+    std
+        Of the noise of an entry off the diagonal, √2 times as large on it.
+    center_norm
+        The norm of the mean over its weight c: its noise adds −μeᵀ − eμᵀ, of norm ‖μ‖‖e‖ about.
+    """
+    lean = center_norm * std * math.sqrt(scipy.special.chdtri(values.size, _CHANCE))
+    found = shrunk_spectrum(values, std, of="matrix")
+    means = np.maximum(np.cumsum(values[::-1])[::-1] / np.arange(values.size, 0, -1), 0.0)
+    for place in range(min(values.size, _MOST_RANK)):
+        size = values.size - place if values.size <= _MOST else values.size
+        reach = math.sqrt(2.0) * std * goe_quantile(size, _CHANCE) + lean
+        if values[place] - means[place] <= reach:
+            found[place:] = found[place:].mean()
+            break
+    return np.asarray(np.maximum(found, 0.0))
 
 
 def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
