@@ -154,7 +154,8 @@ def test_a_query_of_duckdb_tells_its_types(wards: Path):
     assert rules == [
         'age = { kind = "number", missing = "offset" }',
         'smoker = { kind = "yes/no", missing = "offset" }',
-        'seen = { kind = "date", origin = "", unit = "days", missing = "offset" }  # fill in the day that is 0',
+        'seen = { kind = "date", origin = "", unit = "days", missing = "offset" }  '
+        "# fill in the day that is 0",
         'sex = { kind = "" }  # fill in its kind, or levels',
     ]
 
