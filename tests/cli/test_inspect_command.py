@@ -90,7 +90,7 @@ def test_a_draft_has_names_and_stored_types_alone(wards: Path):
     """Text has no types; a Parquet file tells numbers, and its texts may be anything."""
     assert drafted("north.csv").endswith(f"[rules]{RULES_OF_TEXT}")
     age = 'age = { kind = "" }  # fill in its kind, or levels'
-    typed = RULES_OF_TEXT.replace(age, 'age = { kind = "number" }')
+    typed = RULES_OF_TEXT.replace(age, 'age = { kind = "number", missing = "offset" }')
     assert drafted("south.parquet").endswith(f"[rules]{typed}")
     succeed("inspect", "south.parquet", "north.csv", "--draft", "both.toml")
     assert Path("both.toml").read_text() == drafted("south.parquet")
@@ -134,7 +134,7 @@ def test_a_draft_from_rows_says_in_its_first_line_that_it_is_confidential(wards:
     assert said.splitlines()[0] == (
         "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead."
     )
-    assert 'smoker = { kind = "yes/no" }' in said
+    assert 'smoker = { kind = "yes/no", missing = "offset" }' in said
     assert "sex = { levels = [] }" in said
     shown = succeed("inspect", "north.csv", "--draft", "other.toml", "--from-rows").stdout
     assert "it is confidential; keep it where the rows are" in shown
@@ -152,9 +152,10 @@ def test_a_query_of_duckdb_tells_its_types(wards: Path):
     )
     rules = drafted("ward.toml").split("[rules]\n")[1].splitlines()
     assert rules == [
-        'age = { kind = "number" }',
-        'smoker = { kind = "yes/no" }',
-        'seen = { kind = "date", origin = "", unit = "days" }  # fill in the day that is 0',
+        'age = { kind = "number", missing = "offset" }',
+        'smoker = { kind = "yes/no", missing = "offset" }',
+        'seen = { kind = "date", origin = "", unit = "days", missing = "offset" }  '
+        "# fill in the day that is 0",
         'sex = { kind = "" }  # fill in its kind, or levels',
     ]
 

@@ -328,8 +328,10 @@ def test_nothing_is_charged_for_tables_that_are_refused(tmp_path: Path):
 
     Ledger.create(tmp_path / "a.ledger", epsilon=2.0, delta=1e-6).close()
     model = FedPCA(1, epsilon=1.0, delta=1e-6, codebook=CodeBook(rules=rules({"sex": ["F"]})))
+    frame = clinic(50).astype({"age": object})
+    frame.loc[3, "age"] = "?"
     with pytest.raises(CellError):
-        model.fit_silos({"a": clinic(50)}, ledgers={"a": tmp_path / "a.ledger"})
+        model.fit_silos({"a": frame}, ledgers={"a": tmp_path / "a.ledger"})
     with Ledger.open(tmp_path / "a.ledger") as ledger:
         assert ledger.statement()["spent"]["epsilon"] == 0
 

@@ -158,4 +158,4 @@ def test_shares_shrink_with_the_rows_and_those_of_ranges_vanish_where_all_are_kn
     assert shares_of(n_rows=2_000, n_open=0, **terms)[:3] == (0.0, 0.0, 0.0)
     fewer = shares_of(n_rows=500, n_open=10, **terms)
     assert fewer[:2] == (0.1, 0.06)
-    assert shares_of(n_rows=2_000, n_open=10, n_noises=16, **terms) == fewer
+    assert shares_of(n_rows=4_000, n_open=10, n_noises=16, **terms)[:2] == (0.1, 0.06)

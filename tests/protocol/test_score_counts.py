@@ -227,7 +227,7 @@ def test_terms_that_cannot_be_are_refused(wrong):
 
 
 def test_the_secure_sum_of_scores_is_the_last_one_with_its_share():
-    sums = preparation_sums((0.0,) * 4, n_features=D, n_open=0, center=True, scores=SHARE)
+    sums = preparation_sums((0.0,) * 5, n_features=D, n_open=0, center=True, scores=SHARE)
     assert [each.label for each in sums] == ["moment", SCORES]
     assert sums[-1] == (SCORES, SCORE_CELLS, SHARE)
     assert math.fsum(each.share for each in sums) == pytest.approx(1.0, abs=1e-15)

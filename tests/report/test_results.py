@@ -36,7 +36,7 @@ FITS = [
     {"epsilon": 2.0},  # its bound is read from the rows, which voids the promise
 ]
 SHOWN = ("silo_sizes", "n_samples", "n_components", "n_steps", "noise_edge", "n_above_noise", "solver",
-         "privacy", "study", "kernels", "remarks")  # fmt: skip
+         "privacy", "study", "kernels", "warnings")  # fmt: skip
 NUMBERS = ("components", "explained_variance", "explained_variance_ratio", "singular_values",
            "spectrum", "mean")  # fmt: skip
 

@@ -108,6 +108,18 @@ FITTED = (
 """What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
 
+def _warn(said: list[str], *, stacklevel: int) -> None:
+    """Warn of the first few sentences, and of how many more there are."""
+    for sentence in said[:_MOST_SHOWN]:
+        warnings.warn(sentence, UserWarning, stacklevel=stacklevel)
+    if len(said) > _MOST_SHOWN:
+        more = f"{len(said) - _MOST_SHOWN} more warnings are in warnings_ and in the report"
+        warnings.warn(more, UserWarning, stacklevel=stacklevel)
+
+
+_MOST_SHOWN = 5
+
+
 def _rows_of(source: RowSource) -> Array:
     """Return all rows of a table that is in memory anyway."""
     with every_problem([source]):
@@ -672,8 +684,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self._take(result_from(given, parameters), given.code_book)
-        for remark in self.warnings_:
-            warnings.warn(remark, UserWarning, stacklevel=2)
+        _warn(self.warnings_, stacklevel=3)
         warn_of_noise(self.result_, stacklevel=3)
         return self
 
@@ -886,8 +897,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             code_book=book,
         )
         self._take(result, book)
-        for remark in self.warnings_:
-            warnings.warn(remark, UserWarning, stacklevel=3)
+        _warn(self.warnings_, stacklevel=4)
         if parameters.network is None:  # else communities have a verdict of their own
             warn_of_noise(self.result_)
         return self

@@ -101,8 +101,9 @@ def shares_of(
     for kind, length, goal, least, most in zip(STAGES, moved, _GOAL, _LEAST, _MOST, strict=True):
         share = most
         if n_rows is not None and length:
-            wanted = length * math.sqrt(n_noises) / (n_rows * mu)
-            if kind in ("octaves", "bins") and wanted / math.sqrt(most) > _COARSE:
+            wanted = length / (n_rows * mu)
+            coarse = wanted * math.sqrt(n_noises / most) > _COARSE
+            if kind in ("octaves", "bins") and coarse:
                 share = 2.0 * most
             else:
                 share = min(max((wanted / goal) ** 2, least), most)

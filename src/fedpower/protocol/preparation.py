@@ -220,9 +220,10 @@ def _find_ranges(
             width, begin = (high[place] - low[place]) / N_BINS, low[place]
             far[index] &= last - first < _CROWDED
             narrow[place] = kind == "zoom" and first == last
-            if kind == "bins":  # so that what is cut stays apart from what begins at an edge
-                first, last = max(0.0, first - 0.5), min(N_BINS - 1.0, last + 0.5)
-            low[place], high[place] = begin + first * width, begin + (last + 1) * width
+            # Half a bin more keeps what is cut apart from what begins at an edge.
+            more = 0.5 if kind == "bins" else 0.0
+            low[place] = begin + max(0.0, first - more) * width
+            high[place] = begin + min(float(N_BINS), last + 1 + more) * width
     return narrow
 
 
