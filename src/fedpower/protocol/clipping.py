@@ -31,8 +31,8 @@ _LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
 _EVEN = 10.0
 """For the least, squared norms have so many times less variance than those of normal rows."""
 
-_LIGHT_CUT, _HARD_CUT, _OUTSIDE = 0.15, 0.25, 0.5
-"""A bound that cuts off a share f of the squared length moves correlations by about 0.15√f + 0.25f², and
+_LIGHT_CUT, _HARD_CUT, _OUTSIDE = 0.15, 0.1, 0.5
+"""A bound that cuts off a share f of the squared length moves correlations by about 0.15√f + 0.1f², and
 a range by 0.5 times the share of cells outside it: learned from public tables (`benchmarks.angles`)."""
 
 _STDS = 2.0
