@@ -186,7 +186,7 @@ def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
     assert made.missing is not None
 
 
-@pytest.mark.parametrize("rank", [K, "noise"])
+@pytest.mark.parametrize("rank", [K, "auto"])
 def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_one(
     rank: int | str,
 ) -> None:

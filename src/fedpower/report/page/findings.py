@@ -40,6 +40,8 @@ def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
         return [NO_ANGLES]
     exact = result.run["privacy"]["mode"] == "none"
     sentences = [] if exact else [_determined(result)]
+    if not exact and not any(subspaces <= DETERMINED):
+        components = components[:0]  # all is said
     for fixed, places in groupby(range(len(components)), lambda place: result.determined[place]):
         if not fixed:
             sentences += _undetermined(list(places), subspaces, exact=exact)
