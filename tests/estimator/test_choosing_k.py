@@ -109,8 +109,8 @@ def test_an_exact_fit_tells_the_whole_spectrum() -> None:
     expected = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(model.spectrum_, expected, rtol=1e-8)
     assert not model.component_angles_.any()
-    np.testing.assert_array_equal(model.denoised_variance_, model.explained_variance_)
-    np.testing.assert_array_equal(model.denoised_variance_ratio_, model.explained_variance_ratio_)
+    np.testing.assert_allclose(model.denoised_variance_, model.explained_variance_)
+    np.testing.assert_allclose(model.denoised_variance_ratio_, model.explained_variance_ratio_)
     steps = FedPCA(
         2, epsilon=float("inf"), standardize=False, solver="krylov", iteration_rank=5
     ).fit(rows)
