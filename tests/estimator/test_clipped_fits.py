@@ -43,7 +43,7 @@ def test_a_warm_fit_finds_the_components_and_says_what_it_spent(rows, truth, agg
     assert error(model, truth) < 0.4
     assert model.privacy_.mode == "clipped"
     assert max(each.epsilon for each in model.privacy_.protections) == pytest.approx(4.0, abs=0.01)
-    assert model.result_.determined == [True, True]
+    assert model.subspace_angles_[1] < 20.0  # the two are tied
     assert model.explained_variance_ratio_.sum() == pytest.approx(0.06, abs=0.03)
 
 

@@ -142,6 +142,7 @@ def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
         offset=2 * public,
         center=False,
         scale=np.sqrt(2 * public * (1 - public)),
+        standardize=False,
     ).fit_silos({"north": genotypes[:50], "south": genotypes[50:]})
     write_result(tmp_path / "out", model)
     result = read_result(tmp_path / "out")
