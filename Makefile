@@ -110,11 +110,10 @@ bench: setup $(DEVICES)  ## speed and scale beside other libraries, tables made 
 	$(BIN)/python -m benchmarks.pictures speed
 	$(BIN)/python -m benchmarks.render
 
-bench-modes: setup  ## noise modes, a9a beside the ICML table, predictions of plan, verdicts
+bench-modes: setup  ## noise modes, a9a beside the ICML table, predictions of plan
 	$(BIN)/python -m benchmarks.model1_modes --json benchmarks/results/model1_modes.json
 	$(BIN)/python -m benchmarks.a9a_localpower --json benchmarks/results/a9a_localpower.json
 	$(BIN)/python -m benchmarks.predictions --json benchmarks/results/predictions.json
-	$(BIN)/python -m benchmarks.verdicts --json benchmarks/results/verdicts.json
 	$(BIN)/python -m benchmarks.render
 	$(BIN)/python -m benchmarks.pictures model1
 

@@ -131,7 +131,7 @@ def measure(place: int, seed: int, noise: str) -> dict[str, Any]:
         "noise": noise,
         "sine": sine,
         "lost": lost,
-        "above": model.result_.run["n_above_noise"],
+        "above": sum(model.result_.determined),
         "seconds": seconds,
     }
 
