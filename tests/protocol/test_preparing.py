@@ -421,3 +421,13 @@ def test_a_far_bin_that_noise_filled_does_not_make_the_bound_larger():
     assert choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02) == clean
     counts[-1] = 10.0 * std
     assert choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02) > clean
+
+
+def test_counts_of_noise_alone_give_some_range():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        low, high, lacking = octave_range(
+            rng.normal(scale=50.0, size=N_OCTAVES), 50.0, n_tests=N_OCTAVES * 1000, n_cells=400.0
+        )
+        assert low < high
+        assert 0.0 <= lacking <= 1.0

@@ -298,12 +298,11 @@ def _with_the_likeliest(
         if lack <= max(_LACK_STDS * noise, _LACK * n_cells):
             return first, last, 0.0
         mirror = 2 * zero - (last if abs(last - zero) >= abs(first - zero) else first)
-        near = {zero, first - 1, last + 1, mirror, one} - set(range(first, last + 1))
-        added = max(
-            (place for place in near if 0 <= place < counts.size), key=lambda at: counts[at]
-        )
-        if counts[added] < std:
-            return first, last, lack / n_cells
+        near = {zero, first - 1, last + 1, mirror, one} & set(range(counts.size))
+        near -= set(range(first, last + 1))
+        added = max(near, key=lambda at: counts[at], default=first)
+        if first <= added <= last or counts[added] < std:
+            return first, last, min(lack / n_cells, 1.0)
         first, last = min(first, added), max(last, added)
 
 
