@@ -346,7 +346,13 @@ class TestHardCases:
         ),
         ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
         (
-            {"solver": "moment", "epsilon": 1.0, "noise": "step", "row_norm": 9.0, "standardize": False},
+            {
+                "solver": "moment",
+                "epsilon": 1.0,
+                "noise": "step",
+                "row_norm": 9.0,
+                "standardize": False,
+            },
             "solver='moment' must go with",
         ),
         ({"alignment": "best"}, "alignment must be one of"),
