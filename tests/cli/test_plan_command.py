@@ -78,7 +78,7 @@ def test_an_error_is_answered_with_the_epsilon_it_takes() -> None:
 
 def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).standard_normal((9000, 5))
-    rows = rows + 3 * rows[:, :1] + 20  # one factor far above the noise: all columns go together
+    rows = rows + 3 * rows[:, :1] + 20  # one strong factor: all columns go together
     model = FedPCA(2, epsilon=4.0).fit_silos({"a": rows[:5000], "b": rows[5000:]})
     place = model.save(tmp_path / "earlier")
     book = write_code_book(model.codebook_, tmp_path / "codebook.toml")
