@@ -153,7 +153,6 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a rule's range from above": Wrong((*CLINIC, "backwards.toml"), "range in the rule of 'age' in backwards.toml must be two finite numbers, the smaller first, got [120, 0]; write for instance range = [0, 120]"),
         "a range of levels": Wrong((*CLINIC, "ranged.toml"), "the rule of 'sex' in ranged.toml must have only the keys kind, levels, missing, indicator, missing_words for a column of kind 'levels', got 'range'; leave it out"),
         "an indicator without a value": Wrong((*CLINIC, "marked.toml"), "the rule of 'age' in marked.toml must say what stands for a missing cell beside its indicator, got no missing; write missing = 'offset' or a number"),
-        "an offset that nobody knows": Wrong((*CLINIC, "floating.toml"), "the rule of 'age' in floating.toml must have a range for missing = 'offset', whose middle stands for the offset until one is found, got none; give a range, or a public number"),
         "a word for a missing number": Wrong((*CLINIC, "often.toml"), "missing in the rule of 'age' in often.toml must be 'offset' or a number, got 'often'; choose one"),
         "a missing value outside the range": Wrong((*CLINIC, "beyond.toml"), "missing in the rule of 'age' in beyond.toml must lie in its range from 0 to 120, got 999; choose one within"),
         "a missing level that is none": Wrong((*CLINIC, "stranger.toml"), "missing in the rule of 'sex' in stranger.toml must be one of F, M, other, and without an indicator, which is a level of its own, got 'X'; choose one of the two"),

@@ -29,7 +29,7 @@ def test_a_study_without_public_numbers_is_run_taken_up_again_and_charged_once(t
         again = CoordinatorNode(study, run=RUN, checkpoint=path)
         other = CoordinatorNode(study, run="another", checkpoint=tmp_path / "other.journal")
         silos.finish(other)
-    assert [row["kind"] for row in found.rounds] == ["tally"] * 4 + ["prepared-moment"]
+    assert [row["kind"] for row in found.rounds] == ["tally"] * 5 + ["prepared-moment"]
     assert found.privacy.is_private
     assert (tmp_path / "result" / "codebook.toml").exists()
     assert found.code_book is not None
@@ -39,7 +39,7 @@ def test_a_study_without_public_numbers_is_run_taken_up_again_and_charged_once(t
         assert one.code_book.treatment == found.code_book.treatment
     for name in study.silos:
         with Ledger.open(tmp_path / f"{name}.ledger") as ledger:
-            assert ledger.spent().n_releases == 5
+            assert ledger.spent().n_releases == 6
 
 
 def test_a_study_with_secure_sums_and_without_public_numbers_is_run_and_taken_up_again(
@@ -60,10 +60,10 @@ def test_a_study_with_secure_sums_and_without_public_numbers_is_run_and_taken_up
         node = CoordinatorNode(study, run=RUN, checkpoint=path)
         assert node.coordinator.n_replayed == 4
         silos.finish(node)
-        assert silos.charges() == [5, 5, 5]
+        assert silos.charges() == [6, 6, 6]
         found = node.result
         node.write_result(tmp_path / "result")
-    assert [row["kind"] for row in found.rounds] == ["call-roll"] + ["masked-sum"] * 5
+    assert [row["kind"] for row in found.rounds] == ["call-roll"] + ["masked-sum"] * 6
     assert (tmp_path / "result" / "codebook.toml").exists()
     again = CoordinatorNode(study, run=RUN, checkpoint=path)
     assert np.array_equal(again.result.components, found.components)

@@ -31,7 +31,7 @@ _LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
 _EVEN = 10.0
 """For the least, squared norms have so many times less variance than those of normal rows."""
 
-_LIGHT_CUT, _HARD_CUT, _OUTSIDE = 0.15, 0.1, 0.5
+_LIGHT_CUT, _HARD_CUT, _OUTSIDE, _ESTIMATED_CUT = 0.15, 0.1, 0.5, 0.4
 """A bound that cuts off a share f of the squared length moves correlations by about 0.15√f + 0.1f², and
 a range by 0.5 times the share of cells outside it: learned from public tables (`benchmarks.angles`)."""
 
@@ -73,8 +73,10 @@ class Clipping:
         ``outside`` are the shares of the columns' cells that are outside their ranges, where these are
         known. See docs/decisions/0046.
         """
-        share = self.energy if self.counted else self.energy_least
-        cut = _LIGHT_CUT * math.sqrt(share) + _HARD_CUT * share**2
+        light = _LIGHT_CUT * math.sqrt(self.energy)
+        if not self.counted:  # a bound that shortens nothing is estimated to cut a little, too
+            light = min(light, _ESTIMATED_CUT * self.energy)
+        cut = light + _HARD_CUT * self.energy**2
         found = np.full(n_features, cut)
         return found if outside is None else found + _OUTSIDE * outside
 
