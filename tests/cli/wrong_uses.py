@@ -359,7 +359,6 @@ RULES = {
     "backwards": "age = { kind = 'number', range = [120, 0] }",
     "ranged": "sex = { levels = ['F', 'M'], range = [0, 1] }",
     "marked": "age = { kind = 'number', indicator = true }",
-    "floating": "age = { kind = 'number', missing = 'offset' }",
     "often": "age = { kind = 'number', missing = 'often' }",
     "beyond": "age = { kind = 'number', range = [0, 120], missing = 999 }",
     "stranger": "sex = { levels = ['F', 'M'], missing = 'X' }",
