@@ -29,7 +29,7 @@ def test_a_release_and_a_fit_share_their_charge_and_their_numbers(place: Path):
     assert "analyse it with `fedpower derive moment ANALYSIS`" in said
     assert "the published moment and all that is computed from it" in said
     succeed("fit", *FILES, *TERMS, *booked, "-k", 2, "--solver", "moment", "-o", "fitted")
-    with pytest.warns(UserWarning, match="no component stands above"):
+    with pytest.warns(UserWarning, match="no component is determined"):
         model = FedPCA(2).fit_moment("moment")
     assert np.array_equal(model.components_, read_result("fitted").components)
     with Ledger.open("ledgers/north.ledger") as ledger:

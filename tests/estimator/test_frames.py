@@ -137,7 +137,7 @@ def test_scores_are_called_as_in_the_files_of_a_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("silos", "aggregation"), [(1, "plain"), (3, "plain"), (3, "secure")])
-@pytest.mark.filterwarnings("ignore:no component stands above", "ignore:rows longer than")
+@pytest.mark.filterwarnings("ignore:no component is determined", "ignore:rows longer than")
 def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(
     silos: int, aggregation: Any, tmp_path: Path
 ) -> None:

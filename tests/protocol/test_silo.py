@@ -84,7 +84,7 @@ def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(ExactReleases):
-        def mean(self, *, run: str) -> MeanRow:
+        def mean(self, ask: AskMean, *, run: str) -> MeanRow:
             raise RuntimeError("row 17 holds 42.0")
 
     study = replace(STUDY, center=True)
