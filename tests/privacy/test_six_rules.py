@@ -184,8 +184,7 @@ def test_a_file_overwritten_during_a_fit_gets_no_noise_made_for_other_rows(tmp_p
                 spent.append(ledger.spent())
 
     terms = {"noise": "step", "n_steps": 3, "row_norm": 1.0, "center": False, "random_state": 0}
-    terms["standardize"] = False
-    model = FedPCA(2, epsilon=1.0, **terms)
+    model = FedPCA(2, epsilon=1.0, standardize=False, **terms)
     with pytest.raises(FedpowerError, match="operator's log says why") as refused:
         model.fit_silos({"north": path}, ledgers={"north": book}, on_round=overwrite)
     assert str(path) not in str(refused.value)

@@ -6,7 +6,6 @@ import numpy as np
 
 from fedpower.errors import Sentence
 from fedpower.privacy.statement import counted_as
-from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.result import Result
 
 LITTLE = 0.1
@@ -29,9 +28,8 @@ def cause_of_noise(result: Result) -> str | None:
     small; else the columns themselves. All of it follows from releases and public numbers: it costs
     nothing.
     """
-    known = result.subspace_angles
-    determined = known is None or any(result.determined) or bool((known <= DETERMINED).any())
-    if determined or not result.run["privacy"]["private"]:
+    determined = any(result.determined) or result.n_determined > 0
+    if determined or result.component_angles is None or not result.run["privacy"]["private"]:
         return None
     edge = float(result.explained_variance[0])  # of noise, or nearly
     bound = result.run["parameters"].get("row_norm")

@@ -136,6 +136,16 @@ class Result:
         return [] if angles is None else [bool(angle <= DETERMINED) for angle in angles]
 
     @property
+    def n_determined(self) -> int:
+        """The largest j for which the first j components are determined together, else 0.
+
+        All columns do not count: together they span everything, whatever the rows are.
+        """
+        angles = self.subspace_angles
+        known = [] if angles is None else angles[: self.n_features - 1] <= DETERMINED
+        return int(np.flatnonzero(np.append(True, known))[-1])
+
+    @property
     def denoised_variance(self) -> Array | None:
         """The variances without what noise adds to them; None in results of older versions."""
         return self._of_angles("variances")

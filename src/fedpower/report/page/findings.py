@@ -35,16 +35,16 @@ def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
 
     Where none is determined, ``say`` writes the likely cause.
     """
-    components, subspaces = result.component_angles, result.subspace_angles
-    if components is None or subspaces is None:
+    if result.component_angles is None:
         return [NO_ANGLES]
     exact = result.run["privacy"]["mode"] == "none"
     sentences = [] if exact else [_determined(result)]
-    if not exact and not any(subspaces <= DETERMINED):
-        components = components[:0]  # all is said
-    for fixed, places in groupby(range(len(components)), lambda place: result.determined[place]):
-        if not fixed:
-            sentences += _undetermined(list(places), subspaces, exact=exact)
+    nothing = not any(result.determined) and result.n_determined == 0
+    for fixed, places in groupby(
+        range(result.n_components), lambda place: result.determined[place]
+    ):
+        if not fixed and (exact or not nothing):
+            sentences += _undetermined(list(places), result, exact=exact)
     if not exact:
         sentences += _shares(result)
     cause = cause_of_noise(result)
@@ -75,9 +75,15 @@ def _determined(result: Result) -> str:
     )
 
 
-def _undetermined(places: list[int], subspaces: Array, *, exact: bool) -> list[str]:
+def _undetermined(places: list[int], result: Result, *, exact: bool) -> list[str]:
     """Return what is known of components in a row none of which is determined by itself."""
-    joint = [place for place in places if subspaces[place] <= DETERMINED]
+    subspaces = result.subspace_angles
+    assert subspaces is not None, "components have angles"
+    joint = [
+        place
+        for place in places
+        if subspaces[place] <= DETERMINED and place + 1 < result.n_features
+    ]
     group = [place for place in places if joint and place <= joint[-1]]
     rest = places[len(group) :]
     sentences = []
