@@ -8,12 +8,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 HEAD = """# Errors, and what to do about them
 
 Every command ends with status 0 when all is well and with 2 when it refuses something: one sentence says
-what must hold, what it got and what to do; nothing is written and nothing is charged (but for `-k noise`
-or a fraction that finds nothing: the releases were made by then). After Ctrl-C the status is 130; it is 1
-when the fault is fedpower's own, or when an audit finds a violation. `--traceback` shows where an error
-arose. In Python the same sentences are those of `fedpower.errors.FedpowerError`, a `ValueError`, with the
-names of parameters in place of options; one about a parameter has its parts as `parameter`, `must`, `got`
-and `advice`.
+what must hold, what it got and what to do; nothing is written and nothing is charged. After Ctrl-C the
+status is 130; it is 1 when the fault is fedpower's own, or when an audit finds a violation. `--traceback`
+shows where an error arose. In Python the same sentences are those of `fedpower.errors.FedpowerError`, a
+`ValueError`, with the names of parameters in place of options; one about a parameter has its parts as
+`parameter`, `must`, `got` and `advice`.
 
 With `--json` too a refusal is that sentence on stderr and status 2, and stdout stays empty. A command
 whose reader has gone (`| head`) ends with 141, without a word.

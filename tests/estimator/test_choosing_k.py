@@ -1,16 +1,15 @@
-"""The number of components chosen by the noise, or by a fraction of variance, in real fits."""
+"""The number of components that are determined, or that a fraction of variance takes, in real fits."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fedpower import FedPCA
 from fedpower.errors import InputError
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger
 from fedpower.protocol.private_study import USED_BEFORE
-from fedpower.protocol.solvers.signal import LEVEL
 from fedpower.report import read_result, write_result
 from problems import Array
 
@@ -30,36 +29,34 @@ def planted_rows(n_rows: int = 40_000, seed: int = 0) -> list[Array]:
 @pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 @pytest.mark.parametrize("center", [True, False])
-def test_as_many_as_were_planted_stand_above_the_noise(aggregation: str, center: bool) -> None:
-    """Wrong with probability at most 1% a fit; over 5 fits with at most 2 wrong, 1e-5."""
-    counts = []
+def test_as_many_as_were_planted_are_determined(aggregation: str, center: bool) -> None:
     for seed in range(5):
-        model = FedPCA("noise", aggregation=aggregation, center=center, **PRIVATE)
+        model = FedPCA("auto", aggregation=aggregation, center=center, **PRIVATE)
         model.fit_silos(planted_rows(seed=seed))
-        counts.append(model.n_components_)
-        assert model.n_above_noise_ == model.n_components_ == len(model.components_)
+        assert model.n_components_ == PLANTED
+        assert model.result_.determined == [True] * PLANTED
         assert model.spectrum_.shape == (D,)
-        np.testing.assert_allclose(
-            model.spectrum_[: model.n_components_], model.explained_variance_, rtol=1e-9
-        )
+        np.testing.assert_allclose(model.spectrum_[:PLANTED], model.explained_variance_, rtol=1e-9)
         assert model.solver_.solver == "moment"
-    assert sum(count != PLANTED for count in counts) <= 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rows", [np.zeros((300, 6)), np.full((300, 6), 0.3)])
-def test_rows_without_any_variance_are_refused(rows: Array) -> None:
-    """Found where nothing is with probability at most LEVEL a fit: fails with probability below 1e-6."""
-    runs = 60
-    refusals = []
-    for _ in range(runs):
-        try:
-            FedPCA("noise", **PRIVATE).fit_silos([rows[:100], rows[100:]])
-        except InputError as error:
-            refusals.append(str(error))
-    assert runs - len(refusals) <= stats.binom.isf(1e-6, runs, LEVEL)
-    assert all("bring more rows or a larger epsilon" in each for each in refusals)
-    assert not any("\n" in each for each in refusals)
+def test_where_nothing_is_determined_one_component_is_kept(rows: Array) -> None:
+    with pytest.warns(NoiseWarning, match="no component is determined"):
+        model = FedPCA("auto", **PRIVATE).fit_silos([rows[:100], rows[100:]])
+    assert model.n_components_ == 1
+    assert model.result_.determined == [False]
+
+
+def test_an_exact_fit_determines_what_has_variance_of_its_own() -> None:
+    rows = np.random.default_rng(0).standard_normal((100, 2)) @ np.eye(2, 5) * [2, 1, 1, 1, 1]
+    model = FedPCA("auto", epsilon=float("inf"), standardize=False).fit(rows)
+    assert model.result_.determined == [True, True] + [False] * (model.n_components_ - 2)
+
+
+def test_the_old_name_is_refused_with_the_new_one() -> None:
+    with pytest.raises(InputError, match="'noise' is now called 'auto'"):
+        FedPCA("noise", **PRIVATE).fit(np.zeros((30, 6)))
 
 
 def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
@@ -72,49 +69,37 @@ def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
         np.testing.assert_allclose(
             model.denoised_variance_ratio_, exact.explained_variance_ratio_[:count], atol=0.02
         )
-    with pytest.raises(InputError, match="must be reached by components that stand above"):
-        FedPCA(0.9999, **PRIVATE).fit_silos(silos)
 
 
 def test_choosing_costs_nothing_beside_the_release(tmp_path: Path) -> None:
-    """A refusal, then a number of components: one charge together."""
-    silo = {name: np.zeros((300, 6)) for name in ("north", "south")}
+    """A fraction, then a number of components: one charge together."""
+    silo = dict(zip(("north", "south"), planted_rows(), strict=True))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in silo}
     for name, path in ledgers.items():
         Ledger.create(path, epsilon=8.0, delta=1e-6, silo=name).close()
-
-    def charges() -> int:
-        with Ledger.open(ledgers["north"]) as ledger:
-            return ledger.spent().n_releases
-
-    with pytest.raises(InputError, match="which the same releases allow at no further cost"):
-        FedPCA(0.5, **PRIVATE).fit_silos(silo, ledgers=ledgers)
-    assert charges() == 1
-    again = FedPCA(2, **PRIVATE).fit_silos(silo, ledgers=ledgers)
-    assert charges() == 1
+    FedPCA(0.5, **PRIVATE).fit_silos(silo, ledgers=ledgers)
+    again = FedPCA("auto", **PRIVATE).fit_silos(silo, ledgers=ledgers)
+    with Ledger.open(ledgers["north"]) as ledger:
+        assert ledger.spent().n_releases == 1
     assert USED_BEFORE in again.privacy_.notes
-
-
-def test_without_a_ledger_nothing_is_promised_for_the_next_fit() -> None:
-    with pytest.raises(InputError, match="is spent and not kept, so another fit spends again"):
-        FedPCA("noise", **PRIVATE).fit_silos({"north": np.zeros((300, 6))})
 
 
 def test_what_is_known_is_kept_with_the_result(tmp_path: Path) -> None:
     silos = planted_rows()
     for model in (
-        FedPCA("noise", **PRIVATE),
+        FedPCA("auto", **PRIVATE),
         FedPCA(2, epsilon=float("inf"), standardize=False),
         FedPCA(2, noise="step", **PRIVATE),
         FedPCA(2, solver="krylov", **PRIVATE),
     ):
         model.fit_silos(silos)
         write_result(tmp_path / "out", model, force=True)
-        reported = read_result(tmp_path / "out").run
-        assert reported["n_above_noise"] == model.n_above_noise_
+        reported = read_result(tmp_path / "out")
+        np.testing.assert_array_equal(reported.component_angles, model.component_angles_)
+        np.testing.assert_array_equal(reported.subspace_angles, model.subspace_angles_)
         with np.load(tmp_path / "out" / "components.npz") as stored:
             np.testing.assert_array_equal(stored["spectrum"], model.spectrum_)
-    assert model.n_above_noise_ >= 2
+    assert model.result_.determined == [True, True]
     assert np.isfinite(model.denoised_variance_).all()
 
 
@@ -123,9 +108,9 @@ def test_an_exact_fit_tells_the_whole_spectrum() -> None:
     model = FedPCA(2, epsilon=float("inf"), standardize=False).fit(rows)
     expected = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(model.spectrum_, expected, rtol=1e-8)
-    assert model.n_above_noise_ is None
-    np.testing.assert_array_equal(model.denoised_variance_, model.explained_variance_)
-    np.testing.assert_array_equal(model.denoised_variance_ratio_, model.explained_variance_ratio_)
+    assert not model.component_angles_.any()
+    np.testing.assert_allclose(model.denoised_variance_, model.explained_variance_)
+    np.testing.assert_allclose(model.denoised_variance_ratio_, model.explained_variance_ratio_)
     steps = FedPCA(
         2, epsilon=float("inf"), standardize=False, solver="krylov", iteration_rank=5
     ).fit(rows)

@@ -325,13 +325,13 @@ class TestHardCases:
             "fraction of variance must go with noise='moment'",
         ),
         (
-            {"epsilon": 1.0, "n_components": "noise", "row_norm": 9.0, "noise": "step"},
+            {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "noise": "step"},
             "got noise='step', whose releases do not show the whole spectrum",
         ),
-        ({"n_components": "noise"}, "got epsilon=inf: there is no noise to stand above"),
+        ({"n_components": "noise"}, "'noise' is now called 'auto'"),
         (
-            {"epsilon": 1.0, "n_components": "noise", "row_norm": 9.0, "solver": "krylov"},
-            "solver must be left alone with n_components='noise'",
+            {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "solver": "krylov"},
+            "solver must be left alone with n_components='auto'",
         ),
         (
             {"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0, "local_steps": 2},

@@ -118,13 +118,14 @@ def test_the_promise_in_four_lines_is_of_persons_too(silos):
 def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos):
     stds = []
     for more in ({}, {"rows_per_unit": 2}):
-        model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD, **more).fit_silos(silos)
-        stds.append(model.noise_edge_ * sum(model.silo_sizes_.values()))
+        model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD, **more, keep_moment=True)
+        model.fit_silos(silos)
+        stds.append(model.result_.moment.noise_std * sum(model.silo_sizes_.values()))
     one = {name: frame.drop_duplicates("patient_id")[NAMES] for name, frame in silos.items()}
-    rows = FedPCA(1, epsilon=1.0, center=True, **TOLD).fit_silos(one)
-    alone = rows.noise_edge_ * sum(rows.silo_sizes_.values())
-    assert stds[0] == pytest.approx(alone, rel=0.2)  # the edge depends on the noised mean a little
-    assert stds[1] == pytest.approx(2 * alone, rel=0.2)
+    rows = FedPCA(1, epsilon=1.0, center=True, **TOLD, keep_moment=True).fit_silos(one)
+    alone = rows.result_.moment.noise_std * sum(rows.silo_sizes_.values())
+    assert stds[0] == pytest.approx(alone, rel=1e-3)
+    assert stds[1] == pytest.approx(2 * alone, rel=1e-3)
 
 
 def test_ids_may_be_given_as_a_vector_or_stand_in_a_data_frame(silos):

@@ -186,7 +186,7 @@ def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
     assert made.missing is not None
 
 
-@pytest.mark.parametrize("rank", [K, "noise"])
+@pytest.mark.parametrize("rank", [K, "auto"])
 def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_one(
     rank: int | str,
 ) -> None:
@@ -292,7 +292,7 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> No
     )
     with pytest.warns(NoiseWarning):
         useless = FedPCA(2, epsilon=0.1, row_norm=1000.0).fit(rows[:50])
-    with pytest.raises(InputError, match="must have a component above its noise"):
+    with pytest.raises(InputError, match="must have a component that is determined"):
         spectrum_of_result(useless.result_)
 
 

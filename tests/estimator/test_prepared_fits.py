@@ -187,10 +187,10 @@ def test_a_code_book_of_other_columns_is_refused(fitted, silos):
 
 @pytest.mark.parametrize("n", [40, 300])
 def test_few_rows_give_a_result_all_the_same_and_say_that_it_is_noise(n):
-    with pytest.warns(NoiseWarning, match="no component stands above the privacy noise"):
+    with pytest.warns(NoiseWarning, match="no component is determined"):
         model = FedPCA(2, epsilon=0.5, delta=1e-6).fit(table(n))
     assert np.isfinite(model.components_).all()
-    assert model.n_above_noise_ == 0
+    assert model.result_.determined == [False, False]
 
 
 def test_exact_standardised_fits_are_scikit_learns(silos):

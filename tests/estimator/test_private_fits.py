@@ -15,6 +15,7 @@ from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator import PrivacyLeakWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.terms import build_study
 from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger
@@ -148,16 +149,17 @@ def test_a_ledger_of_another_silo_is_refused_and_untouched(
     assert {name: path.read_bytes() for name, path in paths.items()} == before
 
 
-def test_the_noise_edge_tells_noise_from_signal() -> None:
-    """Isotropic rows show nothing but noise; a strong direction stands far above it."""
+def test_angles_tell_noise_from_a_direction() -> None:
     rng = np.random.default_rng(0)
     flat = rng.standard_normal((3000, 30)) / 10
     strong = flat.copy()
     strong[:, 0] *= 10
     model = FedPCA(2, epsilon=1.0, row_norm=2.0, center=False, standardize=False)
-    assert model.fit(flat).explained_variance_[1] < 2 * model.noise_edge_
-    assert model.fit(strong).explained_variance_[0] > 2 * model.noise_edge_
-    assert FedPCA(2, epsilon=float("inf")).fit(flat).noise_edge_ == 0.0
+    with pytest.warns(NoiseWarning, match="no component is determined"):
+        model.fit(flat)
+    assert model.result_.determined == [False, False]
+    assert model.fit(strong).result_.determined == [True, False]
+    assert not FedPCA(2, epsilon=float("inf")).fit(flat).component_angles_.any()
 
 
 def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(

@@ -34,7 +34,7 @@ def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
     assert [row["kind"] for row in model.history_] == ["call-roll", "masked-moment"]
     assert model.solver_.solver == "moment"
     assert model.silo_sizes_ == {name: len(part) for name, part in PARTS.items()}
-    assert model.noise_edge_ > 0
+    assert (model.component_angles_ > 0).all()
 
 
 def seeded(seed, parts, **terms):

@@ -10,13 +10,13 @@ from test_checkpoint import RUN, Counted
 
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_node import open_silo
+from fedpower.protocol.solvers.angles import DETERMINED
 
 
-@pytest.mark.parametrize("asked", ["noise", 0.3])
-def test_the_coordinator_finds_as_many_as_stand_above_the_noise(
+@pytest.mark.parametrize("asked", ["auto", 0.3])
+def test_the_coordinator_finds_as_many_as_are_determined(
     tmp_path: Path, asked: str | float
 ) -> None:
-    """The first direction stands ten times the noise's spread above it: missed with chance below 1e-6."""
     study = write_study(
         tmp_path, components={"n_components": asked}, privacy={"epsilon": 50.0}, rows={"row_norm": 8.0}
     )  # fmt: skip
@@ -33,11 +33,10 @@ def test_the_coordinator_finds_as_many_as_stand_above_the_noise(
         found = node.result
         record = node.write_result(tmp_path / "result")
         again = CoordinatorNode(study, run=RUN, checkpoint=path)
-    assert found.n_above_noise is not None
     assert found.spectrum is not None
-    assert 1 <= found.n_components <= found.n_above_noise
-    assert asked != "noise" or found.n_components == found.n_above_noise
+    assert found.determined[0]
+    assert asked != "auto" or found.subspace_angles[-1] <= DETERMINED
     assert found.spectrum.size == 5
-    assert json.loads(json.dumps(record))["n_above_noise"] == found.n_above_noise
+    assert json.loads(json.dumps(record))["angles"]["determined"] == found.determined
     assert again.coordinator.done
     assert again.result.n_components == found.n_components

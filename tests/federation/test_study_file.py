@@ -43,14 +43,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no components": ({"components": None}, "must have 'components', got none"),
     "components of zero": ({"components": {"n_components": 0}}, "n_components must be a whole number"),
     "components of too many": ({"components": {"n_components": 6}}, "from 1 to .*5, a fraction"),
-    "components as text": ({"components": {"n_components": "2"}}, "between 0 and 1 or 'noise', got '2'"),
+    "components as text": ({"components": {"n_components": "2"}}, "between 0 and 1 or 'auto', got '2'"),
     "components yes": ({"components": {"n_components": True}}, "got True; change it"),
     "a fraction of noised steps": (
         {"components": {"n_components": 0.5}, "privacy": {"noise": "step"}},
         "must go with noise='moment' or epsilon=inf",
     ),
-    "noise of noised steps": (
-        {"components": {"n_components": "noise"}, "privacy": {"noise": "step"}},
+    "auto of noised steps": (
+        {"components": {"n_components": "auto"}, "privacy": {"noise": "step"}},
         "do not show the whole spectrum",
     ),
     "iteration rank": ({"components": {"iteration_rank": 1}}, "iteration_rank must lie between"),

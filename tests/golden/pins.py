@@ -135,8 +135,7 @@ FITS: dict[str, dict[str, Any]] = {
     "moment": {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0},
     "step": {
         "epsilon": 2.0, "delta": 1e-6, "row_norm": 12.0, "noise": "step", "center": False,
-        "standardize": False,
-        "n_steps": 4, "local_steps": 2,
+        "n_steps": 4, "local_steps": 2, "standardize": False,
     },
     "prepared": {"epsilon": 4.0, "delta": 1e-6, "ranges": (-50.0, 50.0)},
     "krylov": {"epsilon": math.inf, "solver": "krylov", "center": False, "normalize": True},

@@ -40,7 +40,7 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.private_study import budget_of, noise_edge, pooled_std, state_privacy
+from fedpower.protocol.private_study import budget_of, pooled_std, state_privacy
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.roll import Place, Roll, new_exchange_key
 from fedpower.protocol.secure_releases import masked, share_of_sum, total
@@ -513,12 +513,12 @@ def test_the_statement_names_every_observer_with_what_the_noise_gives():
     assert reported.as_dict()["notes"]
 
 
-def test_the_noise_edge_is_that_of_the_shared_noise():
+def test_the_noise_is_that_which_silos_share():
     plain = Study(
         columns=None, n_features=D, iteration_rank=K, noise="moment", epsilon=EPSILON, delta=DELTA
     )
     sizes = dict.fromkeys(SIZES, 200)
-    ratio = noise_edge(STUDY, sizes) / noise_edge(plain, sizes)
+    ratio = pooled_std(budget_of(STUDY), sizes) / pooled_std(budget_of(plain), sizes)
     assert ratio == pytest.approx(math.sqrt(1 / 3), rel=1e-6)  # √(m/(m−c))/√m
 
 

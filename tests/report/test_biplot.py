@@ -1,10 +1,9 @@
-"""The report draws columns in the plane of the first two components, unless one of them is noise."""
+"""The report draws columns in the plane of the first two components, grey where one is not determined."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from parsed_page import parsed
+from parsed_page import parsed, words
 
 from fedpower.report.page import page
 
@@ -17,13 +16,19 @@ def planes(result: Any) -> list[Any]:
 @pytest.mark.parametrize("kind", ["private", "exact", "hostile", "wide"])
 def test_columns_are_drawn_by_their_first_two_loadings(kind: str, result: Any):
     found = result(kind)
-    drawn = "noise" not in found.standings[:2] and found.n_components > 1
-    assert len(planes(found)) == drawn
+    assert len(planes(found)) == 1
+    grey = parsed(page(found)).by_id("loadings").every("div", class_="undetermined")
+    assert len(grey) == (not all(found.determined[:2]))
     if kind == "exact":
-        words = parsed(page(found)).by_id("loadings").every("text")
-        assert {each.text for each in words} >= {*found.feature_names, "pc1", "pc2"}
+        texts = parsed(page(found)).by_id("loadings").every("text")
+        assert {each.text for each in texts} >= {*found.feature_names, "pc1", "pc2"}
 
 
-@pytest.mark.parametrize("kind", ["drowned", "one"])
-def test_noise_and_single_components_are_not_drawn(kind: str, result: Any, tmp_path: Path):
-    assert not planes(result(kind))
+def test_a_single_component_is_no_plane(result: Any):
+    assert not planes(result("one"))
+
+
+def test_components_that_are_not_determined_are_said_to_be_so(result: Any):
+    section = parsed(page(result("drowned"))).by_id("loadings")
+    grey = section.every("div", class_="undetermined")
+    assert "pc1 and pc2 are not determined." in words(grey[0])

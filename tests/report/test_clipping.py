@@ -1,4 +1,4 @@
-"""What a bound cut off, as far as releases tell, and the components that it may have bent."""
+"""What a bound cut off, as far as releases tell, and how far that may turn components."""
 
 import logging
 import re
@@ -15,8 +15,7 @@ from parsed_page import parsed, words
 
 from fedpower import FedPCA, read_code_book, read_result, write_code_book
 from fedpower.cli import main
-from fedpower.estimator.fit_warnings import BoundWarning
-from fedpower.protocol.clipping import estimated_clipping, may_be_bent, shares_cut
+from fedpower.protocol.clipping import estimated_clipping, shares_cut
 from fedpower.report.page import page
 
 Array = NDArray[np.float64]
@@ -52,35 +51,31 @@ def fitted(rows: Any, **given: Any) -> FedPCA:
         return FedPCA(7, **{**KNOWN, **given}).fit_silos([rows])
 
 
-def test_components_that_a_tight_bound_may_have_made_are_said_to_be_so() -> None:
-    """A fifth of the rows is clipped, and all seven components stand above the noise all the same."""
+def test_what_a_tight_bound_does_is_in_the_angles() -> None:
+    """A fifth of the rows is clipped."""
     rows = visits()
     share, energy = cut(rows, 4.0)
     assert 0.1 < share < 0.3
-    model = fitted(rows, row_norm=4.0, epsilon=2.0)
-    result = model.result_
-    assert result.n_above_noise >= 5
-    assert "signal" not in result.standings
-    assert result.standings.count("bent") >= 4
+    result = fitted(rows, row_norm=4.0, epsilon=2.0).result_
+    angles = result.run["angles"]
+    assert np.all(np.array(angles["components"]) >= np.array(angles["noise_components"]) - 1.0)
+    assert angles["components"][0] > angles["noise_components"][0] + 2.0
     told = result.run["clipping"]
     assert share <= told["rows_most"] <= 1.0
     assert told["rows"] == pytest.approx(share, abs=0.15)
     assert told["energy_least"] <= energy <= told["energy_most"]
     assert result.clipping.startswith("The bound 4 is shorter than about ")
-    shown = words(parsed(page(result)).by_id("summary"))
-    assert "stand above the noise, but the bound may have bent them" in shown
-    assert result.clipping in shown
-    verdicts = parsed(page(result)).by_id("components").every("table")[0]
-    assert "◐ above the noise, but the bound may have bent it" in words(verdicts)
+    assert result.clipping in words(parsed(page(result)).by_id("components"))
 
 
-def test_a_bound_that_cuts_little_leaves_its_components_above_the_noise() -> None:
+def test_a_bound_that_cuts_little_leaves_angles_to_the_noise() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((20_000, 6)) * [3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
     result = FedPCA(2, row_norm=12.0, **KNOWN).fit_silos([rows]).result_
-    assert result.standings == ["signal", "signal"]
+    assert result.determined == [True, True]
     assert result.run["clipping"]["energy"] < 0.01
-    assert "bent" not in page(result).replace("b.bent", "").replace("mark.bent", "")
+    angles = result.run["angles"]
+    np.testing.assert_allclose(angles["components"], angles["noise_components"], atol=1.0)
 
 
 @pytest.mark.slow
@@ -120,17 +115,6 @@ def test_a_bound_that_was_found_is_told_by_the_counts_of_norms(tmp_path: Path) -
     assert again.clipping == model.result_.clipping
 
 
-def test_python_warns_of_a_public_bound_that_may_have_bent_components() -> None:
-    rows = visits()
-    with pytest.warns(
-        BoundWarning, match=r"pc1 and \d more: The bound 4 is shorter than about \d+%"
-    ):
-        FedPCA(7, row_norm=4.0, **KNOWN).fit_silos([rows])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", BoundWarning)
-        FedPCA(7, **KNOWN).fit_silos([rows])
-
-
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_a_silo_s_own_log_has_the_share_of_rows_that_a_bound_found_shortens(
     aggregation: str, caplog: pytest.LogCaptureFixture
@@ -147,7 +131,7 @@ def test_a_silo_s_own_log_has_the_share_of_rows_that_a_bound_found_shortens(
         assert sum(line.startswith(wanted) for line in lines) == 1
 
 
-def test_fit_prints_what_the_bound_cut_off_and_which_components_it_may_have_bent(
+def test_fit_prints_what_the_bound_does_to_an_angle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pd.DataFrame(visits()).add_prefix("c").to_csv(tmp_path / "north.csv", index=False)
@@ -164,9 +148,11 @@ def test_fit_prints_what_the_bound_cut_off_and_which_components_it_may_have_bent
     ]
     assert main(["fit", str(tmp_path / "north.csv"), *given], standalone_mode=False) == 0
     printed = capsys.readouterr()
-    assert re.search(r"pc1 \(maybe bent\)", printed.out)
-    assert "The bound 4 is shorter than about" in printed.out
-    assert "the bound may have bent them" in printed.out
+    assert re.search(
+        r"Of the \d+° of pc1, noise makes \d+°; the rest comes from rows that the bound shortens "
+        r"\(about \d+% of their squared length\)\.",
+        printed.out,
+    )
     assert re.search(r"clipped: \d+ in north \(\d+\.\d%\)", printed.err)
 
 
@@ -200,16 +186,8 @@ def test_without_a_trace_nothing_is_known() -> None:
     assert found is None
 
 
-def test_components_are_bent_where_a_neighbour_is_nearer_than_the_bound_reaches() -> None:
-    values, following = np.array([5.0, 3.0, 2.9]), np.array([0.1])
-    told = may_be_bent(values, following, total=12.0, n_features=9, reach=0.1)
-    assert told == [False, True, True]
-    assert may_be_bent(values, following, total=12.0, n_features=9, reach=0.0) == [False] * 3
-
-
 def test_results_from_before_have_no_word_about_the_bound() -> None:
     result = fitted(visits(2_000), row_norm=4.0).result_
     old = replace(result, run={key: each for key, each in result.run.items() if key != "clipping"})
     assert old.clipping is None
-    assert "bent" not in old.standings
-    assert "is shorter than" not in words(parsed(page(old)).by_id("summary"))
+    assert "is shorter than" not in words(parsed(page(old)))

@@ -1,4 +1,4 @@
-"""Components, their standing to the noise and their loadings, as the report shows them."""
+"""Components, their angles and their loadings, as the report shows them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,124 +10,126 @@ from parsed_page import parsed, words
 
 from fedpower.report.files import REPORT
 from fedpower.report.page import page
-from fedpower.report.page.components import mixed
+from fedpower.report.page.findings import NO_ANGLES, findings
+from fedpower.report.result import Result
 from sample_results import KINDS, hospitals, with_spectrum, written
 
 
+def with_angles(result: Result, components: list[float], subspaces: list[float]) -> Result:
+    """Return a result with other angles, of noise alone."""
+    angles = {
+        **result.run["angles"],
+        "components": components,
+        "subspaces": subspaces,
+        "noise_components": components,
+    }
+    return replace(result, run={**result.run, "angles": angles, "clipping": None})
+
+
 @pytest.mark.parametrize(
-    ("held", "sentence"),
+    ("components", "subspaces", "sentences"),
     [
-        (("signal",) * 4, "All four components stand well above the level"),
         (
-            ("signal", "signal", "signal", "near"),
-            "pc4 is near it or much like what follows: read it with care.",
+            [3, 4, 5, 6],
+            [3, 4, 5, 6],
+            ["pc1 to pc4 are determined: each is within 45° of the component that the rows have"],
         ),
-        (("signal", "signal", "near", "noise"), "Two of four components stand well above"),
-        (("signal", "noise", "noise", "noise"), "pc2, pc3 and pc4 are noise."),
-        (("near", "near", "near", "noise"), "No component stands well above"),
-        (("noise",) * 4, "No component stands above the level"),
+        (
+            [3, 65, 65, 45],
+            [3, 60, 6.2, 7],
+            [
+                "pc1 and pc4 are determined: each is",
+                "pc2 and pc3 cannot be told apart; together with pc1 they are within 7°.",
+            ],
+        ),
+        (
+            [70, 70, 50, 80],
+            [70, 6, 40, 70],
+            [
+                "No component is determined: each may be more than 45° off, at 90% confidence.",
+                "pc1, pc2 and pc3 cannot be told apart; together they are within 40°.",
+                "pc4 is not determined.",
+            ],
+        ),
+        (
+            [5, 46, 80, 85],
+            [5, 44, 80, 85],
+            [
+                "pc1 is determined: it is within 45°",
+                "pc2 is not determined by itself; together with pc1 it is within 44°.",
+                "pc3 and pc4 are not determined.",
+            ],
+        ),
     ],
 )
-def test_how_components_stand_to_the_noise_is_told_by_shape_and_by_word(
-    held: tuple[str, ...], sentence: str, result: Any
+def test_what_is_determined_is_told_by_shape_and_by_word(
+    components: list[float], subspaces: list[float], sentences: list[str], result: Any
 ):
-    times = np.array([{"signal": 2.0, "near": 1.99, "noise": 1.0}[kind] for kind in held])
-    whole = result("private")
-    run = {
-        **whole.run,
-        "noise_edge": 0.5,
-        "n_above_noise": held.count("signal"),
-        "clipping": None,
-    }
-    root = parsed(page(replace(whole, explained_variance=0.5 * times, run=run)))
-    chart = root.by_id("components")
-    for kind in ("signal", "near", "noise"):
-        assert len(chart.every("path", class_=kind)) == held.count(kind)
-    words_of = {
-        "signal": "● well above the noise",
-        "near": "○ near the noise",
-        "noise": "× noise",
-    }
-    verdicts = [words(row.children[1]) for row in chart.every("table")[0].every("tr")[1:]]
-    assert verdicts == [words_of[kind] for kind in held]
-    assert len(chart.every("line", class_="edge")) == 1
-    loadings = words(root.by_id("loadings"))
-    assert loadings.count("× noise: do not read it") == held.count("noise")
-    assert loadings.count("○ near the noise: read it with care") == held.count("near")
-    assert sentence in words(root.by_id("summary"))
-    together = [words(row.children[4]) for row in chart.every("table")[0].every("tr")[1:]]
-    assert [each == "–" for each in together] == [kind == "noise" for kind in held]
+    found = with_angles(result("private"), components, subspaces)
+    root = parsed(page(found))
+    shown = words(root.by_id("summary"))
+    assert all(sentence in shown for sentence in sentences)
+    known = sum(angle <= 45 for angle in components)
+    scree, angles = root.by_id("components").every("figure")
+    assert len(scree.every("path", class_="determined")) == known
+    assert len(scree.every("path", class_="undetermined")) == 4 - known
+    both = known + sum(angle <= 45 for angle in subspaces)
+    assert len(angles.every("path", class_="determined")) == both
+    assert len(angles.every("line", class_="edge")) == 1
+    rows = root.by_id("components").every("table")[0].every("tr")[1:]
+    assert [words(row.children[4]) for row in rows] == [f"{angle}°" for angle in components]
+    loadings = root.by_id("loadings")
+    assert words(loadings).count("○ not determined: do not read it") == 4 - known
+    assert len(loadings.every("details", class_="undetermined")) == 4 - known
 
 
-@pytest.mark.parametrize("kind", ["private", "drowned", "secure"])
-def test_how_many_stand_above_the_noise_is_told_in_the_words_of_fit(kind: str, result: Any):
-    whole = result(kind)
-    reported = (
-        f"Above the noise: {whole.run['n_above_noise']} of 8 components, with a chance of at most 1% "
-        "that it is too many."
+def test_an_angle_is_split_into_noise_and_what_the_bound_does(result: Any):
+    found = with_angles(result("private"), [14.2, 20, 30, 40], [14.2, 20, 30, 40])
+    found.run["angles"]["noise_components"] = [5.5, 20, 30, 40]
+    found.run["clipping"] = {**result("private").run["clipping"], "energy": 0.12}
+    assert (
+        "Of the 15° of pc1, noise makes 6°; the rest comes from rows that the bound shortens "
+        "(about 12% of their squared length)." in words(parsed(page(found)).by_id("summary"))
     )
-    root = parsed(page(whole))
-    assert reported in words(root.by_id("summary"))
-    assert reported in words(root.by_id("components"))
-    unknown = replace(whole, run={**whole.run, "n_above_noise": None})
-    assert "Above the noise" not in words(parsed(page(unknown)))
 
 
-def test_two_components_are_both(result: Any):
-    whole = result("private")
-    two = replace(
-        whole,
-        components=whole.components[:2],
-        explained_variance=np.array([9.0, 6.0]),
-        explained_variance_ratio=np.array([0.5, 0.3]),
-        run={**whole.run, "noise_edge": 1.0, "n_above_noise": 2},
-    )
-    assert "Both components stand well above" in words(parsed(page(two)).by_id("summary"))
+@pytest.mark.parametrize("kind", ["private", "drowned", "secure", "step"])
+def test_the_page_says_what_a_terminal_says(kind: str, result: Any):
+    shown = words(parsed(page(result(kind))).by_id("summary"))
+    assert all(sentence in shown for sentence in findings(result(kind)))
+    assert ("The likely cause is" in shown) == (not any(result(kind).determined))
 
 
-@pytest.mark.parametrize(
-    ("values", "following", "groups"),
-    [
-        ((9.0, 6.0, 4.0, 2.0), None, []),
-        ((9.0, 8.5, 4.0, 2.0), None, [["pc1", "pc2"]]),
-        ((9.0, 8.5, 8.0, 2.0), None, [["pc1", "pc2", "pc3"]]),
-        ((9.0, 8.5, 4.0, 3.5), None, [["pc1", "pc2"], ["pc3", "pc4"]]),
-        ((9.0, 6.0, 4.0, 2.0), 1.5, [["pc4", "what follows"]]),
-        ((9.0, 6.0, 4.0, 2.0), 0.5, []),
-        ((9.0, 6.0, 0.9, 0.8), None, []),
-        ((9.0, 1.8, 0.9, 0.8), None, [["pc2", "pc3"]]),
-    ],
-)
-def test_components_that_noise_may_have_mixed_are_named_together(
-    values: tuple[float, ...], following: float | None, groups: list[list[str]], result: Any
-):
-    whole = result("private")
-    spectrum = None if following is None else np.array([*values, following])
-    run = {**whole.run, "noise_edge": 1.0}
-    reported = replace(whole, explained_variance=np.array(values), spectrum=spectrum, run=run)
-    assert mixed(reported) == groups
-    section = words(parsed(page(reported)).by_id("components"))
-    assert section.count("noise may have mixed them") == len(groups)
-    for group in groups:
-        assert f"{group[-2]} and {group[-1]} lie closer together" in section
-    assert mixed(replace(reported, run={**run, "noise_edge": 0.0})) == []
+def test_results_of_older_versions_have_no_angles(result: Any):
+    run = {key: each for key, each in result("private").run.items() if key != "angles"}
+    root = parsed(page(replace(result("private"), run=run)))
+    assert NO_ANGLES in words(root.by_id("summary"))
+    assert len(root.by_id("components").every("figure")) == 1
+    assert "Angle" not in words(root.by_id("components").every("table")[0])
 
 
-def test_without_noise_there_is_no_level_and_no_verdict(result: Any):
-    chart = parsed(page(result("exact"))).by_id("components")
-    assert not chart.every("line", class_="edge")
-    assert "noise" not in words(chart).replace("no noise level is drawn", "")
+def test_without_noise_there_are_no_angles_to_draw(result: Any):
+    root = parsed(page(result("exact")))
+    assert len(root.by_id("components").every("figure")) == 1
+    assert "No noise was added." in words(root.by_id("summary"))
+    assert "determined:" not in words(root.by_id("summary"))
 
 
-def test_eigenvalues_beyond_the_components_are_drawn_in_another_mark(result: Any):
-    plain = parsed(page(replace(result("private"), spectrum=None))).by_id("components")
+def test_exact_components_without_variance_are_not_determined(result: Any):
+    found = with_angles(result("exact"), [0, 0, 90, 90], [0, 0, 90, 90])
+    shown = words(parsed(page(found)).by_id("summary"))
+    assert "pc3 and pc4 are not determined: without variance, or with the same as others." in shown
+
+
+def test_eigenvalues_beyond_the_components_are_drawn_where_they_are_exact(result: Any):
+    plain = parsed(page(replace(result("exact"), spectrum=None))).by_id("components")
     assert not plain.every("path", class_="beyond")
-    shown = parsed(page(result("private"))).by_id("components")
+    shown = parsed(page(result("exact"))).by_id("components")
     assert len(shown.every("path", class_="beyond")) == 8 - 4
-    more = parsed(page(with_spectrum(result("private"), 7))).by_id("components")
-    assert len(more.every("path", class_="beyond")) == 7
-    assert len(more.every("table")[1].every("tr")) == 1 + 7
-    many = parsed(page(with_spectrum(result("private"), 2000))).by_id("components")
+    noised = parsed(page(with_spectrum(result("private"), 7))).by_id("components")
+    assert not noised.every("path", class_="beyond")
+    assert len(noised.every("table")[1].every("tr")) == 1 + 7
+    many = parsed(page(with_spectrum(result("exact"), 2000))).by_id("components")
     assert len(many.every("path", class_="beyond")) == 20
 
 

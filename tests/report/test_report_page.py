@@ -22,6 +22,7 @@ from fedpower.report import Result, read_result
 from fedpower.report.files import ARRAYS, REPORT, RUN
 from fedpower.report.folder import write_report
 from fedpower.report.page import CONTENTS, page
+from fedpower.report.page.findings import NO_ANGLES
 from fedpower.report.page.run import PAPER
 from fedpower.report.page.summary import RECORD, Optional
 from sample_results import HOSTILE, KINDS, PRIVATE, hospitals, written
@@ -293,14 +294,14 @@ def test_a_result_of_before_there_were_reports_gets_one(folders: dict[str, Path]
     shutil.copytree(folders["private"], tmp_path / "old")
     (tmp_path / "old" / REPORT).unlink()
     run = json.loads((tmp_path / "old" / RUN).read_text())
-    del run["noise_edge"]
+    del run["angles"]
     (tmp_path / "old" / RUN).write_text(json.dumps(run))
     with np.load(tmp_path / "old" / ARRAYS) as stored:
         kept = {name: stored[name] for name in stored.files if name != "spectrum"}
     np.savez(tmp_path / "old" / ARRAYS, **kept)
     assert read_result(tmp_path / "old").spectrum is None
     write_report(tmp_path / "old")
-    assert "No noise level is on record" in (tmp_path / "old" / REPORT).read_text("utf-8")
+    assert NO_ANGLES in (tmp_path / "old" / REPORT).read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from fedpower.cli import values
 from fedpower.cli.budget import share_used
@@ -43,7 +42,7 @@ from fedpower.data.plink import VariantList, read_variants
 from fedpower.data.rules import TableRules
 from fedpower.errors import InputError
 from fedpower.estimator import FedMoment, FedPCA
-from fedpower.estimator.fit_warnings import BoundWarning, NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.repeats import RepeatedFitWarning
 from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.estimator.treatment import prepares
@@ -211,7 +210,7 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
             name: origin_of(silos[name], options) for name in silos
         }
         with _saying_how_to_go_on(model, ledgers):
-            said = (NoiseWarning, BoundWarning, RepeatedFitWarning)
+            said = (NoiseWarning, RepeatedFitWarning)
             fit_shown(model, silos, ledgers, options, said=said, steps=_steps(model))
             for name, ledger in (ledgers or {}).items():
                 origins[name]["budget"] = _budget(ledger)
@@ -426,8 +425,7 @@ def _numbers(result: Result) -> dict[str, Any]:
 
 
 def _print(result: Result, output: Path, *, verbose: bool) -> None:
-    shares = result.denoised_variance_ratio
-    print_findings(result, explained=0.0 if shares is None else float(np.nansum(shares)))
+    print_findings(result)
     out = console()
     record, solver, promise = result.run, result.solver, result.privacy
     things = f"{counted_as(record['parameters'])}s"

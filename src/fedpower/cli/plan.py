@@ -297,7 +297,9 @@ def _print(
         out.print(f"{said[0].upper()}{said[1:]}.", soft_wrap=True)
     found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
     if found and not isinstance(asked, int):
-        out.print(f"It would find {found[0]} components for -k {asked}.", soft_wrap=True)
+        k = found[0]
+        would = f"find {k} component{'' if k == 1 else 's'}" if k else "determine no component"
+        out.print(f"It would {would} for -k {asked}.", soft_wrap=True)
     for last in (made.missing, None if made.needed is None else made.needed.sentence):
         if last is not None:
             words = in_options(last)

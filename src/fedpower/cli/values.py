@@ -33,6 +33,7 @@ def rank(ctx: click.Context, param: click.Parameter, value: Value) -> int | floa
     raise click.BadParameter(
         "it must be a number of components such as 4, a fraction of variance such as 0.9, or auto "
         f"for as many as are determined, got {value!r}"
+        + ("; it is now called auto" if value == "noise" else "")
     )
 
 

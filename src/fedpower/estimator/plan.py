@@ -90,10 +90,9 @@ class Way:
     noise_level
         Standard deviation of the pooled noise in one entry of what is noised, for rows of norm at most 1.
     error
-        Predicted sin θ_k of the components; None without a spectrum, and where none would be found.
+        Predicted sin θ_k of the components; None without a spectrum.
     rank
-        Predicted k, where it is to be found from noised eigenvalues; 0 where none stands above the noise;
-        None without a spectrum.
+        Predicted k, where it is to be found; 0 where none would be determined; None without a spectrum.
     chosen
         Whether ``auto`` would take this one.
     """
@@ -340,15 +339,14 @@ def _ways(
         except InputError:  # the model's own parameters rule this way out
             continue
         known = values is not None
-        tried: list[Rehearsed | None] = []
+        runs: list[Rehearsed] = []
         # One upload takes what it takes, and so do steps of a given number, whatever the eigenvalues are.
         if isinstance(settings, ClippedSettings) and not known:
-            tried = [unrehearsed(settings, n_rows=facts["n_rows"])]
+            runs = [unrehearsed(settings, n_rows=facts["n_rows"])]
         elif known or solver == "moment" or study.n_steps is not None:
-            tried = _tries(
+            runs = _tries(
                 settings, study, sizes=sizes, facts=facts, values=values, n_rehearsals=n_rehearsals
             )
-        runs = [run for run in tried if run is not None]
         # A secure sum's own messages count those of preparation (`secure_bytes`).
         prepared = study.preparation and not study.sums and runs
         rounds, up, down = _preparing(varied, facts) if prepared else (0, 0, 0)
@@ -362,7 +360,7 @@ def _ways(
             error=float(np.median([run.error for run in runs])) if runs and known else None,
             chosen=False,
             aggregation=aggregation,
-            rank=_median([0 if run is None else run.rank for run in tried]) if known else None,
+            rank=_median([run.rank for run in runs]) if known else None,
         )
 
 
@@ -398,7 +396,7 @@ def _tries(
     facts: dict[str, Any],
     values: Array | None,
     n_rehearsals: int,
-) -> list[Rehearsed | None]:
+) -> list[Rehearsed]:
     """Return rehearsals of a fit after its preparation; one on any spectrum where none is given."""
     level, alone = _noise_levels(study, sizes)
     if study.preparation:
@@ -413,7 +411,7 @@ def _tries(
         settings = replace(settings, rank=1)
     spectrum = np.full(study.n_features, TRACE / study.n_features) if values is None else values
     return [
-        _rehearsed(
+        (_narrowed if _too_wide(study) else rehearse)(
             settings,
             study,
             spectrum=spectrum,
@@ -516,7 +514,7 @@ def _needed(
         tried = _tries(
             settings, study, sizes=scaled, facts=known, values=values, n_rehearsals=n_rehearsals
         )
-        return float(np.median([run.error for run in tried if run is not None])) <= wanted
+        return float(np.median([run.error for run in tried])) <= wanted
 
     given, n_rows = float(parameters.epsilon), int(facts["n_rows"])
     epsilon = _least(lambda each: enough(each, 1.0), SMALLEST_EPSILON, _MOST_EPSILON)
@@ -565,18 +563,6 @@ def _rounded_up(value: float) -> float:
     """Return the least number of two digits that is no smaller."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit - 1e-9) * unit:.2g}")
-
-
-def _rehearsed(settings: SolverSettings, study: Study, **terms: Any) -> Rehearsed | None:
-    """Return what a rehearsal came to; None where no component stood above the noise, or too few."""
-    try:
-        if _too_wide(study):
-            return _narrowed(settings, study, **terms)
-        return rehearse(settings, study, **terms)
-    except InputError:
-        if isinstance(settings.rank, int):
-            raise
-        return None
 
 
 def _narrowed(

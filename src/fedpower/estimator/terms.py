@@ -84,7 +84,7 @@ def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise:
         "n_components",
         must="be a whole number from 1 to {smaller_side:{most}}, a fraction between 0 and 1 or 'auto'",
         got=repr(asked),
-        advice="choose one of these",
+        advice="'noise' is now called 'auto'" if asked == "noise" else "choose one of these",
         most=most,
     )
 

@@ -152,25 +152,6 @@ def noise_law(
     return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
 
 
-def noise_edge(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> float:
-    """Return about the largest eigenvalue that the pooled noise alone would show; 0 without noise.
-
-    Symmetric noise of a moment has its edge at R = τ√(2d). About a noised mean μ̂ that is off by e the
-    moment is off by −μ̂eᵀ − eμ̂ᵀ too, whose eigenvalue θ = ‖μ̂‖‖e‖ is about R‖μ̂‖/2c; a spike of θ beside
-    a semicircle of edge R shows as θ + R²/4θ, and not at all up to θ = R/2 [BGN11 §3.1]. Of noised
-    products the last one's Ritz values are shown (`signal.find_signal_of_product`), whose noise is
-    symmetric and r×r: its edge is at ν√(2r), and a mean that is off by e adds ‖e‖².
-    """
-    budget = budget_of(study)
-    if budget is None:
-        return 0.0
-    law = noise_law(budget, sizes, center_norm, study.weights)
-    if law.once:
-        reach = max(center_norm / study.mean_weight, 1.0) if study.center else 1.0
-        return law.std * math.sqrt(2.0 * study.n_features) * (reach + 1.0 / reach) / 2.0
-    return law.std * math.sqrt(2.0 * study.iteration_rank) + law.mean_std**2 * study.n_features
-
-
 def state_privacy(
     study: Study,
     budget: Budget | None,

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedpower.errors import Sentence
 from fedpower.privacy.statement import counted_as
+from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.result import Result
 
 LITTLE = 0.1
@@ -21,14 +22,16 @@ _SMALL_EPSILON = 0.5
 
 
 def cause_of_noise(result: Result) -> str | None:
-    """Return why no component is determined and what would help; None where one is.
+    """Return why nothing is determined and what would help; None where something is.
 
     The bound, where rows use little of its square even with all the noise added; the offset, where their
     mean takes most of what they use; ε, or the number of rows beside that of columns, where these are
     small; else the columns themselves. All of it follows from releases and public numbers: it costs
     nothing.
     """
-    if any(result.determined) or not result.run["privacy"]["private"]:
+    known = result.subspace_angles
+    determined = known is None or any(result.determined) or bool((known <= DETERMINED).any())
+    if determined or not result.run["privacy"]["private"]:
         return None
     edge = float(result.explained_variance[0])  # of noise, or nearly
     bound = result.run["parameters"].get("row_norm")

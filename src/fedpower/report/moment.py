@@ -157,11 +157,6 @@ class Moment:
             return 0.0
         return self.noise_std / (math.sqrt(2.0) * self.pooled.mean_weight)
 
-    @property
-    def noise_edge(self) -> float:
-        """About the largest eigenvalue that the noise alone would show, in units of the treated rows."""
-        return self.noise_std * math.sqrt(2.0 * self.n_features)
-
     def column(self, name: str | int) -> int:
         """Return the place of a column, given by name or place; another is refused in one sentence."""
         if isinstance(name, int | np.integer) and not isinstance(name, bool):

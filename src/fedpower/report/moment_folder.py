@@ -88,7 +88,6 @@ def account_of(moment: Moment) -> Account:
             "columns": list(moment.names),
             "noise_std": moment.noise_std,
             "mean_noise_std": moment.mean_noise_std,
-            "noise_edge": moment.noise_edge,
             "centered": moment.centered,
         },
     )

@@ -16,7 +16,13 @@ from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.clipping import Clipping, counted_clipping, estimated_clipping
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.solvers.angles import CONFIDENCE, Angles, exact_angles, product_angles
+from fedpower.protocol.solvers.angles import (
+    CONFIDENCE,
+    DETERMINED,
+    Angles,
+    exact_angles,
+    product_angles,
+)
 from fedpower.protocol.study import Study
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
@@ -89,6 +95,7 @@ def result_of(
             "confidence": CONFIDENCE,
             "components": angles.components,
             "subspaces": angles.subspaces,
+            "determined": angles.components <= DETERMINED,
             "noise_components": angles.noise_components,
             "noise_subspaces": angles.noise_subspaces,
             "variances": denoised * to_variance,

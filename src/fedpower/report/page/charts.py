@@ -94,14 +94,8 @@ SHAPES = {
     "small-cross": "M-3-3L3 3M3-3L-3 3",
 }
 
-_SCREE_SHAPES = {
-    "signal": "dot",
-    "bent": "dot",
-    "near": "dot",
-    "unknown": "dot",
-    "noise": "cross",
-    "beyond": "square",
-}
+_SCREE_SHAPES = {"noise": "cross", "beyond": "square"}
+"""Other components are dots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +108,21 @@ class Series:
 
 
 def scree(
-    values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[float], edge: float
+    values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[float], edge: float = 0.0
 ) -> Markup:
-    """Return variances by component as stems with marks, beside the level of the noise.
+    """Return variances by component as stems with marks, and the level of the noise where there is one.
 
     Parameters
     ----------
     values
         One per component.
     standing
-        Of each, whether it is ``signal`` (a dot), maybe ``bent`` by the bound or ``near`` the noise
-        (rings), or ``noise`` (a cross).
+        Of each, whether it is ``determined`` (a dot) or ``undetermined`` (a ring). Analyses call them
+        ``signal`` (a dot), ``near`` (a ring) and ``noise`` (a cross).
     beyond
         Eigenvalues that were released beyond the components; these are small squares.
     edge
-        The noise level; 0 where there is none.
+        The level; 0 draws none.
     """
     shown = [*values, *beyond]
     scale = linear([*shown, edge])
@@ -140,7 +134,7 @@ def scree(
         x, y = _percent_of((place + 0.5) / len(shown)), _percent_of(scale.place(value))
         kind = standing[place] if place < len(values) else "beyond"
         parts.append(_line(x, zero, x, y, f"stem {kind}"))
-        parts.append(_mark(x, y, _SCREE_SHAPES[kind], kind))
+        parts.append(_mark(x, y, _SCREE_SHAPES.get(kind, "dot"), kind))
         if kind == "noise" and len(shown) <= 12:
             parts.append(_word(x, y, "noise", "noise", dy=-10, anchor="middle"))
     if edge > 0:
@@ -148,7 +142,7 @@ def scree(
     summary = (
         f"{standing.count('noise')} of {len(values)} components are noise"
         if edge > 0
-        else "no noise level is drawn"
+        else f"{standing.count('undetermined')} of {len(values)} components are not determined"
     )
     picture = _picture(
         "Variance of each component",
@@ -156,6 +150,31 @@ def scree(
         f"{len(shown)} shown; {summary}. The table below has the numbers.",
         parts,
         height=_HEIGHT,
+    )
+    return element("div", picture, class_="plot")
+
+
+def angles(components: Sequence[float], subspaces: Sequence[float], most: float) -> Markup:
+    """Return angles of components and of leading subspaces, and up to which they are determined."""
+    scale = Scale(
+        ticks=tuple((float(tick), f"{tick}°") for tick in (0, 45, 90)),
+        place=lambda angle: 1 - angle / 90,
+    )
+    level = _percent_of(scale.place(most))
+    parts = [*_rules(scale), *_numbers_below(range(1, len(components) + 1))]
+    parts.append(_line("0", level, "100%", level, "edge"))
+    for place, pair in enumerate(zip(components, subspaces, strict=True)):
+        x = _percent_of((place + 0.5) / len(components))
+        kinds = ("determined" if angle <= most else "undetermined" for angle in pair)
+        ys = [_percent_of(scale.place(angle)) for angle in pair]
+        parts += map(_mark, (x, x), ys, ("dot", "square"), kinds)
+    picture = _picture(
+        "Angle of each component",
+        f"{sum(angle <= most for angle in components)} of {len(components)} components and "
+        f"{sum(angle <= most for angle in subspaces)} of their leading subspaces are within "
+        f"{most:.0f}°. The table below has the numbers.",
+        parts,
+        height=_LOW_HEIGHT,
     )
     return element("div", picture, class_="plot")
 

@@ -1,30 +1,24 @@
-"""Which components stand above the noise, and what each of them is made of."""
+"""Variances and angles of the components, and what each of them is made of."""
 
 from typing import Any
 
 import numpy as np
 
 from fedpower.privacy.statement import featured_as
-from fedpower.report.causes import cause_of_noise
-from fedpower.report.page.charts import bars, biplot, scree
+from fedpower.protocol.solvers.angles import DETERMINED
+from fedpower.report.page.charts import angles, bars, biplot, scree
+from fedpower.report.page.findings import NO_ANGLES, degrees, named, variances
 from fedpower.report.page.markup import (
-    NOT_ASSESSED,
     Figure,
     Markup,
-    above_the_noise,
-    bent_by_the_bound,
     beside,
-    beyond_bound,
     column,
     count,
     element,
     figure,
     figures,
     folded,
-    listed,
-    most_variance,
     name,
-    number,
     paragraphs,
     percent,
     section,
@@ -36,36 +30,32 @@ from fedpower.report.result import Result
 _MOST_DRAWN = 60
 _MOST_BEYOND = 20
 
-_STANDINGS = {
-    "signal": ("●", "well above the noise"),
-    "bent": ("◐", "above the noise, but the bound may have bent it"),
-    "near": ("○", "near the noise"),
-    "noise": ("×", "noise"),
-    "unknown": ("?", "not assessed"),
-}
-"""By standing: its sign, and the verdict in words."""
-
 
 def components_section(result: Result) -> Markup:
-    """Return the scree plot with the noise level, and the table behind it."""
+    """Return variances and angles, drawn and in a table."""
     drawn = min(result.n_components, _MOST_DRAWN)
     beyond = _beyond(result)
+    exact = result.run["privacy"]["mode"] == "none"  # else they have noise, which these do not
     picture = scree(
-        result.explained_variance[:drawn].tolist(),
-        standing=result.standings[:drawn],
-        beyond=beyond if drawn == result.n_components else [],
-        edge=result.noise_edge,
+        variances(result)[0][:drawn].tolist(),
+        standing=_kinds(result)[:drawn],
+        beyond=beyond if exact and drawn == result.n_components else [],
     )
     return section(
         "components",
         "Components",
-        figure(picture, _legend(result, beyond)),
-        _left_out(result.n_components, drawn),
-        _variances(result),
+        figure(picture, _legend(result, drawn_beyond=bool(beyond) and exact)),
+        _angles(result, drawn),
+        paragraphs(
+            f"The first {drawn} of {result.n_components} components are drawn."
+            if drawn < result.n_components
+            else None
+        ),
+        _table(result),
         folded(
             f"The {count(len(beyond), 'eigenvalue')} beyond the components",
             table(
-                "Eigenvalues beyond the components",
+                "Eigenvalues beyond the components" + ("" if exact else ", with their noise"),
                 ["Number", "Eigenvalue"],
                 [
                     (str(result.n_components + place), each)
@@ -78,51 +68,10 @@ def components_section(result: Result) -> Markup:
     )
 
 
-def above_noise(result: Result) -> list[str]:
-    """Return how many stand above the noise, in the words of `fedpower fit`; nothing without noise."""
-    known = result.run.get("n_above_noise")
-    if known is None:
-        return [f"{NOT_ASSESSED}."] if result.noise_edge else []
-    remarks = beyond_bound(
-        result.explained_variance.tolist(), most_variance(result.run, result.n_samples)
-    )
-    cause = cause_of_noise(result)
-    said = [] if cause is None else [f"{cause[0].upper()}{cause[1:]}."]
-    turned = [] if result.clipping is None else [result.clipping]
-    turned += bent_by_the_bound(result.standings)
-    return [f"{above_the_noise(known, result.n_features)}.", *said, *remarks, *turned]
-
-
-def mixed(result: Result) -> list[list[str]]:
-    """Return groups of components that are closer together than the noise level, which may mix them.
-
-    Noise of a spectral norm up to the level turns eigenvectors whose values lie closer than that into one
-    another (Davis-Kahan); the space that they span together is not concerned. Components that are noise
-    are left out; the eigenvalue after the last one counts where it is known.
-    """
-    if result.noise_edge == 0 or result.run.get("n_above_noise") is None:
-        return []
-    named = [f"pc{place}" for place in range(1, result.n_components + 1)]
-    values = result.explained_variance.tolist()
-    if result.spectrum is not None and len(result.spectrum) > len(values):
-        values.append(float(result.spectrum[len(values)]))
-        named.append("what follows")
-    groups: list[list[str]] = []
-    for place, standing in enumerate(result.standings):
-        if standing == "noise" or place + 1 == len(values):
-            break
-        if values[place] - values[place + 1] < result.noise_edge:
-            if not groups or groups[-1][-1] != named[place]:
-                groups.append([named[place]])
-            groups[-1].append(named[place + 1])
-    return groups
-
-
-def _mixture(group: list[str]) -> str:
-    return (
-        f"{listed(group)} lie closer together than the noise level, so noise may have mixed them: what "
-        "they span together can be read, each of them alone cannot."
-    )
+def _kinds(result: Result) -> list[str]:
+    """Return how components are drawn; those of older versions as if they were determined."""
+    known = result.determined or [True] * result.n_components
+    return ["determined" if each else "undetermined" for each in known]
 
 
 def _beyond(result: Result) -> list[float]:
@@ -133,90 +82,67 @@ def _beyond(result: Result) -> list[float]:
     return following[: max(_MOST_BEYOND, result.n_components)]
 
 
-def _legend(result: Result, beyond: list[float]) -> list[Any]:
-    held = result.standings
+def _legend(result: Result, *, drawn_beyond: bool) -> list[Any]:
+    kinds = _kinds(result)
     entries: list[Any] = [
-        _key(sign, kind, f"component {words}" if result.noise_edge else "component")
-        for kind, (sign, words) in _STANDINGS.items()
-        if kind in held
-    ]
-    if beyond:
-        entries.append(_key("▫", "beyond", "released beyond the components"))
-    if result.noise_edge:
-        entries.append(
-            _key("- -", "edge", f"noise level, a variance of {number(result.noise_edge, 3)}")
+        _key(sign, kind, words)
+        for sign, kind, words in (
+            ("●", "determined", "determined"),
+            ("○", "undetermined", "not determined"),
         )
-    entries.append("Variance (vertical) by number of the component.")
-    return entries
+        if result.determined and kind in kinds
+    ]
+    if drawn_beyond:
+        entries.append(_key("▫", "beyond", "beyond the components"))
+    return [*entries, "Variance (vertical) by number of the component."]
 
 
 def _key(sign: str, kind: str, words: str) -> Markup:
     return element("span", element("b", sign, class_=kind), f" {words}", class_="key")
 
 
-def _left_out(total: int, drawn: int) -> list[Markup]:
-    return paragraphs(
-        f"The first {drawn} of {total} components are drawn." if drawn < total else None
+def _angles(result: Result, drawn: int) -> Markup | None:
+    """Return the picture of the angles; nothing where all of them are 0 or none is known."""
+    alone, together = result.component_angles, result.subspace_angles
+    if alone is None or together is None or not alone.any():
+        return None
+    return figure(
+        angles(alone[:drawn].tolist(), together[:drawn].tolist(), DETERMINED),
+        [
+            _key("●", "determined", "angle of the component"),
+            _key("■", "determined", "of all up to it, together"),
+            "Hollow above 45°: not determined.",
+        ],
     )
 
 
-def _variances(result: Result) -> Markup:
-    variances, ratios = result.explained_variance.tolist(), result.explained_variance_ratio
-    noise = [kind == "noise" for kind in result.standings]
-    together = [
-        None if drowned else float(share)
-        for drowned, share in zip(noise, np.cumsum(ratios), strict=True)
-    ]
-    alone = [
-        None if drowned else float(share) for drowned, share in zip(noise, ratios, strict=True)
-    ]
+def _table(result: Result) -> Markup:
+    values, ratios = (each.tolist() for each in variances(result))
+    joint = np.cumsum(ratios).tolist()
     columns: dict[str, list[Any]] = {
-        "Component": [f"pc{place}" for place in range(1, result.n_components + 1)]
+        "Component": [f"pc{place}" for place in range(1, result.n_components + 1)],
+        "Variance": figures(column(values), values),
+        "Share of all": figures(map(percent, ratios), ratios),
+        "Together": figures(map(percent, joint), joint),
     }
-    if result.noise_edge:
-        columns["Verdict"] = [_verdict(kind) for kind in result.standings]
-    columns["Variance"] = figures(column(variances), variances)
-    columns["Share of all"] = figures(map(percent, alone), alone)
-    columns["Together"] = figures(map(percent, together), together)
-    if result.noise_edge:
-        times = [variance / result.noise_edge for variance in variances]
-        columns["Times\u00a0the noise\u00a0level"] = figures(
-            [f"{ratio:,.2f}" for ratio in times], times
+    remark = NO_ANGLES
+    alone, together = result.component_angles, result.subspace_angles
+    if alone is not None and together is not None:
+        columns["Angle"] = figures(map(degrees, alone), alone)
+        columns["Angle together"] = figures(map(degrees, together), together)
+        remark = (
+            f"With {result.run['angles']['confidence']:.0%} confidence a component is no further than "
+            "its angle from the one that the rows have; up to 45° it is determined. The last column is "
+            "that of all components up to it, together. Variances are without what noise adds to them."
         )
-    remark = (
-        f"A component below the noise level is noise; one below twice the level{_uncounted(result)} is "
-        "near it, and to be read with care. The level is known from public facts alone."
-        if result.noise_edge and "unknown" not in result.standings
-        else None
-    )
     rows = list(zip(*columns.values(), strict=True))
-    shown = table("Variance of each component", list(columns), rows, sortable=True)
-    remarks = paragraphs(
-        remark, *above_noise(result), *(_mixture(group) for group in mixed(result))
-    )
-    return element("div", shown, remarks)
-
-
-def _uncounted(result: Result) -> str:
-    known = result.run.get("n_above_noise") is not None
-    return ", or one that noise may have made of several as large," if known else ""
-
-
-def _verdict(kind: str) -> Markup:
-    sign, words = _STANDINGS[kind]
-    mark = element("b", sign, class_=kind, aria_hidden="true")
-    return element("span", mark, f" {words}", class_="verdict")
+    shown = table("Variance and angle of each component", list(columns), rows, sortable=True)
+    return element("div", shown, paragraphs(remark, result.clipping))
 
 
 _MOST_BARS = 15
 _MOST_LOADINGS = 500
 _MOST_COMPONENTS = 20
-
-_WARNINGS = {
-    "noise": "× noise: do not read it",
-    "near": "○ near the noise: read it with care",
-    "bent": "◐ maybe bent by the bound: read it with care",
-}
 
 
 def loadings_section(result: Result) -> Markup:
@@ -246,14 +172,21 @@ def _thing(result: Result) -> str:
 
 
 def _plane(result: Result) -> Markup | None:
-    """Return the columns by their loadings on the first two components; nothing where one is noise."""
-    if result.n_components < 2 or "noise" in result.standings[:2]:
+    """Return the columns by their loadings on the first two components; grey where one may be noise."""
+    if result.n_components < 2:
         return None
     names = [_feature(result, each) for each in range(result.n_features)]
     first, second = result.components[:2].tolist()
-    return figure(
-        biplot(first, second, names, ("pc1", "pc2"), of=_thing(result)),
-        f"A biplot: {_thing(result)}s that point the same way go together in these two components.",
+    open_ones = [place for place in (0, 1) if _kinds(result)[place] == "undetermined"]
+    verb = "is" if len(open_ones) == 1 else "are"
+    return element(
+        "div",
+        figure(
+            biplot(first, second, names, ("pc1", "pc2"), of=_thing(result)),
+            f"A biplot: {_thing(result)}s that point the same way go together in these two components."
+            + (f" {named(open_ones)} {verb} not determined." if open_ones else ""),
+        ),
+        class_="undetermined" if open_ones else None,
     )
 
 
@@ -269,7 +202,7 @@ def _component(result: Result, place: int) -> Markup:
         "numbers.",
         loadings[top].tolist(),
     )
-    kind = result.standings[place]
+    kind = _kinds(result)[place]
     caption = (
         f"The {len(top)} largest of {len(loadings):,} loadings"
         if len(loadings) > len(top)
@@ -278,10 +211,10 @@ def _component(result: Result, place: int) -> Markup:
     return folded(
         [
             element("span", label, class_="component"),
-            element(
-                "span", percent(float(result.explained_variance_ratio[place])), " of the variance"
-            ),
-            element("span", _WARNINGS[kind], class_=kind) if kind in _WARNINGS else None,
+            element("span", percent(float(variances(result)[1][place])), " of the variance"),
+            element("span", "○ not determined: do not read it", class_=kind)
+            if kind == "undetermined"
+            else None,
         ],
         figure(
             beside(
@@ -294,7 +227,7 @@ def _component(result: Result, place: int) -> Markup:
         ),
         _all_loadings(result, label, loadings, listed),
         is_open=place == 0,
-        kind="component",
+        kind=f"component {kind}",
     )
 
 

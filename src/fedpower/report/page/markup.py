@@ -3,7 +3,7 @@
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -70,59 +70,6 @@ def percent(share: float | None) -> str:
 def signed(text: str) -> str:
     """Return digits with a minus as long as a plus."""
     return text.replace("-", "−")
-
-
-NOT_ASSESSED = (
-    "Which components stand above the noise was not assessed: that takes a last product in which all "
-    "silos answered about the same directions"
-)
-
-
-def beyond_bound(variances: Sequence[float], most: float) -> list[str]:
-    """Return a sentence where more variance is shown than rows within their bound can have; else none."""
-    above = [f"pc{place}" for place, value in enumerate(variances, start=1) if value > most]
-    if not above:
-        return []
-    shows = "shows" if len(above) == 1 else "show"
-    named = listed(above if len(above) <= 4 else [*above[:3], f"{len(above) - 3} more"])
-    return [
-        f"{named} {shows} more variance than the {number(most, 3)} that rows within their bound can "
-        "have: what is beyond is noise."
-    ]
-
-
-def bent_by_the_bound(standings: Sequence[str]) -> list[str]:
-    """Return a sentence where components may be what the bound made of others; else none."""
-    names = [f"pc{place}" for place, each in enumerate(standings, start=1) if each == "bent"]
-    if not names:
-        return []
-    named = listed(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])
-    stands, them = ("stands", "it") if len(names) == 1 else ("stand", "them")
-    return [
-        f"{named} {stands} above the noise, but the bound may have bent {them}: it shortens rows enough "
-        "to turn components whose variances are so close; give a larger bound, or have it found."
-    ]
-
-
-def most_variance(run: Mapping[str, Any], n_samples: int) -> float:
-    """Return the most variance that rows within their bound can have; infinity where none is known.
-
-    Standardised columns have a variance of 1 each.
-    """
-    terms = run["parameters"]
-    bound = 1.0 if terms.get("normalize") else terms.get("row_norm")
-    if not isinstance(bound, int | float):
-        return math.inf
-    most = float(run["n_features"]) if standardized(run) else float(bound) ** 2
-    return most * n_samples / max(n_samples - 1, 1)
-
-
-def above_the_noise(n_above: int, n_features: int) -> str:
-    """Return how many components stand above the privacy noise and how sure that is, without a stop."""
-    return (
-        f"Above the noise: {n_above:,} of {count(n_features, 'component')}, with a chance of at most 1% "
-        "that it is too many"
-    )
 
 
 def count(many: int, thing: str) -> str:

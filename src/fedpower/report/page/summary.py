@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpower.privacy.statement import EDGE, PERSON, counted_as, featured_as
-from fedpower.report.page.components import above_noise
+from fedpower.report.page.findings import findings, variances
 from fedpower.report.page.markup import (
     Markup,
     count,
-    counted,
     element,
     equals,
     facts,
-    listed,
     moment_of_time,
     name,
     number,
@@ -97,8 +95,16 @@ RECORD = {
     },
     "solver": {"solver": str, "reason": str},
     "n_samples": int,
-    "noise_edge": Optional(NUMBER),
-    "n_above_noise": Optional(int),
+    "angles": Optional(
+        {
+            "confidence": NUMBER,
+            "components": _ListOf(NUMBER, least=1),
+            "subspaces": _ListOf(NUMBER, least=1),
+            "noise_components": _ListOf(NUMBER, least=1),
+            "variances": _ListOf(NUMBER, least=1),
+            "variance_ratios": _ListOf(Optional(NUMBER), least=1),
+        }
+    ),
     "remarks": Optional(_ListOf(str)),
     "clipping": Optional(
         {
@@ -109,7 +115,6 @@ RECORD = {
             "energy_least": NUMBER,
             "energy_most": NUMBER,
             "counted": bool,
-            "reach": NUMBER,
         }
     ),
     "silos": _ListOf(SILO, least=1),
@@ -203,62 +208,17 @@ def _silos(silos: list[str]) -> Any:
 
 
 def _found(result: Result) -> str:
-    total, held = result.n_components, result.standings
-    real = held.count("signal")
-    explained = float(result.explained_variance_ratio[[kind == "signal" for kind in held]].sum())
-    share = (
-        "" if math.isnan(explained) or not real else f", with {percent(explained)} of the variance"
-    )
-    if result.noise_edge == 0 and result.run["privacy"]["mode"] != "none":
-        return (
-            f"{count(total, 'component')}{share}. No noise level is on record, so it cannot be told "
-            "which of them stand above the noise."
-        )
-    if result.noise_edge == 0:
-        return f"{count(total, 'component')}{share}. No noise was added, so none is drowned in it."
-    if "unknown" in held:
-        return " ".join((f"{count(total, 'component')}.", *above_noise(result)))
-    edge = number(result.noise_edge, 3)
-    level = f"the level that privacy noise alone would reach (a variance of {edge})"
-    if held.count("noise") == total:
-        return " ".join(
-            (
-                f"No component stands above {level}: nothing can be read from this result.",
-                *above_noise(result),
-            )
-        )
-    which = (
-        f"{counted(real).capitalize()} of {counted(total)} components" if real else "No component"
-    )
-    if real == total:
-        which = {1: "The one component", 2: "Both components"}.get(
-            total, f"All {counted(total)} components"
-        )
-    verb = "stands" if real == 0 or total == 1 else "stand"
-    near = "near it or much like what follows: read"
-    sure = " and clear of what the row bound may have done" if "bent" in held else ""
+    explained = float(variances(result)[1].sum())
+    share = "" if math.isnan(explained) else f", with {percent(explained)} of the variance"
+    exact = ["No noise was added."] if result.run["privacy"]["mode"] == "none" else []
     return " ".join(
-        (
-            f"{which} {verb} well above {level}{sure}{share}.",
-            *_those(held, "near", f"is {near} it with care", f"are {near} them with care"),
-            *_those(held, "noise", "is noise", "are noise"),
-            *above_noise(result),
-        )
+        (f"{count(result.n_components, 'component')}{share}.", *exact, *findings(result))
     )
 
 
 def _remarks(result: Result) -> list[str]:
     """Return what the run says is not to be trusted, as sentences."""
     return [f"Beware: {remark}." for remark in result.run.get("remarks") or ()]
-
-
-def _those(held: list[str], kind: str, one: str, several: str) -> list[str]:
-    """Return a sentence about the components of a kind; none where there are none."""
-    names = [f"pc{place}" for place, each in enumerate(held, start=1) if each == kind]
-    if not names:
-        return []
-    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return [f"{listed([*names[:MOST_NAMES], *more])} {one if len(names) == 1 else several}."]
 
 
 def _spent(privacy: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`-k noise` and `-k 0.9` on the command line: fit, plan and study files."""
+"""`-k auto` and `-k 0.9` on the command line: fit, plan and study files."""
 
 import json
 from pathlib import Path
@@ -22,22 +22,27 @@ def silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_fit_finds_as_many_as_stand_above_the_noise(silo: Path) -> None:
-    """Two directions far above the noise; a third is found with probability at most 1%."""
-    said = succeed("fit", "north.npy", "-k", "noise", *PRIVATE, "--no-standardize", "-o", "out")
-    assert "Above the noise: 2 of 8 components, with a chance of at most 1%" in said.stdout
+def test_a_fit_finds_as_many_as_are_determined(silo: Path) -> None:
+    said = succeed("fit", "north.npy", "-k", "auto", *PRIVATE, "--no-standardize", "-o", "out")
+    assert "pc1 and pc2 are determined: each is within 45° of the component" in said.stdout
     record = json.loads(Path("out/run.json").read_text())
-    assert (record["n_components"], record["n_above_noise"]) == (2, 2)
+    assert (record["n_components"], record["angles"]["determined"]) == (2, [True, True])
     succeed("fit", "north.npy", "-k", "0.6", *PRIVATE, "--no-standardize", "-o", "half")
     assert json.loads(Path("half/run.json").read_text())["n_components"] == 1
 
 
+def test_where_nothing_is_determined_the_cause_is_printed(silo: Path) -> None:
+    said = succeed("fit", "empty.npy", "-k", "auto", *PRIVATE, "-o", "out").stdout
+    assert "not determined (" in said
+    assert "No component is determined: each may be more than 45° off, at 90% confidence." in said
+    assert "The likely cause is " in said
+
+
 def test_what_cannot_be_chosen_is_refused_in_one_sentence(silo: Path) -> None:
     for words, sentence in (
-        (("empty.npy", "-k", "0.5", *PRIVATE), "must find a component that stands above the noise"),
-        (("north.npy", "-k", "noise", "--epsilon", "inf"), "-k noise must go with --noise moment"),
-        (("north.npy", "-k", "noise", *PRIVATE, "--noise", "paper"), "the whole spectrum"),
-        (("north.npy", "-k", "loud", *PRIVATE), "or noise for those that stand above it"),
+        (("north.npy", "-k", "auto", *PRIVATE, "--noise", "paper"), "the whole spectrum"),
+        (("north.npy", "-k", "loud", *PRIVATE), "or auto for as many as are determined"),
+        (("north.npy", "-k", "noise", *PRIVATE), "got 'noise'; it is now called auto"),
     ):
         said = run("fit", *words, "-o", "out")
         assert said.exit_code == 2
@@ -48,18 +53,22 @@ def test_what_cannot_be_chosen_is_refused_in_one_sentence(silo: Path) -> None:
 
 def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
     words = ("plan", "--features", "20", "--silos", "2x20000", "--epsilon", "1")
-    reported = succeed(*words, "-k", "noise", "--spectrum", "0.3,0.2,0.001", "--json")
+    reported = succeed(*words, "-k", "auto", "--spectrum", "0.3,0.2,0.001", "--json")
     ways = json.loads(reported.stdout)["ways"]
     assert {(way["solver"], way["aggregation"]) for way in ways} == {
         ("moment", "plain"),
         ("moment", "secure"),
     }
     assert [way["rank"] for way in ways] == [2, 2]
-    said = succeed(*words, "-k", "noise", "--spectrum", "0.3,0.2,0.001").stdout
-    assert "It would find 2 components for -k noise." in said
-    none = succeed(*words, "-k", "noise", "--spectrum", "0.00001", "--json")
+    said = succeed(*words, "-k", "auto", "--spectrum", "0.3,0.2,0.001").stdout
+    assert "It would find 2 components for -k auto." in said
+    none = succeed(*words, "-k", "auto", "--spectrum", "0.00001", "--json")
     assert [way["rank"] for way in json.loads(none.stdout)["ways"]] == [0, 0]
-    refused = run(*words, "-k", "noise", "--gap", "0.1")
+    assert (
+        "It would determine no component for -k auto."
+        in succeed(*words, "-k", "auto", "--spectrum", "0.00001").stdout
+    )
+    refused = run(*words, "-k", "auto", "--gap", "0.1")
     assert refused.exit_code == 2
     assert "--gap must go with a number of components" in refused.stderr
 
@@ -67,11 +76,11 @@ def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
 def test_a_study_may_agree_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("--silos", "north,south", "--columns", "a,b,c", "--epsilon", "1", "--row-norm", "2")
-    succeed("study", "init", "--name", "heart", *words, "-k", "noise")
-    assert 'n_components = "noise"' in Path("study.toml").read_text()
+    succeed("study", "init", "--name", "heart", *words, "-k", "auto")
+    assert 'n_components = "auto"' in Path("study.toml").read_text()
     reported = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
     assert (reported["n_components"], reported["solver"], reported["iteration_rank"]) == (
-        "noise",
+        "auto",
         "moment",
         3,
     )
