@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.protocol.solvers.angles import DETERMINED
+from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.page.markup import listed
 from fedpower.report.result import Result
@@ -39,18 +39,25 @@ def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
     if components is None or subspaces is None:
         return [NO_ANGLES]
     exact = result.run["privacy"]["mode"] == "none"
-    sentences = [] if exact else [_determined(result)]
-    if not exact and not any(subspaces <= DETERMINED):
-        components = components[:0]  # all is said
-    for fixed, places in groupby(range(len(components)), lambda place: result.determined[place]):
-        if not fixed:
-            sentences += _undetermined(list(places), subspaces, exact=exact)
+    sentences = angle_sentences(components, subspaces, exact=exact)
     if not exact:
         sentences += _shares(result)
     cause = cause_of_noise(result)
     if cause is not None:
         said = say(cause)
         sentences.append(f"{said[0].upper()}{said[1:]}.")
+    return sentences
+
+
+def angle_sentences(components: Array, subspaces: Array, *, exact: bool) -> list[str]:
+    """Return which components are determined, and which only together; if exact, only the latter."""
+    determined = components <= DETERMINED
+    sentences = [] if exact else [_determined(np.flatnonzero(determined).tolist())]
+    if not exact and not any(subspaces <= DETERMINED):
+        return sentences  # all is said
+    for fixed, places in groupby(range(len(components)), lambda place: bool(determined[place])):
+        if not fixed:
+            sentences += _undetermined(list(places), subspaces, exact=exact)
     return sentences
 
 
@@ -63,9 +70,8 @@ def named(places: Sequence[int]) -> str:
     return listed(words)
 
 
-def _determined(result: Result) -> str:
-    confidence = f"at {result.run['angles']['confidence']:.0%} confidence"
-    places = np.flatnonzero(result.determined).tolist()
+def _determined(places: list[int]) -> str:
+    confidence = f"at {CONFIDENCE:.0%} confidence"
     if not places:
         return f"No component is determined: each may be more than 45° off, {confidence}."
     verb, each = ("is", "it") if len(places) == 1 else ("are", "each")
