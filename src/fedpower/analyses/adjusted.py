@@ -12,8 +12,7 @@ from fedpower.analyses.rows import brought
 from fedpower.analyses.spread import (
     clipping_remark,
     clipping_share,
-    draws,
-    n_above,
+    correlation_shift,
     quantile,
     require_centred,
     standard_errors,
@@ -21,16 +20,15 @@ from fedpower.analyses.spread import (
 )
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
+from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, derived_angles, exact_angles
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
 from fedpower.report.page.charts import biplot, scree
-from fedpower.report.page.markup import count, listed, number, percent
+from fedpower.report.page.findings import angle_sentences
+from fedpower.report.page.markup import count, listed, percent
 from fedpower.report.record import plain
 
 Array = NDArray[np.float64]
-
-_LEVEL = 0.01
-"""The chance that the edge is exceeded by what noise alone adds to an eigenvalue."""
 
 
 class AdjustedPCA(TransformerMixin, BaseEstimator):
@@ -55,10 +53,9 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         Variances with their errors and intervals.
     explained_variance_ratio_ : ndarray of shape (k,)
         Shares of the variance that is left.
-    noise_edge_ : float
-        What noise alone adds to a variance at most, but for a chance of 1%; 0 without noise.
-    n_above_noise_ : int or None
-        How many components, less that edge, exceed the average of those after them; None without noise.
+    component_angles_, subspace_angles_ : ndarray of shape (k,)
+        Degrees by which each component, and the subspace of the first, the first two, …, may be off at
+        90% confidence, as of `FedPCA`. Up to 45° they are determined.
     coef_ : ndarray of shape (n_covariates, n_columns)
         What was partialled out: the columns regressed on the covariates.
     moment_ : Moment
@@ -113,10 +110,17 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         self.low_ = self.explained_variance_ - width * self.standard_error_
         self.high_ = self.explained_variance_ + width * self.standard_error_
         self.explained_variance_ratio_ = self.explained_variance_ / np.sum(values)
-        self.noise_edge_, self.n_above_noise_ = 0.0, None
-        if moment.noise_std > 0:
-            self.noise_edge_ = self._edge(moment, found.covariance)
-            self.n_above_noise_ = n_above(values, self.noise_edge_)
+        angles = (
+            derived_angles(
+                moment.pooled,
+                vectors[:, :k],
+                lambda drawn: self._adjusted(self._floored(drawn, moment)),
+                cut=correlation_shift(moment),
+            )
+            if moment.noise_std > 0
+            else exact_angles(values, k, n_features=most)
+        )
+        self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
         inner = found.covariance[np.ix_(self._out, self._out)]
         self.coef_ = np.linalg.solve(inner, found.covariance[np.ix_(self._out, self._in)])
         self.feature_names_in_ = np.asarray(moment.names, dtype=object)
@@ -145,29 +149,21 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         kept = covariance[..., self._in, :][..., :, self._in]
         return np.asarray(kept - np.swapaxes(cross, -1, -2) @ np.linalg.solve(inner, cross))
 
-    def _edge(self, moment: Moment, covariance: Array) -> float:
-        """Return the 99% quantile of the largest eigenvalue that noise alone adds."""
-        base, largest = self._adjusted(covariance), []
-        for matrices, _ in draws(moment, covariance, sampling=False):
-            moved = self._adjusted(covariance + 1e-3 * matrices) - base
-            largest.append(np.linalg.eigvalsh(moved)[..., -1] / 1e-3)
-        return float(np.quantile(np.concatenate(largest), 1.0 - _LEVEL))
+    def _floored(self, drawn: Array, moment: Moment) -> Array:
+        """Return a drawn moment in the rows' own units, its covariates floored as `usable` does."""
+        values, vectors = np.linalg.eigh(drawn[np.ix_(self._out, self._out)])
+        made = drawn.copy()
+        made[np.ix_(self._out, self._out)] = (
+            vectors * np.maximum(values, moment.noise_std)
+        ) @ vectors.T
+        return np.asarray(made * np.outer(moment.units, moment.units))
 
     def account(self) -> Account:
         """Return what was found, for a terminal, a program and a page."""
         names = [self.moment_.names[place] for place in self._in]
         outside = [self.moment_.names[place] for place in self._out]
         labels = [f"pc{place}" for place in range(1, len(self.components_) + 1)]
-        edge, above = self.noise_edge_, self.n_above_noise_
-        if above is None:
-            said = "No noise was added, so none is drowned in it."
-        else:
-            said = (
-                f"{above} of {count(len(labels), 'component')} asked for stand above the noise, which "
-                f"adds at most {number(edge, 3)} to a variance but for a chance of 1%."
-                if above <= len(labels)
-                else f"All components asked for, and {above - len(labels)} more, stand above the noise."
-            )
+        exact = self.moment_.noise_std == 0
         variances = zip(
             labels,
             self.explained_variance_.tolist(),
@@ -175,30 +171,40 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
             self.low_.tolist(),
             self.high_.tolist(),
             self.explained_variance_ratio_.tolist(),
+            self.component_angles_.tolist(),
             strict=True,
         )
-        standing = [
-            "signal" if above is None or place < above else "noise" if value <= edge else "near"
-            for place, value in enumerate(self.explained_variance_)
-        ]
+        fixed = self.component_angles_ <= DETERMINED
         chart = scree(
             self.explained_variance_.tolist(),
-            standing=standing,
+            standing=["determined" if each else "undetermined" for each in fixed],
             beyond=self.spectrum_[len(labels) : len(labels) + 20].tolist(),
-            edge=edge,
         )
-        pictures = [(chart, "Variances after adjustment, and the level that noise alone may add.")]
+        pictures = [(chart, "Variances after adjustment; a ring is a component not determined.")]
         if len(labels) > 1:
             plane = biplot(
                 self.components_[0].tolist(), self.components_[1].tolist(), names, ("pc1", "pc2")
             )
             pictures.append((plane, "Columns by their loadings on the first two components."))
-        heads = ("Component", "Variance", "Standard error", "From", "To", "Share of what is left")
+        heads = (
+            "Component",
+            "Variance",
+            "Standard error",
+            "From",
+            "To",
+            "Share of what is left",
+            "Angle",
+        )
         return Account(
             kind="adjusted",
             title=f"{count(len(labels), 'component')} of {len(names)} columns without {listed(outside)}",
             sentences=(
-                said,
+                *angle_sentences(
+                    self.component_angles_,
+                    self.subspace_angles_,
+                    self.components_.shape[1],
+                    exact=exact,
+                ),
                 f"Intervals are of {percent(self.level)} each and hold the privacy noise"
                 + (" and that of sampling normal rows." if self.sampling else " alone."),
                 *self._remark,
@@ -224,8 +230,9 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
                 "standard_error": plain(self.standard_error_),
                 "low": plain(self.low_),
                 "high": plain(self.high_),
-                "noise_edge": edge,
-                "n_above_noise": above,
+                "component_angles": plain(self.component_angles_),
+                "subspace_angles": plain(self.subspace_angles_),
+                "confidence": CONFIDENCE,
                 "n_floored": self.n_floored_,
                 "clipping_share": clipping_share(self.moment_),
             },

@@ -14,7 +14,14 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedpower.errors import InputError
 from fedpower.linalg.goe import goe_quantile
-from fedpower.protocol.solvers.signal import LEVEL, find_signal
+from fedpower.protocol.solvers.angles import (
+    CONFIDENCE,
+    DETERMINED,
+    Angles,
+    exact_angles,
+    moment_angles,
+    network_angles,
+)
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
 from fedpower.report.page.charts import nodes_plane
@@ -23,6 +30,8 @@ from fedpower.report.record import plain
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.intp]
+
+_CHANCE = 0.01
 
 
 class Communities(BaseEstimator):
@@ -50,13 +59,16 @@ class Communities(BaseEstimator):
         Coordinates, orthonormal columns, each one's largest entry positive.
     eigenvalues_ : ndarray of shape (k,)
         Per silo: of the mean adjacency in units of the largest weight, or of the moment.
-    noise_edge_ : float
-        What an eigenvalue must exceed to stand above the privacy noise, but for a chance of 1%.
+    subspace_angle_ : float
+        Degrees between the subspace of the k directions and that of the networks without noise: at most
+        this, at 90% confidence. 0 without noise, and 90 where eigenvalues k and k + 1 are equal.
+    determined_ : bool
+        Whether that is at most 45°.
     chance_edge_ : float or None
-        The same for that noise and edges that fall by chance, all pairs alike; None where rows were
-        protected.
-    n_above_noise_, n_above_chance_ : int or None
-        How many of the k directions do.
+        The eigenvalue that edges which are equally likely for all pairs, and noise, exceed with
+        probability 1%; None where rows were protected.
+    n_above_chance_ : int or None
+        How many of the k eigenvalues exceed it.
     rates_, rate_errors_ : ndarray of shape (k, k) or None
         The mean weight of a pair within and between communities, per silo, and the privacy noise of it;
         None where rows were protected, which are scaled to norm 1.
@@ -91,12 +103,17 @@ class Communities(BaseEstimator):
         if by_edge:
             np.fill_diagonal(matrix, 0.0)
             matrix *= moment.study.edge_weight  # what was released is in units of it
-        self.eigenvalues_, self.embedding_ = leading(matrix, int(k), by_size=by_edge)
+        values, vectors = _eigenpairs(matrix, by_size=by_edge)
+        self.eigenvalues_, self.embedding_ = values[:k], _signed(vectors[:, :k])
         found = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
         self.labels_ = _by_number(found.labels_, int(k))
-        self._judge(moment, matrix, by_edge=by_edge)
-        self.rates_ = self.rate_errors_ = None
+        angles = _angles(moment, (values, vectors), int(k))
+        self.subspace_angle_ = float(angles.subspaces[-1])
+        self.determined_ = self.subspace_angle_ <= DETERMINED
+        self.rates_ = self.rate_errors_ = self.chance_edge_ = self.n_above_chance_ = None
         if by_edge:
+            self.chance_edge_ = self._chance(moment, matrix)
+            self.n_above_chance_ = int((np.abs(self.eigenvalues_) > self.chance_edge_).sum())
             std = moment.noise_std * moment.study.edge_weight
             self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, int(k), std)
         self.agreement_ = self.adjusted_rand_ = None
@@ -124,44 +141,17 @@ class Communities(BaseEstimator):
             )
         return compared_nodes(self.labels, names)
 
-    def _judge(self, moment: Moment, matrix: Array, *, by_edge: bool) -> None:
-        """Tell how many directions stand above the privacy noise, and above chance.
+    def _chance(self, moment: Moment, matrix: Array) -> float:
+        """Return the eigenvalue that chance exceeds with probability `_CHANCE`.
 
-        Theorem. With noise E of the release, P[‖E‖₂ > q] ≤ LEVEL for q = σ·`goe_quantile`(d, LEVEL/2),
-        the law of E being that of −E. The j-th largest |eigenvalue| of A + E is at most that of A plus
-        ‖E‖₂ [Weyl, of singular values]: so with probability at least 1 − LEVEL each that exceeds q
-        belongs to a direction of A itself. (The diagonal of noise set to 0 is a further part of E gone.)
-
-        Chance: edges that fall independently and all alike have a variance of at most W times their mean,
-        being between 0 and W; the mean of m silos at most its m-th part. That of entries beside the
-        diagonal, with the noise's σ²/2, has its edge at 2√d times the root, or rather at that quantile.
+        Independent edges between 0 and W that are equally likely for all pairs have a variance of at most
+        W times their mean; the mean of m silos, its m-th part. The noise adds σ²/2 to that of an entry.
         """
-        d, std, most = moment.n_features, moment.noise_std, moment.study.edge_weight
-        self.chance_edge_: float | None = None
-        self.n_above_chance_: int | None = None
-        if not by_edge:
-            self.noise_edge_ = std * math.sqrt(2.0 * d)
-            self.n_above_noise_ = None
-            if std > 0:
-                values, vectors = scipy.linalg.eigh(matrix)
-                signal = find_signal(
-                    matrix,
-                    (values[::-1], vectors[:, ::-1]),
-                    center=None,
-                    total_variance=moment.pooled.total_variance,
-                    std=std,
-                )
-                self.n_above_noise_ = min(signal.n_above, len(self.eigenvalues_))
-            return
-        std *= most
-        quantile = goe_quantile(d, LEVEL / 2)
-        self.noise_edge_ = std * quantile
+        d, most = moment.n_features, moment.study.edge_weight
         rate = float(matrix.sum()) / (d * (d - 1))
         falls = most * max(rate, 0.0) / len(moment.silo_sizes)
-        self.chance_edge_ = math.sqrt(std**2 + 2.0 * falls) * quantile
-        sizes = np.abs(self.eigenvalues_)
-        self.n_above_noise_ = None if std == 0 else int((sizes > self.noise_edge_).sum())
-        self.n_above_chance_ = int((sizes > self.chance_edge_).sum())
+        variance = (moment.noise_std * most) ** 2 + 2.0 * falls
+        return math.sqrt(variance) * goe_quantile(d, _CHANCE / 2.0)
 
     def account(self) -> Account:
         """Return what was found, for a terminal, a program and a page."""
@@ -212,9 +202,10 @@ class Communities(BaseEstimator):
                 "labels": [int(each) + 1 for each in self.labels_],
                 "embedding": plain(self.embedding_),
                 "eigenvalues": plain(self.eigenvalues_),
-                "noise_edge": self.noise_edge_,
+                "subspace_angle": self.subspace_angle_,
+                "confidence": CONFIDENCE,
+                "determined": self.determined_,
                 "chance_edge": self.chance_edge_,
-                "n_above_noise": self.n_above_noise_,
                 "n_above_chance": self.n_above_chance_,
                 "rates": plain(self.rates_),
                 "rate_errors": plain(self.rate_errors_),
@@ -226,24 +217,21 @@ class Communities(BaseEstimator):
 
     def _said(self) -> list[str]:
         k, said = len(self.eigenvalues_), []
-        if self.n_above_noise_ is not None:
-            told = _how_many(self.n_above_noise_, k)
+        if self.moment_.noise_std > 0:
+            whose = "the direction" if k == 1 else f"the {k} directions"
             said.append(
-                f"{told} above the privacy noise, with a chance of at most 1% that one of them does not"
-                + (
-                    "."
-                    if self.n_above_noise_ == k
-                    else "; communities that need the others are noise."
-                )
+                f"The communities are determined: noise turns {whose} that part them by at most "
+                f"{math.ceil(self.subspace_angle_)}°, at {CONFIDENCE:.0%} confidence."
+                if self.determined_
+                else f"The communities are not determined: noise may turn {whose} that part them by more "
+                f"than {DETERMINED:.0f}°, at {CONFIDENCE:.0%} confidence."
             )
-        if self.n_above_chance_ is not None:
-            told = _how_many(self.n_above_chance_, k)
+        if self.chance_edge_ is not None:
             said.append(
-                f"{told} above "
-                + ("that noise and " if self.n_above_noise_ is not None else "what would come of ")
-                + "edges that fall by chance, alike for all pairs: that takes an eigenvalue of "
-                f"{number(self.chance_edge_ or 0.0, 3)}, and the last one has "
-                f"{number(float(abs(self.eigenvalues_[-1])), 3)}."
+                "Edges that are equally likely for all pairs exceed an eigenvalue of "
+                f"{number(self.chance_edge_, 3)} with probability {_CHANCE:.0%}: {self.n_above_chance_} "
+                f"of {k} {'is' if self.n_above_chance_ == 1 else 'are'} larger, and the last one is "
+                f"{number(float(self.eigenvalues_[-1]), 3)}."
             )
         if self.rates_ is None:
             said.append(
@@ -278,13 +266,27 @@ class Communities(BaseEstimator):
         )
 
 
-def leading(matrix: Array, k: int, *, by_size: bool) -> tuple[Array, Array]:
-    """Return k eigenvalues and eigenvectors, the largest first: by absolute value if ``by_size``."""
+def _eigenpairs(matrix: Array, *, by_size: bool) -> tuple[Array, Array]:
+    """Return all eigenvalues, the largest first, and eigenvectors: by absolute value if ``by_size``."""
     values, vectors = scipy.linalg.eigh(matrix)
-    order = np.argsort(-np.abs(values) if by_size else -values, kind="stable")[:k]
-    chosen = vectors[:, order]
-    signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(k)])
-    return values[order], np.ascontiguousarray(chosen * np.where(signs == 0, 1.0, signs))
+    order = np.argsort(-np.abs(values) if by_size else -values, kind="stable")
+    return values[order], vectors[:, order]
+
+
+def _signed(vectors: Array) -> Array:
+    """Return vectors whose largest entries are positive."""
+    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
+    return np.ascontiguousarray(vectors * np.where(largest < 0, -1.0, 1.0))
+
+
+def _angles(moment: Moment, pairs: tuple[Array, Array], k: int) -> Angles:
+    """Return the angles of k directions."""
+    if moment.noise_std == 0:
+        return exact_angles(np.abs(pairs[0]), k, n_features=moment.n_features)
+    if moment.study.network == "row":
+        return moment_angles(moment.pooled, k, pairs=pairs)
+    std = moment.noise_std * moment.study.edge_weight / math.sqrt(2.0)
+    return network_angles(pairs[0], k, std=std)
 
 
 def agreement(truth: Any, found: Any) -> float:
@@ -346,11 +348,3 @@ def _rates(matrix: Array, labels: Labels, k: int, std: float) -> tuple[Array, Ar
         different = np.where(np.eye(k, dtype=bool), pairs / 2, pairs)
         errors = np.where(pairs > 0, std / math.sqrt(2.0) / np.sqrt(different), 0.0)
     return rates, errors
-
-
-def _how_many(found: int, k: int) -> str:
-    if found == k:
-        return {1: "Its direction stands", 2: "Both directions stand"}.get(
-            k, f"All {k} directions stand"
-        )
-    return f"{found} of {count(k, 'direction')} " + ("stands" if found == 1 else "stand")

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import n_above, quantile
+from fedpower.analyses.spread import quantile
 from fedpower.data.rules import KNOWN
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
@@ -117,7 +117,7 @@ class Completion(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     n_components : int
-        k, at most: components that do not stand above the noise are left out.
+        k, at most: components that noise alone could show are not used.
     level : float, default=0.95
         Of the intervals of predictions.
 
@@ -139,10 +139,9 @@ class Completion(TransformerMixin, BaseEstimator):
         Λ, in the ratings' units: their products are the fitted covariances.
     noise_variance_ : ndarray of shape (d,)
         The variances of e, in the ratings' units squared.
-    noise_edge_ : float
-        What noise alone adds to an eigenvalue at most, but for a chance of 5%; 0 without noise.
     n_used_ : int
-        How many components stand above it, k at most. With none, means are all that is known.
+        How many components are used: k, or those before the first that noise alone could show. With none,
+        means are all that is known.
     moment_ : Moment
         What it was computed from.
     """
@@ -171,7 +170,7 @@ class Completion(TransformerMixin, BaseEstimator):
         root = np.sqrt(pairs.weight / np.mean(pairs.weight))
         noised = [self._pairs(self._raw + each) for each in self._noise()]
         weights = np.outer(root, root)
-        self.noise_edge_ = (
+        self._edge = (
             float(np.quantile(np.concatenate([
                 np.linalg.eigvalsh((each.covariance - pairs.covariance) * weights)[:, -1]
                 for each in noised]), _EDGE))
@@ -179,7 +178,7 @@ class Completion(TransformerMixin, BaseEstimator):
         )  # fmt: skip
         values, vectors = np.linalg.eigh(pairs.covariance * weights)
         values, vectors = values[::-1], fix_signs(vectors[:, ::-1])
-        self.n_used_ = min(k, n_above(values, self.noise_edge_))
+        self.n_used_ = min(k, _n_clear(values, self._edge))
         self._steady(pairs, noised)
         self._model = self._modelled(pairs, root, values, vectors)
         self._draws = [
@@ -316,7 +315,7 @@ class Completion(TransformerMixin, BaseEstimator):
         used = self.n_used_
         rest = max(float(np.mean(values[used:])), 0.0)
         shown = np.maximum(values[:used] - rest, 0.0)
-        kept = (shown + np.sqrt(np.maximum(shown**2 - self.noise_edge_**2, 0.0))) / 2.0
+        kept = (shown + np.sqrt(np.maximum(shown**2 - self._edge**2, 0.0))) / 2.0
         loadings = vectors[:, :used] * np.sqrt(kept) / root[:, None]
         own = self._own.drawn_together(_diagonal(pairs.covariance))
         least = _LEAST_VARIANCE * max(float(np.mean(own)), _LEAST_COUNT)
@@ -330,31 +329,25 @@ class Completion(TransformerMixin, BaseEstimator):
         labels = [f"pc{place}" for place in range(1, used + 1)]
         deviation = np.sqrt(self.noise_variance_ + np.sum(self.loadings_**2, axis=1))
         alone = np.sqrt(self.noise_variance_)
-        if self.moment_.noise_std == 0:
-            said = "No noise was added, so none is drowned in it."
-        elif used == asked:
-            said = "All components asked for stand above the noise."
+        if used == asked:
+            said = f"{'The component is' if asked == 1 else f'All {asked} components are'} used."
         elif used:
             said = (
-                f"Only {used} of {count(asked, 'component')} stand above the noise; the others are left "
-                "out."
+                f"{used} of {count(asked, 'component')} {'is' if used == 1 else 'are'} used: noise alone "
+                "could show the others."
             )
         else:
             said = (
-                "No component stands above the noise: empty cells are filled with the items' means. Take "
-                "a larger epsilon, fewer items or more persons."
+                "No component is used, for noise alone could show any: empty cells are filled with the "
+                "items' means. Take a larger epsilon, fewer items or more persons."
             )
-        standing = ["signal"] * used + [
-            "noise" if value <= self.noise_edge_ else "near" for value in self.spectrum_[used:asked]
-        ]
         chart = scree(
-            self.spectrum_[:asked].tolist(),
-            standing=standing,
-            beyond=self.spectrum_[asked : asked + 20].tolist(),
-            edge=self.noise_edge_,
+            self.spectrum_[:used].tolist(),
+            standing=["determined"] * used,
+            beyond=self.spectrum_[used : asked + 20].tolist(),
         )
         pictures = [
-            (chart, "Variances of the components, items weighed by how often they are rated.")
+            (chart, "Variances, items weighed by how often they are rated; squares are not used.")
         ]
         if used > 1:
             plane = biplot(
@@ -404,7 +397,6 @@ class Completion(TransformerMixin, BaseEstimator):
                 "noise_variance": plain(self.noise_variance_),
                 "weight": plain(self.weight_),
                 "explained_variance": plain(self.explained_variance_),
-                "noise_edge": self.noise_edge_,
                 "n_used": used,
                 "level": self.level,
             },
@@ -449,3 +441,12 @@ def _about_the_middle(moment: Moment, spans: Mapping[str, Any]) -> Array:
     scale = np.ones(len(order))
     scale[len(spans) :] = KNOWN
     return np.asarray(values[np.ix_(order, order)] / np.outer(scale, scale))
+
+
+def _n_clear(values: Array, edge: float) -> int:
+    """Return how many eigenvalues, less what noise may add, exceed the average of those after them."""
+    for place in range(len(values)):
+        rest = float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
+        if values[place] - edge <= max(rest, 0.0):
+            return place
+    return len(values)

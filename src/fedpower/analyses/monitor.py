@@ -9,11 +9,14 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import draws, quantile, require_centred, usable
+from fedpower.analyses.spread import correlation_shift, draws, quantile, require_centred, usable
 from fedpower.errors import InputError
+from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, exact_angles, moment_angles
+from fedpower.protocol.solvers.gains import unit_variances
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
 from fedpower.report.page.charts import scree
+from fedpower.report.page.findings import angle_sentences
 from fedpower.report.page.markup import count, number, percent
 from fedpower.report.record import plain
 
@@ -37,14 +40,15 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
     ----------
     components_, explained_variance_ : ndarray
         Axes of standardised columns, and the variances that T² divides by: without what noise adds to
-        them (θ + τ²d/2θ is shown where θ is [BGN11]).
+        them.
     t2_limit_ : float
         k(n² − 1)/(n(n − k)) F_{k, n−k}, of one further row [J91].
     spe_limit_ : float
         gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the variances beside the components [B54]; what noise adds to
         θ₂ is taken off.
-    n_above_noise_ : int or None
-        How many components stand above the noise; T² of others divides by what noise made.
+    component_angles_, subspace_angles_ : ndarray of shape (k,)
+        Degrees by which each component, and the subspace of the first, the first two, …, may be off at
+        90% confidence, as of `FedPCA`. Up to 45° they are determined.
     moment_ : Moment
         What it was computed from.
     """
@@ -69,13 +73,20 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
         values, vectors = np.linalg.eigh(found.covariance / np.outer(self.scale_, self.scale_))
         values, vectors = values[::-1], vectors[:, ::-1]
         axes, rest = vectors[:, :k], vectors[:, k:]
-        beside, largest = self._noise(moment, found.covariance, rest)
-        variances = values[:k].copy()
-        self.noise_edge_, self.n_above_noise_ = 0.0, None
-        if moment.noise_std > 0:
-            self.noise_edge_ = largest
-            self.n_above_noise_ = int(np.sum(np.cumprod(values - largest > _rest_of(values))))
-            variances = _denoised(variances, largest)
+        angles = (
+            moment_angles(
+                moment.pooled,
+                k,
+                pairs=(values, vectors),
+                gains=unit_variances(moment.noise_std),
+                cut=correlation_shift(moment),
+            )
+            if moment.noise_std > 0
+            else exact_angles(values, k, n_features=d)
+        )
+        self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
+        variances = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
+        beside = self._noise(moment, found.covariance, rest)
         self.components_, self.explained_variance_ = np.asarray(axes.T), variances
         first = float(np.sum(values[k:]))
         second = max(float(np.sum(values[k:] ** 2)) - beside, first**2 / (d - k))
@@ -90,19 +101,16 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
         self.n_floored_, self._remark, self.moment_ = found.n_floored, found.remark, moment
         return self
 
-    def _noise(self, moment: Moment, covariance: Array, rest: Array) -> tuple[float, float]:
-        """Return what noise adds to the residual's θ₂ on average, and its largest eigenvalue (99%)."""
+    def _noise(self, moment: Moment, covariance: Array, rest: Array) -> float:
+        """Return what noise adds to the residual's θ₂ on average."""
         if moment.noise_std == 0:
-            return 0.0, 0.0
-        scales, squares, largest = np.outer(self.scale_, self.scale_), [], []
-        for matrices, _ in draws(moment, covariance, sampling=False):
-            scaled = matrices / scales
-            squares.append(np.sum((rest.T @ scaled @ rest) ** 2, axis=(1, 2)))
-            largest.append(np.linalg.eigvalsh(scaled)[:, -1])
-        return (
-            float(np.mean(np.concatenate(squares))),
-            float(np.quantile(np.concatenate(largest), 0.99)),
-        )
+            return 0.0
+        axes = rest / self.scale_[:, None]
+        squares = [
+            np.sum((axes.T @ matrices @ axes) ** 2, axis=(1, 2))
+            for matrices, _ in draws(moment, covariance, sampling=False)
+        ]
+        return float(np.mean(np.concatenate(squares)))
 
     def statistics(self, X: ArrayLike) -> Array:
         """Return T² and SPE of rows, a column each: a local computation.
@@ -129,30 +137,23 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
 
     def account(self) -> Account:
         """Return what was found, for a terminal, a program and a page."""
-        k, above = len(self.components_), self.n_above_noise_
-        if above is None:
-            said = "No noise was added, so the limits are those of the rows themselves."
-        elif above >= k:
-            said = "All components of T² stand above the noise."
-        else:
-            said = (
-                f"Only {above} of {count(k, 'component')} stand above the noise: T² of the others "
-                "measures noise; take fewer components."
-            )
+        k, noised = len(self.components_), self.moment_.noise_std > 0
+        fixed = self.component_angles_ <= DETERMINED
+        said = angle_sentences(
+            self.component_angles_, self.subspace_angles_, len(self.moment_.names), exact=not noised
+        )
+        if not noised:
+            said.insert(0, "No noise was added, so the limits are those of the rows themselves.")
+        elif self.subspace_angles_[-1] > DETERMINED:
+            said.append("T² measures directions that are not determined: take fewer components.")
         limits = (
             ("T²", self.t2_limit_, f"distance within the {count(k, 'component')}"),
             ("SPE", self.spe_limit_, "distance from them"),
         )
-        standing = [
-            "signal" if above is None or place < above
-            else "noise" if value <= self.noise_edge_ else "near"
-            for place, value in enumerate(self.spectrum_[:k])
-        ]  # fmt: skip
         chart = scree(
             self.spectrum_[:k].tolist(),
-            standing=standing,
+            standing=["determined" if each else "undetermined" for each in fixed],
             beyond=self.spectrum_[k : k + 20].tolist(),
-            edge=self.noise_edge_,
         )
         names = self.moment_.names
         return Account(
@@ -161,7 +162,7 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
             sentences=(
                 f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "
                 f"{number(self.spe_limit_)} with probability {percent(self.level)} each.",
-                said,
+                *said,
                 *self._remark,
             ),
             tables=(
@@ -188,18 +189,9 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
                 "t2_limit": self.t2_limit_,
                 "spe_limit": self.spe_limit_,
                 "level": self.level,
-                "n_above_noise": above,
+                "component_angles": plain(self.component_angles_),
+                "subspace_angles": plain(self.subspace_angles_),
+                "confidence": CONFIDENCE,
                 "n_floored": self.n_floored_,
             },
         )
-
-
-def _rest_of(values: Array) -> Array:
-    """Return the average of the eigenvalues after each; 0 after the last."""
-    return np.array([float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
-                     for place in range(len(values))])  # fmt: skip
-
-
-def _denoised(values: Array, edge: float) -> Array:
-    """Return θ of λ = θ + R²/4θ, R the noise's edge; λ/2 where it is below the edge [BGN11 §3.1]."""
-    return np.asarray((values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0)

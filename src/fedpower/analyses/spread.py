@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg.shrinkage import shrunk_spectrum
+from fedpower.protocol.clipping import Clipping
 from fedpower.report.moment import Moment
 
 Array = NDArray[np.float64]
@@ -122,13 +123,20 @@ def noised_correlations(moment: Moment) -> NoisedCorrelations:
 def _noise_variance(moment: Moment, correlation: Array, variances: Array) -> Array:
     """Return the variance that noise gives a_jl/√(a_jj a_ll): of the entry, and of the diagonal."""
     center = np.zeros(len(variances)) if moment.pooled.center is None else moment.pooled.center
-    shift = (moment.mean_noise_std * center) ** 2
-    entries = moment.noise_std**2 / 2.0 + shift[:, None] + shift[None, :]
-    own = (moment.noise_std**2 + 4.0 * shift) / variances**2
+    gaps = _gaps(moment) ** 2
+    shift = np.outer((moment.mean_noise_std * center) ** 2, gaps)
+    entries = moment.noise_std**2 / 2.0 * np.outer(gaps, gaps) + shift + shift.T
+    own = (moment.noise_std**2 * gaps + 4.0 * np.diagonal(shift)) / variances**2
     made = entries / np.outer(variances, variances)
     made += correlation**2 / 4.0 * (own[:, None] + own[None, :])
     np.fill_diagonal(made, 0.0)
     return np.asarray(made)
+
+
+def _gaps(moment: Moment) -> Array:
+    """Return by what missing cells multiply the noise of each column."""
+    present = moment.pooled.present
+    return np.ones(moment.n_features) if present is None else np.asarray(1.0 / present)
 
 
 def _shrunk(correlation: Array, noise: float) -> Array:
@@ -147,6 +155,18 @@ def clipping_share(moment: Moment) -> float | None:
     """Return the share of the rows' squared length that the bound removed; None where it is unknown."""
     record = moment.record.get("clipping")
     return None if record is None else float(record["energy"])
+
+
+def correlation_shift(moment: Moment) -> Array | None:
+    """Return by column what shortening rows does to correlations; None where none is known to be.
+
+    See `fedpower.protocol.clipping.Clipping.moves`.
+    """
+    record, book = moment.record.get("clipping"), moment.code_book
+    if record is None:
+        return None
+    clipping = Clipping(**{name: each for name, each in record.items() if name != "bound"})
+    return clipping.moves(moment.n_features, None if book is None else book.outside)
 
 
 def clipping_remark(moment: Moment) -> tuple[str, ...]:
@@ -196,6 +216,8 @@ def draws(
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     center = np.zeros(d) if moment.pooled.center is None else moment.pooled.center
+    gaps = _gaps(moment)
+    noise_std = moment.noise_std / np.sqrt(2.0) * np.where(np.eye(d), gaps, np.outer(gaps, gaps))
     left = total
     while left:
         size = min(left, at_once)
@@ -207,9 +229,9 @@ def draws(
             matrices += root @ normal @ root.T / np.sqrt(moment.n_samples)
             means += rows @ root.T / np.sqrt(moment.n_samples)
         normal = _symmetric(rng, size, d)
-        shift = rng.standard_normal((size, d)) * moment.mean_noise_std
+        shift = rng.standard_normal((size, d)) * (moment.mean_noise_std * gaps)
         if noise and moment.noise_std > 0:
-            made = normal * (moment.noise_std / np.sqrt(2.0))
+            made = normal * noise_std
             crossed = shift[:, :, None] * center
             made -= crossed + crossed.transpose(0, 2, 1)
             matrices += made * np.outer(units, units) * moment.divisor
@@ -258,12 +280,3 @@ def quantile(level: float) -> float:
     if not (isinstance(level, int | float) and 0 < level < 1):
         raise InputError(f"level must lie between 0 and 1, got {level!r}; 0.95 is usual")
     return float(scipy.stats.norm.ppf(0.5 + level / 2.0))
-
-
-def n_above(values: Array, edge: float) -> int:
-    """Return how many eigenvalues, less what noise may add, exceed the average of those after them."""
-    for place in range(len(values)):
-        rest = float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
-        if values[place] - edge <= max(rest, 0.0):
-            return place
-    return len(values)

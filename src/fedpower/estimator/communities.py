@@ -21,7 +21,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.study import Aggregation
 
 _FOUND = (
-    "labels", "embedding", "eigenvalues", "noise_edge", "chance_edge", "n_above_noise",
+    "labels", "embedding", "eigenvalues", "subspace_angle", "determined", "chance_edge",
     "n_above_chance", "rates", "rate_errors", "agreement", "adjusted_rand",
 )  # fmt: skip
 
@@ -56,7 +56,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
     ----------
     labels_, embedding_, eigenvalues_, rates_, rate_errors_
         What was found; see `fedpower.analyses.Communities`.
-    noise_edge_, chance_edge_, n_above_noise_, n_above_chance_, agreement_, adjusted_rand_
+    subspace_angle_, determined_, chance_edge_, n_above_chance_, agreement_, adjusted_rand_
         What it is worth; see there.
     analysis_ : Communities
         All of it.
@@ -173,15 +173,12 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         self.analysis_ = analysis.fit(self.moment_)
         for name in _FOUND:
             setattr(self, f"{name}_", getattr(self.analysis_, f"{name}_"))
-        above = self.analysis_.n_above_noise_
-        if above is not None and above < self.n_communities:
+        if self.moment_.noise_std > 0 and not self.determined_:
             warnings.warn(
                 Sentence(
-                    "{above} of {asked} directions stand above the privacy noise, so that communities "
-                    "may be noise; bring more networks, take a larger {epsilon}, or sum them with "
-                    "{aggregation:secure}",
-                    above=above,
-                    asked=self.n_communities,
+                    "the communities are not determined: noise may turn their directions by more than "
+                    "45°; bring more networks, take a larger {epsilon}, or sum them with "
+                    "{aggregation:secure}"
                 ),
                 NoiseWarning,
                 stacklevel=2,

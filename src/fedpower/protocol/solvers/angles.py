@@ -108,41 +108,100 @@ def moment_angles(
         By column, the standard deviation of what shortening rows does to its correlations; None where
         nothing is shortened.
     """
-    moment, dim, std = pooled.moment, len(pooled.moment), pooled.noise_std / math.sqrt(2.0)
-    center = np.zeros(dim) if pooled.center is None else pooled.center / pooled.mean_weight
-    cut = np.zeros(dim) if cut is None else cut
-    gaps = np.ones(dim) if pooled.present is None else 1.0 / pooled.present
-    if dim > _MOST:
-        return _wide_angles(
-            moment, rank, pairs=pairs, gains=gains, cut=cut, center=center, std=std * gaps**2
-        )
-    values, vectors = np.linalg.eigh(moment)
+    if len(pooled.moment) > _MOST:
+        return _wide_angles(pooled, rank, pairs=pairs, gains=gains, cut=cut)
+    law = _law(pooled, cut)
+    inner = pairs[1].T * _factor(pooled.moment, gains)
+    found = np.einsum("ij,ij->i", inner @ law.denoised, inner)
+    return _angles(law, pairs[1][:, :rank], found, partial(_scaled, gains=gains))
+
+
+def derived_angles(
+    pooled: Pooled,
+    reported: Array,
+    derive: Callable[[Array], Array],
+    *,
+    cut: Array | None = None,
+) -> Angles:
+    """Return the angles of the leading eigenvectors of a matrix that is computed from a noised moment.
+
+    Parameters
+    ----------
+    pooled
+        What was released.
+    reported
+        Eigenvectors as columns, that of the largest eigenvalue first.
+    derive
+        From a moment to that matrix.
+    cut
+        As in `moment_angles`.
+    """
+    law = _law(pooled, cut)
+    found = np.einsum("ji,ji->i", derive(law.denoised) @ reported, reported)
+    return _angles(law, reported, found, derive)
+
+
+def network_angles(values: Array, rank: int, *, std: float) -> Angles:
+    """Return the angles of the leading eigenvectors of a noised adjacency matrix.
+
+    Its eigenvalues may be negative, and lead by size. Those no larger than noise makes them, but with
+    probability `_CHANCE`, are taken to be 0.
+
+    Parameters
+    ----------
+    values
+        All eigenvalues, the largest absolute value first.
+    rank
+        k.
+    std
+        Of the noise of an entry off the diagonal.
+    """
+    order, found = np.argsort(-values, kind="stable"), np.empty_like(values)
+    found[order] = shrunk_spectrum(values[order], std, of="matrix")
+    reach = math.sqrt(2.0) * std * goe_quantile(values.size, _CHANCE / 2.0)
+    found[np.abs(values) <= reach] = 0.0
+    none = np.zeros_like(values)
+    noise = np.full(values.size, std)
+    return _angles_of_axes(found, rank, noise=noise, cut=none, center=none, by_size=True)
+
+
+def _law(pooled: Pooled, cut: Array | None) -> "_Law":
+    """Return what is drawn around a moment."""
+    dim, std = len(pooled.moment), pooled.noise_std / math.sqrt(2.0)
+    center, gaps = _center_and_gaps(pooled)
+    values, vectors = np.linalg.eigh(pooled.moment)
     typical = std * float(np.mean(gaps)) ** 2
     shrunk = denoised_spectrum(values[::-1], typical, float(np.linalg.norm(center)))[::-1]
     denoised = (vectors * shrunk) @ vectors.T
-    spread = np.sqrt(cut * np.diagonal(denoised))
-    law = _Law(
+    spread = np.sqrt((0.0 if cut is None else cut) * np.diagonal(denoised))
+    return _Law(
         denoised=denoised,
         noise=std * np.where(np.eye(dim), gaps, np.outer(gaps, gaps)),
         cut=np.outer(spread, spread),
         center=center,
     )
-    inner = pairs[1].T * _factor(moment, gains)
-    found = np.einsum("ij,ij->i", inner @ denoised, inner)
-    return _angles(law, pairs[1][:, :rank], found, partial(_scaled, gains=gains))
+
+
+def _center_and_gaps(pooled: Pooled) -> tuple[Array, Array]:
+    """Return the mean over its weight, and by what missing cells multiply the noise of a column."""
+    dim = len(pooled.moment)
+    center = np.zeros(dim) if pooled.center is None else pooled.center / pooled.mean_weight
+    return center, np.ones(dim) if pooled.present is None else 1.0 / pooled.present
 
 
 def _wide_angles(
-    moment: Array,
+    pooled: Pooled,
     rank: int,
     *,
     pairs: tuple[Array, Array],
     gains: Gains | None,
-    cut: Array,
-    center: Array,
-    std: Array,
+    cut: Array | None,
 ) -> Angles:
     """Return the angles of a wide moment in the basis of its eigenvectors, of which a few are enough."""
+    moment = pooled.moment
+    center, gaps = _center_and_gaps(pooled)
+    std = pooled.noise_std / math.sqrt(2.0) * gaps**2
+    cut = np.zeros(len(moment)) if cut is None else cut
     factor = _factor(moment, gains)
     squares = factor**2
     axes = pairs[1].T ** 2
@@ -300,6 +359,7 @@ def _angles_of_axes(
     cut: Array,
     center: Array,
     standardized: bool = False,
+    by_size: bool = False,
 ) -> Angles:
     """Return the angles where the denoised matrix is diagonal, and wide.
 
@@ -309,7 +369,7 @@ def _angles_of_axes(
     Parameters
     ----------
     values
-        The diagonal.
+        The diagonal, its first entries in the order in which they are reported.
     rank
         k.
     noise, cut, center
@@ -317,10 +377,12 @@ def _angles_of_axes(
     standardized
         Whether columns were divided by deviations that have noise of their own: what is off by δ_j in
         column j moves entry (i, l) of the axes by about (x_i + x_l)/2 times a mean of d of them.
+    by_size
+        Whether eigenvalues lead by their absolute value.
     """
     dim = values.size
     first = min(dim, max(_LEADING, min(rank, _MOST_RANK) + 8))
-    order = np.append(np.argsort(-values[:first]), first + np.argsort(-values[first:]))
+    order = np.append(np.arange(first), first + np.argsort(-values[first:]))
     groups = [order[place : place + 1] for place in range(first)]
     groups += [each for each in np.array_split(order[first:], _TAIL) if each.size]
     size = np.array([each.size for each in groups], dtype=np.float64)
@@ -336,16 +398,22 @@ def _angles_of_axes(
         cut=times * np.sqrt(np.outer(cut, cut)),
         center=center,
     )
-    return _angles(law, np.eye(len(groups), rank), values, lambda moment: moment)
+    reported = np.eye(len(groups), rank)
+    return _angles(law, reported, values, lambda moment: moment, by_size=by_size)
 
 
 def _angles(
-    law: _Law, reported: Array, variances: Array, scaled: Callable[[Array], Array]
+    law: _Law,
+    reported: Array,
+    variances: Array,
+    derive: Callable[[Array], Array],
+    *,
+    by_size: bool = False,
 ) -> Angles:
     """Return the quantiles of the angles between what is reported and what draws give."""
     asked = reported.shape[1]
     reported = reported[:, :_MOST_RANK]
-    dim, rank = reported.shape
+    dim, rank = len(law.denoised), reported.shape[1]
     rng = np.random.default_rng(0)  # public: the same release has the same angles
     shortened = bool(law.cut.any())
     inner = np.empty((1 + shortened, _DRAWS, rank, rank))
@@ -357,7 +425,8 @@ def _angles(
             drawn = law.denoised + law.noise * noise
             drawn -= np.outer(law.center, shift) + np.outer(shift, law.center)
             for place, matrix in enumerate((drawn, drawn + law.cut * cut)[: 1 + shortened]):
-                inner[place, draw] = _leading(scaled(matrix), rank).T @ reported
+                found = _leading(derive(matrix), rank, by_size=by_size)
+                inner[place, draw] = found.T @ reported
         alone, together = (np.quantile(each, CONFIDENCE, axis=1) for each in between(inner))
     alone, together = (
         np.pad(each, ((0, 0), (0, asked - rank)), constant_values=90.0)
@@ -408,5 +477,7 @@ def _symmetric(rng: np.random.Generator, dim: int) -> Array:
     return np.asarray((half + half.T) / math.sqrt(2.0))
 
 
-def _leading(matrix: Array, rank: int) -> Array:
-    return np.asarray(np.linalg.eigh(matrix)[1][:, ::-1][:, :rank])
+def _leading(matrix: Array, rank: int, *, by_size: bool) -> Array:
+    values, vectors = np.linalg.eigh(matrix)
+    order = np.argsort(-np.abs(values) if by_size else -values)[:rank]
+    return np.asarray(vectors[:, order])

@@ -94,9 +94,6 @@ SHAPES = {
     "small-cross": "M-3-3L3 3M3-3L-3 3",
 }
 
-_SCREE_SHAPES = {"noise": "cross", "beyond": "square"}
-"""Other components are dots."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
@@ -107,43 +104,28 @@ class Series:
     values: Sequence[float | None]
 
 
-def scree(
-    values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[float], edge: float = 0.0
-) -> Markup:
-    """Return variances by component as stems with marks, and the level of the noise where there is one.
+def scree(values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[float]) -> Markup:
+    """Return variances by component as stems with marks.
 
     Parameters
     ----------
     values
         One per component.
     standing
-        Of each, whether it is ``determined`` (a dot) or ``undetermined`` (a ring). Analyses call them
-        ``signal`` (a dot), ``near`` (a ring) and ``noise`` (a cross).
+        Of each, whether it is ``determined`` (a dot) or ``undetermined`` (a ring).
     beyond
         Eigenvalues that were released beyond the components; these are small squares.
-    edge
-        The level; 0 draws none.
     """
     shown = [*values, *beyond]
-    scale = linear([*shown, edge])
+    scale = linear(shown)
     parts = [*_rules(scale), *_numbers_below(range(1, len(shown) + 1))]
-    zero, level = _percent_of(scale.place(0.0)), _percent_of(scale.place(edge))
-    if edge > 0:
-        parts.append(_line("0", level, "100%", level, "edge"))
+    zero = _percent_of(scale.place(0.0))
     for place, value in enumerate(shown):
         x, y = _percent_of((place + 0.5) / len(shown)), _percent_of(scale.place(value))
         kind = standing[place] if place < len(values) else "beyond"
         parts.append(_line(x, zero, x, y, f"stem {kind}"))
-        parts.append(_mark(x, y, _SCREE_SHAPES.get(kind, "dot"), kind))
-        if kind == "noise" and len(shown) <= 12:
-            parts.append(_word(x, y, "noise", "noise", dy=-10, anchor="middle"))
-    if edge > 0:
-        parts.append(_word("100%", level, "noise level", "edge", dy=-6, anchor="end"))
-    summary = (
-        f"{standing.count('noise')} of {len(values)} components are noise"
-        if edge > 0
-        else f"{standing.count('undetermined')} of {len(values)} components are not determined"
-    )
+        parts.append(_mark(x, y, "square" if kind == "beyond" else "dot", kind))
+    summary = f"{standing.count('undetermined')} of {len(values)} components are not determined"
     picture = _picture(
         "Variance of each component",
         f"From {number(shown[0])} for the first to {number(shown[-1])} for the last of "

@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.protocol.solvers.angles import DETERMINED
+from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.page.markup import listed
 from fedpower.report.result import Result
@@ -35,22 +35,33 @@ def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
 
     Where none is determined, ``say`` writes the likely cause.
     """
-    if result.component_angles is None:
+    components, subspaces = result.component_angles, result.subspace_angles
+    if components is None or subspaces is None:
         return [NO_ANGLES]
     exact = result.run["privacy"]["mode"] == "none"
-    sentences = [] if exact else [_determined(result)]
-    nothing = not any(result.determined) and result.n_determined == 0
-    for fixed, places in groupby(
-        range(result.n_components), lambda place: result.determined[place]
-    ):
-        if not fixed and (exact or not nothing):
-            sentences += _undetermined(list(places), result, exact=exact)
+    sentences = angle_sentences(components, subspaces, result.n_features, exact=exact)
     if not exact:
         sentences += _shares(result)
     cause = cause_of_noise(result)
     if cause is not None:
         said = say(cause)
         sentences.append(f"{said[0].upper()}{said[1:]}.")
+    return sentences
+
+
+def angle_sentences(
+    components: Array, subspaces: Array, n_features: int, *, exact: bool
+) -> list[str]:
+    """Return which components are determined, and which only together; if exact, only the latter."""
+    # All columns together span everything, which is nothing that is found out.
+    subspaces = np.where(np.arange(1, len(subspaces) + 1) < n_features, subspaces, 90.0)
+    determined = components <= DETERMINED
+    sentences = [] if exact else [_determined(np.flatnonzero(determined).tolist())]
+    if not exact and not any(subspaces <= DETERMINED):
+        return sentences  # all is said
+    for fixed, places in groupby(range(len(components)), lambda place: bool(determined[place])):
+        if not fixed:
+            sentences += _undetermined(list(places), subspaces, exact=exact)
     return sentences
 
 
@@ -63,9 +74,8 @@ def named(places: Sequence[int]) -> str:
     return listed(words)
 
 
-def _determined(result: Result) -> str:
-    confidence = f"at {result.run['angles']['confidence']:.0%} confidence"
-    places = np.flatnonzero(result.determined).tolist()
+def _determined(places: list[int]) -> str:
+    confidence = f"at {CONFIDENCE:.0%} confidence"
     if not places:
         return f"No component is determined: each may be more than 45° off, {confidence}."
     verb, each = ("is", "it") if len(places) == 1 else ("are", "each")
@@ -75,15 +85,9 @@ def _determined(result: Result) -> str:
     )
 
 
-def _undetermined(places: list[int], result: Result, *, exact: bool) -> list[str]:
+def _undetermined(places: list[int], subspaces: Array, *, exact: bool) -> list[str]:
     """Return what is known of components in a row none of which is determined by itself."""
-    subspaces = result.subspace_angles
-    assert subspaces is not None, "components have angles"
-    joint = [
-        place
-        for place in places
-        if subspaces[place] <= DETERMINED and place + 1 < result.n_features
-    ]
+    joint = [place for place in places if subspaces[place] <= DETERMINED]
     group = [place for place in places if joint and place <= joint[-1]]
     rest = places[len(group) :]
     sentences = []
