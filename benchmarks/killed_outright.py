@@ -49,7 +49,7 @@ def study_content(
     return {
         "name": name,
         "columns": {"names": list("abcdef")},
-        "rows": {"row_norm": 8.0, "center": False},
+        "rows": {"row_norm": 8.0, "center": False, "standardize": False},
         "components": {"n_components": 2, "iteration_rank": 3},
         "privacy": {"epsilon": epsilon, "delta": 1e-6, "noise": "step"},
         "solver": {"solver": "fedpower", "n_steps": N_RELEASES},

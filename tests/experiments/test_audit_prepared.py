@@ -1,10 +1,16 @@
 """The audit of private preparation: the promise is met exactly, and an error in it is caught."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from fedpower.experiments.audit_game import audit_mode
+from fedpower.data.survey import CELL_SIDE, STAGES
+from fedpower.experiments.audit_game import AUDITED_SHARES, _study, audit_mode
 from fedpower.experiments.audit_prepared import PreparedGame
+from fedpower.experiments.audit_worlds import budget_for
 from fedpower.privacy import preparation
+from fedpower.privacy.audit import audit_scores
 from fedpower.privacy.noise import SeededNoiseForExperiments
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_rows": 20, "n_features": 6}
@@ -56,11 +62,62 @@ def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkey
 
 
 def test_every_stage_is_asked_in_the_game():
-    from fedpower.data.survey import STAGES
-    from fedpower.experiments.audit_game import AUDITED_SHARES, _study
-
     study = _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=3)
     game = PreparedGame(study, 20, SeededNoiseForExperiments(0))
     assert len(game._weights) == len(STAGES) + 1
     assert all(abs(weight).max() > 0 for weight in game._weights)
     assert study.preparation == AUDITED_SHARES
+
+
+GONE, ONE_GONE = np.full(6, np.nan), np.array([np.nan, 1.0, 1.0, 1.0, 1.0, 1.0])
+MISSING = {
+    "every cell, or as large as can be": (GONE, np.full(6, 1e300)),
+    "every cell, or as small as can be": (np.full(6, -1e300), GONE),
+    "every cell, or infinitesimal": (GONE, np.full(6, 5e-324)),
+    "one cell, or large": (ONE_GONE, np.array([1e300, 1.0, 1.0, 1.0, 1.0, 1.0])),
+    "one cell, or all others": (ONE_GONE, np.array([-1.0, *GONE[1:]])),
+}
+"""The row in either world: of which cells are missing, and what they are in the other."""
+
+
+def game_of(pair, seed=0, unit=None):
+    study = _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=6)
+    study = study if unit is None else replace(study, unit=unit)
+    return PreparedGame(study, 20, SeededNoiseForExperiments(seed), pair), budget_for(study)
+
+
+@pytest.mark.parametrize("unit", [None, "person"])
+@pytest.mark.parametrize("pair", MISSING.values(), ids=MISSING)
+def test_a_missing_cell_is_told_from_an_extreme_one_no_better_than_each_stage_promises(pair, unit):
+    game, budget = game_of(pair, unit=unit)
+    promised = [*(budget.stage_mu(kind) for kind in STAGES), budget.mu]
+    for seen, most in zip(game.mus, promised, strict=True):
+        assert seen <= most * (1 + 1e-9)
+    assert game.mu <= budget.total_mu
+
+
+def test_rows_without_any_cell_move_the_counts_by_all_that_their_noise_is_made_for():
+    """And means by √3/2 of it: noise on the number of cells is rounded up from 9.7 to 10."""
+    game, budget = game_of(MISSING["every cell, or as small as can be"])
+    parts = []
+    for kind, seen in zip(STAGES, game.mus, strict=False):
+        scale = budget.stage_scales(kind, CELL_SIDE)[1 if kind == "means" else 0]
+        parts.append(seen * scale / preparation.squared_sensitivity(kind, 6, 6, CELL_SIDE) ** 0.5)
+    assert parts == pytest.approx([1.0, 1.0, 1.0, 3**0.5 / 2, 1.0], rel=0.05)
+
+
+@pytest.mark.audits
+def test_missing_cells_keep_the_promise_and_too_little_noise_on_their_number_is_caught(monkeypatch):
+    pair = MISSING["every cell, or as small as can be"]
+    game, _ = game_of(pair, seed=5)
+    terms = {"delta": 1e-5, "confidence": 0.999}
+    assert audit_scores(*game.play(300, None), **terms).epsilon_lower <= 4.0
+    right = preparation.part_weights
+
+    def wrong(kind, side):
+        return (side, 1, 32 * side**2) if kind == "means" else right(kind, side)
+
+    monkeypatch.setattr(preparation, "part_weights", wrong)
+    game, budget = game_of(pair, seed=6)
+    assert game.mus[STAGES.index("means")] > 2.0 * budget.stage_mu("means")
+    assert audit_scores(*game.play(300, None), **terms).epsilon_lower > 4.0

@@ -94,6 +94,31 @@ def test_so_is_one_of_rows_elsewhere(tmp_path: Path, asked: str, form: str, worl
     ask_twice(tmp_path, QUESTIONS[asked], world, FORMS[form])
 
 
+@pytest.mark.parametrize("form", ["file", *FORMS])
+def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
+    tmp_path: Path, form: str
+) -> None:
+    """Two studies that prepare, of which the second has a range for the column."""
+    told: list[Any] = []
+    for other in ("", "1e300"):
+        folder = tmp_path / f"world {other}"
+        folder.mkdir()
+        path, ledger = folder / "north.csv", make_ledger(folder / "north.ledger")
+        question = Question(column="cd4", other=other)
+        write_world(path, question, 1)
+        for rule in ({}, {"range": [0, 10]}):
+            cd4 = {"kind": "number", "missing": "offset", **rule}
+            book = folder / f"{len(rule)}.toml"
+            book.write_text(book_of({**rules_of(question, second=False), "cd4": cd4}))
+            source = path if form == "file" else FORMS[form](path)
+            model = fit(source, ledger, codebook=book, row_norm=None, epsilon=1.0)
+            told.append((str(model.privacy_), model.privacy_.as_dict()))
+        with Ledger.open(ledger) as opened:
+            told.append([(each.purpose, each.study, each.mu) for each in opened.entries()])
+    assert told[:3] == told[3:]
+    assert len(told[2]) == 12
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(
     ("first", "second"),

@@ -42,14 +42,24 @@ class PreparedGame:
     ----------
     study, n_rows, source
         As in `Game`; the study prepares, and does not centre.
+    pair
+        The row in either world, where it is not the one above; its cells may be missing.
 
     Attributes
     ----------
+    mus
+        The Gaussian-DP parameter of what this attacker sees in each stage, and in the moment.
     mu
-        The Gaussian-DP parameter of what this attacker sees.
+        That of all of it.
     """
 
-    def __init__(self, study: Study, n_rows: int, source: NoiseSource) -> None:
+    def __init__(
+        self,
+        study: Study,
+        n_rows: int,
+        source: NoiseSource,
+        pair: tuple[Array, Array] | None = None,
+    ) -> None:
         d = study.n_features
         self._study = study
         self._budget = budget_for(study)
@@ -68,7 +78,7 @@ class PreparedGame:
         ]
         rows = np.tile(ones, (n_rows, 1))
         other = rows.copy()
-        other[-1] = -ones
+        rows[-1], other[-1] = pair or (ones, -ones)
         self._worlds = [
             Survey(source_of(each, study, world)) for world, each in enumerate((rows, other))
         ]
@@ -78,12 +88,11 @@ class PreparedGame:
             (after - before) / std**2
             for before, after, std in zip(*truths, self._stds, strict=True)
         ]
-        self.mu = math.hypot(
-            *(
-                float(np.linalg.norm(weight * std))
-                for weight, std in zip(self._weights, self._stds, strict=True)
-            )
-        )
+        self.mus = [
+            float(np.linalg.norm(weight * std))
+            for weight, std in zip(self._weights, self._stds, strict=True)
+        ]
+        self.mu = math.hypot(*self.mus)
 
     def play(self, n_runs: int, on_progress: Progress | None) -> tuple[Array, Array]:
         """Return the scores of both worlds."""
