@@ -142,7 +142,7 @@ class Result:
         All columns do not count: together they span everything, whatever the rows are.
         """
         angles = self.subspace_angles
-        known = [] if angles is None else angles[: self.n_features - 1] <= DETERMINED
+        known = np.zeros(0) if angles is None else angles[: self.n_features - 1] <= DETERMINED
         return int(np.flatnonzero(np.append(True, known))[-1])
 
     @property
