@@ -49,7 +49,6 @@ _PLANNED = (
     "weights",
     "row_norm",
     "normalize",
-    "standardize",
     "codebook",
     "unit",
     "rows_per_unit",
@@ -104,7 +103,6 @@ _PLANNED = (
         help="A wanted sin θ: tell which epsilon, or how many rows, it takes.")  # fmt: skip
 @parameter("row_norm")
 @parameter("normalize")
-@parameter("standardize")
 @option("--codebook", group="main", type=PATH, metavar="FILE",
         help="Code book from `fedpower prepare`, which the fit would be given.")  # fmt: skip
 @option("--ledger", "ledgers", group="privacy", type=LEDGER, multiple=True,
