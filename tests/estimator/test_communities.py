@@ -83,7 +83,8 @@ def test_without_noise_it_is_what_pooled_networks_give(unit: str):
     pooled = KMeans(K, n_init=10, random_state=0).fit(model.embedding_).labels_
     assert adjusted_rand_score(pooled, model.labels_) == 1.0
     assert model.agreement_ == agreement(LABELS, model.labels_) == 1.0
-    assert model.determined_ and model.subspace_angle_ == 0.0
+    assert model.determined_
+    assert model.subspace_angle_ == 0.0
 
 
 def test_exact_secure_sums_are_refused():
