@@ -185,7 +185,7 @@ def main() -> None:
     options: argparse.Namespace = made.parse_args()
     earlier = [read_json(path)["measured"] for path in options.kept or ()]
     parts = options.part or (() if earlier else PARTS)
-    warnings.simplefilter("ignore", UserWarning)  # how sure components are is not asked here
+    warnings.simplefilter("ignore", UserWarning)  # what is determined is not asked here
     found: list[dict[str, Any]] = [row for each in earlier for row in each["found"]]
     for size in options.persons or SIZES if "simulated" in parts else ():
         found += compared("simulated", of_films(size), span=(1.0, 5.0), k=3, seeds=options.seeds)

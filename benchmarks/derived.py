@@ -226,7 +226,7 @@ def main() -> None:
     options: argparse.Namespace = made.parse_args()
     earlier = [read_json(path)["measured"] for path in options.kept or ()]
     parts = options.part or (() if earlier else PARTS)
-    warnings.simplefilter("ignore", UserWarning)  # how sure components are is not asked here
+    warnings.simplefilter("ignore", UserWarning)  # what is determined is not asked here
     held_by: dict[str, list[float]] = {}
     for each in earlier:
         held_by |= each["held"]

@@ -61,7 +61,7 @@ def measure(layers: list[Any], labels: dict[str, str], seeds: int) -> list[dict[
     }
     found = [
         {"unit": unit, "how": "exact", "epsilon": "inf", "labels": [model.agreement_],
-         "exact": [1.0], "above": [2]}
+         "exact": [1.0], "angle": [model.subspace_angle_]}
         for unit, model in exact.items()
     ]  # fmt: skip
     for unit, central in exact.items():
@@ -80,7 +80,7 @@ def measure(layers: list[Any], labels: dict[str, str], seeds: int) -> list[dict[
                         "epsilon": epsilon,
                         "labels": [each.agreement_ for each in runs],
                         "exact": [agreement(central.labels_, each.labels_) for each in runs],
-                        "above": [each.n_above_noise_ for each in runs],
+                        "angle": [each.subspace_angle_ for each in runs],
                     }
                 )
     return found
@@ -110,7 +110,7 @@ def main() -> None:
         },
         columns=(
             "protected", "sum", "ε", "placed as the atlas says", "placed as without noise",
-            "directions above the noise",
+            "angle at 90% confidence",
         ),
         rows=[
             (
@@ -119,7 +119,7 @@ def main() -> None:
                 f"{each['epsilon']}",
                 f"{statistics.fmean(each['labels']):.3f}",
                 f"{statistics.fmean(each['exact']):.3f}",
-                f"{statistics.fmean(each['above']):.1f} of 2",
+                f"{statistics.fmean(each['angle']):.0f}°",
             )
             for each in found
         ],

@@ -245,7 +245,7 @@ def main() -> None:
     made.add_argument("--jobs", type=int, default=1, help="processes that share the releases")
     made.add_argument("--seeds", type=int, default=50, help="releases of the league; 0 for none")
     options: argparse.Namespace = made.parse_args()
-    warnings.simplefilter("ignore", UserWarning)  # how sure components are is not asked here
+    warnings.simplefilter("ignore", UserWarning)  # what is determined is not asked here
     held = in_parts(coverage, options.releases, options.jobs)
     leagues = list(league(options.seeds)) if options.seeds else []
     report(

@@ -51,7 +51,7 @@ class Placed:
     epsilon: float
     repetition: int
     share: float
-    above_noise: int | None
+    subspace_angle: float
 
 
 def layers_of(size: Size, seed: int) -> tuple[list[Any], NDArray[np.int64]]:
@@ -69,7 +69,7 @@ def placed(size: Size, repetition: int, epsilon: float) -> Iterator[Placed]:
             continue
         model = FedCommunities(size.rank, unit=unit, epsilon=epsilon, delta=DELTA, aggregation=how)
         model.fit_silos(layers, truth)
-        yield Placed(unit, how, epsilon, repetition, model.agreement_, model.n_above_noise_)
+        yield Placed(unit, how, epsilon, repetition, model.agreement_, model.subspace_angle_)
 
 
 def shares(found: list[Placed], unit: str, how: str, epsilon: float) -> NDArray[np.float64]:

@@ -179,13 +179,13 @@ def test_a_promise_about_ratings_is_one_about_persons():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_components_below_the_noise_are_left_out_and_means_remain():
+def test_components_that_noise_could_show_are_not_used_and_means_remain():
     rows = ratings(300)
     found = Completion(2).fit(released(rows, 0.1, normalize=True))
     assert found.n_used_ == 0
     new = np.full((1, len(ITEMS)), np.nan)
     near(found.transform(new), np.clip(found.mean_, *SPAN)[None])
-    assert "No component stands above the noise" in " ".join(found.account().sentences)
+    assert "No component is used" in " ".join(found.account().sentences)
 
 
 @pytest.mark.slow

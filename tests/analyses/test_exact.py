@@ -158,6 +158,8 @@ def test_adjusted_components_are_those_of_the_residuals(moment: Moment):
     # A normal variance has an error of θ√(2/n); 1,000 draws are within 14% of it.
     expected = found.explained_variance_ * np.sqrt(2 / len(ROWS))
     assert np.allclose(found.standard_error_, expected, rtol=0.14)
+    assert not found.component_angles_.any()
+    assert not found.subspace_angles_.any()
 
 
 def test_limits_and_statistics_are_those_of_a_central_pca(moment: Moment):

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from benchmarks.derived import LEVEL, N_ROWS, Law, drawn_release, held, release, truths
 from fedpower.analyses import (
+    AdjustedPCA,
     Correlations,
     FactorAnalysis,
     ProcessMonitor,
@@ -14,7 +16,7 @@ from fedpower.analyses import (
     congruence,
     factor,
 )
-from fedpower.analyses.spread import usable
+from fedpower.analyses.spread import draws, usable
 from fedpower.report.moment import Moment
 
 RELEASES = 200
@@ -51,6 +53,46 @@ def test_limits_let_pass_as_many_rows_as_they_say(law: Law):
     found = ProcessMonitor(2, level=0.95).fit(release(law.rows(rng)))
     within = found.statistics(law.rows(rng, 20_000)) <= [found.t2_limit_, found.spe_limit_]
     assert within.mean(axis=0) == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("model", [ProcessMonitor(2), AdjustedPCA(2, covariates=[0])])
+def test_angles_hold_in_nine_of_ten_releases(law: Law, model: ProcessMonitor | AdjustedPCA):
+    """Fails with probability below 1e-3: fewer than 72 of 100 where 90 are expected, held together."""
+    rng = np.random.default_rng(15)
+    rows = law.rows(rng)
+    template = release(rows)
+    # Noise only: rows are the same and none is shortened.
+    template = replace(template, record={**template.record, "clipping": None})
+    units = template.units
+    inner = np.cov(rows.T) / np.outer(units, units)
+    exact = replace(template, pooled=replace(template.pooled, moment=inner, noise_std=0.0))
+    wanted = clone(model).fit(exact).components_
+    held = []
+    for _ in range(100):
+        drawn = rng.standard_normal(inner.shape) * (template.noise_std / 2.0)
+        pooled = replace(template.pooled, moment=inner + drawn + drawn.T)
+        found = clone(model).fit(replace(template, pooled=pooled))
+        cosines = np.abs(np.sum(found.components_ * wanted, axis=1))
+        held.append(np.degrees(np.arccos(np.minimum(cosines, 1.0))) <= found.component_angles_)
+    assert np.mean(held, axis=0).min() >= 0.72
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_noise_of_columns_with_missing_cells_is_larger(law: Law):
+    moment = release(law.rows(np.random.default_rng(16)))
+    present = np.r_[0.5, np.ones(moment.n_features - 1)]
+    gappy = replace(moment, pooled=replace(moment.pooled, present=present))
+    ratio = [
+        np.concatenate(
+            [each for each, _ in draws(one, one.covariance, sampling=False, count=500)]
+        ).std(0)
+        for one in (gappy, moment)
+    ]
+    grown = ratio[0] / ratio[1]
+    assert grown[0, 0] == pytest.approx(2.0, rel=0.02)
+    assert grown[0, 1:] == pytest.approx(2.0, rel=0.02)
+    assert grown[1:, 1:] == pytest.approx(1.0)
 
 
 @pytest.mark.slow

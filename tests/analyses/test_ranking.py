@@ -251,7 +251,8 @@ def test_what_cannot_be_ranked_is_refused_in_one_sentence():
         Ranking().fit(other)
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.filterwarnings("error::fedpower.estimator.fit_warnings.ClippingWarning")
+@pytest.mark.filterwarnings("ignore::fedpower.estimator.fit_warnings.NoiseWarning")
 def test_a_bound_that_shortens_nothing_is_not_warned_of():
     silos = [games(3000, seed)[["winner", "loser"]] for seed in (1, 2)]
     model = FedPCA(2, epsilon=1.0, codebook=comparisons(ITEMS), standardize=False).fit_silos(silos)

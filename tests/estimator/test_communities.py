@@ -83,7 +83,8 @@ def test_without_noise_it_is_what_pooled_networks_give(unit: str):
     pooled = KMeans(K, n_init=10, random_state=0).fit(model.embedding_).labels_
     assert adjusted_rand_score(pooled, model.labels_) == 1.0
     assert model.agreement_ == agreement(LABELS, model.labels_) == 1.0
-    assert model.n_above_noise_ is None
+    assert model.determined_
+    assert model.subspace_angle_ == 0.0
 
 
 def test_exact_secure_sums_are_refused():
@@ -156,20 +157,34 @@ def test_other_numbers_of_communities_come_from_the_same_release(tmp_path: Path)
 
 
 def test_noise_alone_is_told():
-    with pytest.warns(NoiseWarning, match="0 of 2 directions stand above the privacy noise"):
+    with pytest.warns(NoiseWarning, match="the communities are not determined"):
         FedCommunities(2, epsilon=0.05).fit_silos([np.zeros((30, 30)), np.zeros((30, 30))])
 
 
 @pytest.mark.slow
-def test_the_verdict_on_noise_is_wrong_one_time_in_a_hundred_at_most():
+@pytest.mark.parametrize("unit", ["edge", "row"])
+def test_nothing_is_determined_of_networks_without_edges(unit: str):
     empty = [np.zeros((30, 30)), np.zeros((30, 30))]
     wrong = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(60):
-            found = FedCommunities(2).fit_silos(empty)
-            wrong += found.n_above_noise_ > 0
-    assert wrong <= 6  # of 60 with a chance of 0.01 each: more than 6 once in 10⁵
+            wrong += FedCommunities(2, unit=unit).fit_silos(empty).determined_
+    assert wrong <= 2  # of 60 with a chance of 0.002 each: more than 2 once in 4,000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("unit", "epsilon"), [("edge", 6.0), ("row", 12.0)])
+def test_the_angle_of_communities_holds_in_nine_of_ten_releases(unit: str, epsilon: float):
+    wanted = FedCommunities(K, unit=unit, epsilon=math.inf).fit_silos(LAYERS).embedding_
+    held = claimed = 0
+    for _ in range(40):
+        found = FedCommunities(K, unit=unit, epsilon=epsilon, delta=1e-6).fit_silos(LAYERS)
+        cosine = np.linalg.svd(wanted.T @ found.embedding_, compute_uv=False)[-1]
+        held += np.degrees(np.arccos(min(cosine, 1.0))) <= found.subspace_angle_
+        claimed += found.determined_
+    assert claimed >= 20
+    assert held >= 30  # of 40 with a chance of 0.9 each: fewer than 30 once in 400
 
 
 def test_weights_beyond_the_public_maximum_are_capped_and_noise_grows_with_it():

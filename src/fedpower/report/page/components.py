@@ -132,8 +132,8 @@ def _table(result: Result) -> Markup:
         columns["Angle together"] = figures(map(degrees, together), together)
         remark = (
             f"With {result.run['angles']['confidence']:.0%} confidence a component is no further than "
-            "its angle from the one that the rows have; up to 45° it is determined. “Angle together” is "
-            "that of all components up to it, together. Variances are without what noise adds to them."
+            "its angle from the one that the rows have; up to 45° it is determined. “Angle "
+            "together” is that of all components up to it. Variances are without what noise adds to them."
         )
     rows = list(zip(*columns.values(), strict=True))
     shown = table("Variance and angle of each component", list(columns), rows, sortable=True)
