@@ -315,10 +315,9 @@ def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
         k and d.
     """
     rounding = n_features * float(np.finfo(np.float64).eps) * max(float(values[0]), 0.0)
-    gaps = -np.diff(np.maximum(values, 0.0))[:rank]
-    if gaps.size < rank:  # the next one is not known, or there is none
-        last = values[rank - 1] if rank < n_features else math.inf
-        gaps = np.append(gaps, last)
+    known = np.maximum(values, 0.0)
+    # After the last one there is nothing, or what is not known.
+    gaps = np.minimum(-np.diff(known, append=0.0), known)[:rank]
     together = np.where(gaps > rounding, 0.0, 90.0)
     alone = np.maximum(together, np.append(0.0, together[:-1]))
     return Angles(

@@ -107,23 +107,6 @@ def rank_for(fraction: float, values: Array, total: float) -> int:
     return min(int(np.searchsorted(cumulative, fraction, side="right")) + 1, kept.size)
 
 
-def determined_exactly(values: Array, dim: int) -> list[bool]:
-    """Return for each component of an exact result whether the rows vary along it at all.
-
-    Eigenvectors of variance 0 are arbitrary: beyond the rank of the rows any basis of what is left will
-    do. A variance counts as 0 where it is within the rounding errors of the largest, d·eps of it.
-
-    Parameters
-    ----------
-    values
-        Variances by decreasing size.
-    dim
-        d.
-    """
-    least = dim * float(np.finfo(np.float64).eps) * float(np.max(values, initial=0.0))
-    return [bool(value > least) for value in values]
-
-
 def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
     """Return the weight s_i/Σs of each of ``names``; they add up to one."""
     picked = {name: sizes[name] for name in names}
