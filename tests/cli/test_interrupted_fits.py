@@ -71,7 +71,8 @@ def test_between_rounds_of_an_exact_fit(place: Path) -> None:
 def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path) -> None:
     """T steps and the mean are charged over both attempts together, as they would be over one."""
     words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
-    steps = (*words, "--noise", "step", "--solver", "fedpower", "--n-steps", STEPS)
+    noised = ("--no-standardize", "--noise", "step", "--solver", "fedpower", "--n-steps", STEPS)
+    steps = (*words, *noised)
     with Terminal(*steps) as terminal:
         terminal.wait_for(r"round \d+, 2 of 2 answered")
         assert terminal.interrupt() == 130

@@ -39,7 +39,7 @@ def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
 
 def seeded(seed, parts, **terms):
     """One fit with noise that the test can repeat, through the same door as FedPCA's."""
-    model = FedPCA(2, **{**TERMS, "center": False, **terms})
+    model = FedPCA(2, **{**TERMS, "center": False, "standardize": False, **terms})
     sources = {name: open_source(part) for name, part in parts.items()}
     treatment = public_treatment(Parameters.of(model))
     moments = read_silos(sources, treatment, rank=2, steps=1, on_lattice=True)
