@@ -58,8 +58,8 @@ def test_what_a_tight_bound_does_is_in_the_angles() -> None:
     assert 0.1 < share < 0.3
     result = fitted(rows, row_norm=4.0, epsilon=2.0).result_
     angles = result.run["angles"]
-    assert np.all(np.array(angles["components"]) >= np.array(angles["noise_components"]) - 1.0)
-    assert angles["components"][0] > angles["noise_components"][0] + 2.0
+    whole, noise = (np.array(angles[name])[:4] for name in ("components", "noise_components"))
+    assert np.all(whole > noise + 0.5)
     told = result.run["clipping"]
     assert share <= told["rows_most"] <= 1.0
     assert told["rows"] == pytest.approx(share, abs=0.15)
@@ -149,7 +149,7 @@ def test_fit_prints_what_the_bound_does_to_an_angle(
     assert main(["fit", str(tmp_path / "north.csv"), *given], standalone_mode=False) == 0
     printed = capsys.readouterr()
     assert re.search(
-        r"Of the \d+° of pc1, noise makes \d+°; the rest comes from rows that the bound shortens "
+        r"Of the \d+° of pc1, noise makes \d+°; (the rest|next to nothing) comes from rows that the bound shortens "
         r"\(about \d+% of their squared length\)\.",
         printed.out,
     )

@@ -31,9 +31,13 @@ _LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
 _EVEN = 10.0
 """For the least, squared norms have so many times less variance than those of normal rows."""
 
-_LIGHT_CUT, _HARD_CUT, _OUTSIDE, _ESTIMATED_CUT = 0.15, 0.1, 0.5, 0.4
+_LIGHT_CUT, _HARD_CUT, _OUTSIDE = 0.15, 0.1, 0.5
 """A bound that cuts off a share f of the squared length moves correlations by about 0.15√f + 0.1f², and
 a range by 0.5 times the share of cells outside it: learned from public tables (`benchmarks.angles`)."""
+
+_ESTIMATED_CUT, _DOUBTED = 0.4, 0.15
+"""Where f is an estimate from the trace: 0.4f at most for the first term, and the share of what is likely
+that counts beyond what is certain."""
 
 _STDS = 2.0
 """So many standard deviations of its noise the trace is taken to be off."""
@@ -73,10 +77,11 @@ class Clipping:
         ``outside`` are the shares of the columns' cells that are outside their ranges, where these are
         known. See docs/decisions/0046.
         """
-        light = _LIGHT_CUT * math.sqrt(self.energy)
-        if not self.counted:  # a bound that shortens nothing is estimated to cut a little, too
-            light = min(light, _ESTIMATED_CUT * self.energy)
-        cut = light + _HARD_CUT * self.energy**2
+        share, light = self.energy, _LIGHT_CUT * math.sqrt(self.energy)
+        if not self.counted:  # the trace of rows that are all alike looks as if they were shortened
+            share = self.energy_least + _DOUBTED * (self.energy - self.energy_least)
+            light = min(_LIGHT_CUT * math.sqrt(share), _ESTIMATED_CUT * share)
+        cut = light + _HARD_CUT * share**2
         found = np.full(n_features, cut)
         return found if outside is None else found + _OUTSIDE * outside
 
