@@ -129,7 +129,13 @@ def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(
 def test_a_clipped_fit_over_dask_silos_finds_what_arrays_have(aggregation: Any) -> None:
     """At this budget the noise turns components by some hundredths at most."""
     rows = sample(20_000) - [0, 1, 0, 5, 0]
-    options = {"noise": "clipped", "row_norm": 8.0, "center": False, "aggregation": aggregation}
+    options = {
+        "noise": "clipped",
+        "row_norm": 8.0,
+        "center": False,
+        "standardize": False,
+        "aggregation": aggregation,
+    }
     given = [array(rows[:9000]), array(rows[9000:])]
     found = FedPCA(2, epsilon=20.0, delta=1e-6, energy=0.8, **options).fit_silos(given)
     exact = np.linalg.svd(rows, full_matrices=False)[2][:2]
