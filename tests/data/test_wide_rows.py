@@ -22,7 +22,8 @@ def peak():  # ru_maxrss would start at the parent's peak
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 def fit(path):
-    return FedPCA(2, epsilon=1.0, row_norm=200.0, n_steps=3, random_state=0).fit_silos([path])
+    terms = {"row_norm": 200.0, "n_steps": 3, "standardize": False, "random_state": 0}
+    return FedPCA(2, epsilon=1.0, **terms).fit_silos([path])
 
 fit(sys.argv[1])  # few rows first: what a basis and its noise take is not the rows'
 base = peak()
@@ -84,7 +85,7 @@ def peak():
 
 def fit(path):
     return FedPCA(
-        4, epsilon=1.0, row_norm=1.0, n_steps=10, noise="step", random_state=0
+        4, epsilon=1.0, row_norm=1.0, n_steps=10, noise="step", standardize=False, random_state=0
     ).fit_silos([path])
 
 fit(sys.argv[1])  # few columns first: what the libraries take is not the basis's
