@@ -149,7 +149,7 @@ def test_fit_prints_what_the_bound_does_to_an_angle(
     assert main(["fit", str(tmp_path / "north.csv"), *given], standalone_mode=False) == 0
     printed = capsys.readouterr()
     assert re.search(
-        r"Of the \d+° of pc1, noise makes \d+°; (the rest|next to nothing) comes from rows that "
+        r"Of the \d+° of pc1, noise makes \d+°; the rest comes from rows that "
         r"the bound shortens "
         r"\(about \d+% of their squared length\)\.",
         printed.out,

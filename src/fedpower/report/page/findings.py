@@ -112,8 +112,7 @@ def _shares(result: Result) -> list[str]:
     place = result.determined.index(True)
     whole, noise = angles["components"][place], angles["noise_components"][place]
     share = f"about {cut['energy']:.0%}" if cut["energy"] >= 0.01 else "less than 1%"
-    rest = "the rest comes from" if whole - noise >= 1 else "next to nothing comes from"
     return [
-        f"Of the {degrees(whole)} of pc{place + 1}, noise makes {degrees(noise)}; {rest} rows that the "
-        f"bound shortens ({share} of their squared length)."
+        f"Of the {degrees(whole)} of pc{place + 1}, noise makes {degrees(noise)}; the rest comes from "
+        f"rows that the bound shortens ({share} of their squared length)."
     ]
