@@ -265,7 +265,7 @@ def federate(
         See :class:`Coordinator` and :func:`run_in_process`.
     """
     run = secrets.token_hex(8)
-    settings = with_noise(settings, study, run=run, kept=set(moments) <= set(ledgers or {}))
+    settings = with_noise(settings, study, run=run)
     coordinator = _ran(
         moments,
         run=run,

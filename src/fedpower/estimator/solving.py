@@ -41,15 +41,6 @@ _SCHEDULE = (
 )
 
 
-def own_units(parameters: Parameters) -> Array | None:
-    """Return what brings columns back to their own units: the scales of a code book; None without one.
-
-    A ``scale`` that is given is a choice of units, and stays.
-    """
-    book = code_book_of(parameters)
-    return None if book is None else book.units
-
-
 def keeps_moment(parameters: Parameters) -> bool:
     """Return whether the result has the pooled moment: communities are found from a network's."""
     return bool(parameters.keep_moment) or parameters.network is not None
@@ -257,8 +248,8 @@ def _exact_gains(parameters: Parameters, study: Study) -> Gains | None:
         return None
     if parameters.standardizes:
         return unit_variances(groups=study.groups)
-    units = own_units(parameters)
-    return None if units is None else fixed(units)
+    book = code_book_of(parameters)  # a scale that is given is a choice of units, and stays
+    return None if book is None else fixed(book.units)
 
 
 def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.Generator:

@@ -56,13 +56,8 @@ class Outcome:
     absent: tuple[str, ...] = ()
 
 
-def with_noise(
-    settings: SolverSettings, study: Study, *, run: str, kept: bool = True
-) -> SolverSettings:
-    """Return the settings of a solver that knows its run and how noisy the silos' answers will be.
-
-    ``kept``: whether the silos' ledgers outlive the run.
-    """
+def with_noise(settings: SolverSettings, study: Study, *, run: str) -> SolverSettings:
+    """Return the settings of a solver that knows its run and how noisy the silos' answers will be."""
     budget = budget_of(study)
     if isinstance(settings, SecureSettings | ClippedSettings):
         return replace(settings, run=run)
@@ -78,7 +73,6 @@ def with_noise(
             else lambda sizes: smoothing(
                 budget, sizes.values(), masses(sizes, study.weights).values()
             ),
-            kept=kept,
         )
     return replace(
         settings,

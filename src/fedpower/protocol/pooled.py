@@ -23,8 +23,6 @@ class Pooled:
         σ of its noise: N(0, σ²) on the diagonal, N(0, σ²/2) off it; 0 where there is none.
     mean_weight
         c of the joint release: the mean's noise is σ/√2c in each entry.
-    kept
-        Whether the silos have ledgers that outlive the run, so that the same release can be had again.
     remarks
         Sentences on numbers that are not to be trusted, and on silos that look like one.
     present
@@ -38,7 +36,6 @@ class Pooled:
     total_variance: float
     noise_std: float = 0.0
     mean_weight: float = MEAN_WEIGHT
-    kept: bool = True
     remarks: tuple[str, ...] = ()
     present: Array | None = None
 

@@ -206,7 +206,6 @@ def write_moment(place: Path, moment: Moment) -> None:
     np.savez(place / MOMENT, **arrays)  # type: ignore[arg-type]  # strings and numbers only
     content = {
         "format": FORMAT,
-        "kept": pooled.kept,
         "remarks": [str(each) for each in pooled.remarks],
         "run": moment.record,
     }
@@ -265,7 +264,6 @@ def _moment(arrays: Mapping[str, Any], content: Mapping[str, Any]) -> Moment:
             total_variance=float(arrays["total_variance"]),
             noise_std=float(arrays["noise_std"]),
             mean_weight=float(arrays["mean_weight"]),
-            kept=bool(content["kept"]),
             remarks=tuple(content["remarks"]),
             present=numbers("present"),
         ),

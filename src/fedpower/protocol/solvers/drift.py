@@ -49,7 +49,6 @@ class _Point:
     captured: float
     error: float
     settled: bool
-    whole: bool
 
 
 class DriftCorrected:
@@ -203,7 +202,6 @@ class DriftCorrected:
             captured=float(values[: self.rank].sum()),
             error=error,
             settled=error <= self.tol or size <= rounding,
-            whole=answers.keys() >= self.sizes.keys(),
         )
 
     def _local(self, basis: Array, pooled: Array | None) -> Exchange:

@@ -61,8 +61,6 @@ class UploadSettings:
         From the sizes of the silos that answered to the σ of their pooled noise; None without any.
     smoothing
         Likewise to what is added to the sum before anything is computed from it; None adds nothing.
-    kept
-        Whether the silos have ledgers that outlive this run, so that the same releases can be had again.
     weights
         How silos weigh in the pooled moment.
     preparation
@@ -88,7 +86,6 @@ class UploadSettings:
     iteration_rank: int
     noise: Callable[[Mapping[str, int]], float] | None = None
     smoothing: Callable[[Mapping[str, int]], Smoothing | None] | None = None
-    kept: bool = True
     weights: Weights = "rows"
     preparation: Study | None = None
     code_book: CodeBook | None = None
@@ -140,7 +137,6 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
         total_variance=total,
         noise_std=0.0 if settings.noise is None else settings.noise(heard),
         mean_weight=settings.mean_weight,
-        kept=settings.kept,
         remarks=tuple(remarks),
     ).of_columns(known)
     solution = decompose(
@@ -515,7 +511,6 @@ def _solution(
         total_variance=trace,
         noise_std=pooled_std(budget, sizes),
         mean_weight=study.mean_weight,
-        kept=False,
     ).of_columns(known)
     solution = decompose(
         pooled,
