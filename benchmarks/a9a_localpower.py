@@ -137,9 +137,7 @@ def local_power_on(parts: Sequence[Array], seed: int) -> LocalPower:
         steps=LONG,
     )
 
-    def local_power(
-        schedule: Schedule, n_steps: int, **settings: Any
-    ) -> tuple[Array, dict[str, float]]:
+    def local_power(schedule: Schedule, n_steps: int, **settings: Any) -> tuple[Array, dict[str, float]]:
         width = parts[0].shape[1]
         outcome = federate(
             moments,
@@ -169,12 +167,7 @@ def aligned(local_power: LocalPower, alignment: str) -> Found:
 def fedpca(parts: Sequence[Array], seed: int, solver: Any) -> Found:
     """Return what the estimator gives with this solver and every other default."""
     model = FedPCA(
-        RANK,
-        epsilon=float("inf"),
-        center=False,
-        standardize=False,
-        solver=solver,
-        random_state=seed,
+        RANK, epsilon=float("inf"), center=False, standardize=False, solver=solver, random_state=seed
     ).fit_silos(list(parts))
     sent = sum(row["bytes_up"] for row in model.history_)
     taken = f"{solver}: {model.solver_.solver}" if solver == "auto" else solver
@@ -210,10 +203,7 @@ def _mean(splits: list[dict[str, float]], name: str, form: str, unit: float) -> 
 
 def score(basis: Array, truth: Array) -> dict[str, float]:
     """Return ‖(I − UUᵀ)Z‖₂ over all columns of Z and over the first four."""
-    return {
-        "all_columns": sin_theta(truth, basis),
-        "first_columns": sin_theta(truth, basis[:, :SCORED]),
-    }
+    return {"all_columns": sin_theta(truth, basis), "first_columns": sin_theta(truth, basis[:, :SCORED])}
 
 
 def _options() -> argparse.Namespace:

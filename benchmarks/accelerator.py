@@ -129,9 +129,7 @@ def _bandwidth(count: int, repetitions: int) -> float:
     return max(found)
 
 
-def _product(
-    n_rows: int, n_features: int, rank: int, device: Any, repetitions: int
-) -> dict[str, Any]:
+def _product(n_rows: int, n_features: int, rank: int, device: Any, repetitions: int) -> dict[str, Any]:
     """Return TB/s of the product, by us and by PyTorch, and our error."""
     torch.manual_seed(0)
     rows = torch.randn(n_rows, n_features, device="cuda") / n_features**0.5
@@ -217,9 +215,7 @@ def _fits(count: int, device: Any, repetitions: int) -> dict[str, float]:
 
     return {
         "torch.pca_lowrank(q=16)": _seconds(lambda: torch.pca_lowrank(rows, q=16), repetitions),
-        "torch: Gram and eigh, not centred": _seconds(
-            lambda: torch.linalg.eigh(rows.T @ rows), repetitions
-        ),
+        "torch: Gram and eigh, not centred": _seconds(lambda: torch.linalg.eigh(rows.T @ rows), repetitions),
         "ours, exact, float32": _seconds(ours(RowTreatment()), repetitions),
         "ours, rows bounded, float32": _seconds(ours(RowTreatment(row_norm=10.0)), repetitions),
         "ours, whole numbers, as in a private fit": _seconds(private, repetitions),

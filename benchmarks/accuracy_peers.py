@@ -84,9 +84,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]
     return settings, {"fits": raw, "peers": ended, "data": facts}
 
 
-def tabulate(
-    options: argparse.Namespace, settings: dict[str, Any], measured: dict[str, Any]
-) -> None:
+def tabulate(options: argparse.Namespace, settings: dict[str, Any], measured: dict[str, Any]) -> None:
     """Print and keep the tables."""
     raw, facts, seeds = measured["fits"], measured["data"], len(settings["seeds"])
     ended = {(each["data"], each["peer"]): each["ended"] for each in measured["peers"]}
@@ -135,18 +133,14 @@ def tabulate(
     )
 
 
-def fit_peers(
-    name: str, options: argparse.Namespace
-) -> dict[str, tuple[list[dict[str, Any]], str]]:
+def fit_peers(name: str, options: argparse.Namespace) -> dict[str, tuple[list[dict[str, Any]], str]]:
     """Return each peer's measurements on a data set and how its run ended; one core for each."""
     with ThreadPoolExecutor(min(len(PEERS), available_cores())) as threads:
         found = threads.map(lambda peer: _fit_peer(peer, name, options), PEERS)
         return dict(zip(PEERS, found, strict=True))
 
 
-def _fit_peer(
-    peer: str, name: str, options: argparse.Namespace
-) -> tuple[list[dict[str, Any]], str]:
+def _fit_peer(peer: str, name: str, options: argparse.Namespace) -> tuple[list[dict[str, Any]], str]:
     data, truth = loaded(name, str(options.a9a))
     try:
         python = peer_python(PEERS[peer])
@@ -197,14 +191,9 @@ def _options() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--a9a", type=Path, default=A9A, help="a9a in svmlight format")
     made.add_argument("--seeds", type=int, default=5, help="number of splits and repetitions")
+    made.add_argument("--limit", type=float, default=20.0, help="core seconds for a peer and data set")
     made.add_argument(
-        "--limit", type=float, default=20.0, help="core seconds for a peer and data set"
-    )
-    made.add_argument(
-        "--tabulate",
-        type=Path,
-        metavar="FILE",
-        help="run nothing: make the tables of these results",
+        "--tabulate", type=Path, metavar="FILE", help="run nothing: make the tables of these results"
     )
     return made.parse_args()
 
@@ -311,9 +300,7 @@ def _curator(method: str, moment: Array, data: DataSet, epsilon: float, seed: in
     rng, n_rows = np.random.default_rng([seed, 1]), len(data.rows)
     if method == "Analyze-Gauss":
         delta = default_delta(n_rows)
-        return analyze_gauss(
-            moment, data.rank, n_rows=n_rows, epsilon=epsilon, delta=delta, rng=rng
-        )
+        return analyze_gauss(moment, data.rank, n_rows=n_rows, epsilon=epsilon, delta=delta, rng=rng)
     return exponential_eigenvectors(moment, data.rank, n_rows=n_rows, epsilon=epsilon, rng=rng)
 
 

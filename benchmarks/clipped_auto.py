@@ -94,12 +94,7 @@ def grid() -> list[Point]:
         COLUMNS, RANKS, ENERGIES, CLARITIES, (LEVEL, FALLING)
     ):
         point = Point(
-            n_features=d,
-            rank=k,
-            energy=energy,
-            epsilon=next(turns),
-            n_rows=10**6,
-            spectrum=spectrum,
+            n_features=d, rank=k, energy=energy, epsilon=next(turns), n_rows=10**6, spectrum=spectrum
         )
         if point.values[k - 1] < 1.5 * point.values[k]:
             continue
@@ -136,19 +131,12 @@ def measured(point: Point, seeds: int) -> dict[str, Any]:
     std = pooled_std(budget, {"all": point.n_rows})
     clipped = [
         rehearsed_error(
-            settings,
-            spectrum=values,
-            noise_std=std,
-            n_rows=point.n_rows,
-            rng=np.random.default_rng(seed),
+            settings, spectrum=values, noise_std=std, n_rows=point.n_rows, rng=np.random.default_rng(seed)
         )
         for seed in range(seeds)
     ]
     moments = [_moment_error(point, np.random.default_rng(seed)) for seed in range(seeds)]
-    return asdict(point) | {
-        "moment": float(np.mean(moments)),
-        "clipped": float(np.mean(clipped)),
-    }
+    return asdict(point) | {"moment": float(np.mean(moments)), "clipped": float(np.mean(clipped))}
 
 
 def _moment_error(point: Point, rng: np.random.Generator) -> float:
@@ -179,17 +167,8 @@ def main() -> None:
             "epsilon": list(EPSILONS),
             "seeds": options.seeds,
         },
-        columns=[
-            "energy",
-            "spectrum",
-            "places",
-            "taken",
-            "clipped / moment there",
-            "and elsewhere",
-        ],
-        rows=[
-            _row(found, energy, spectrum) for energy in ENERGIES for spectrum in (LEVEL, FALLING)
-        ],
+        columns=["energy", "spectrum", "places", "taken", "clipped / moment there", "and elsewhere"],
+        rows=[_row(found, energy, spectrum) for energy in ENERGIES for spectrum in (LEVEL, FALLING)],
         raw=found,
         notes=[
             "Errors are sin θ_k, means over the seeds; ratios of them, least to most. Clarity is the gap "
@@ -206,10 +185,7 @@ def _row(found: list[dict[str, Any]], energy: float, spectrum: str) -> list[obje
         taken: [each["clipped"] / each["moment"] for each in here if each["taken"] == taken]
         for taken in (True, False)
     }
-    shown = {
-        taken: f"{min(each):.2f} to {max(each):.2f}" if each else "–"
-        for taken, each in ratios.items()
-    }
+    shown = {taken: f"{min(each):.2f} to {max(each):.2f}" if each else "–" for taken, each in ratios.items()}
     return [f"{energy:.0%}", spectrum, len(here), len(ratios[True]), shown[True], shown[False]]
 
 

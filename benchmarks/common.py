@@ -152,9 +152,7 @@ def version_of(name: str) -> str:
 def _commit() -> str:
     """Return the commit that was run, and whether the tree had changes on top of it."""
     command = ["git", "describe", "--always", "--dirty=, changed since"]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
@@ -204,8 +202,7 @@ def _blas() -> list[str]:
 
     del scipy
     return [
-        f"{each['internal_api']} {each['version']} for {each['architecture']}, "
-        f"{each['num_threads']} threads"
+        f"{each['internal_api']} {each['version']} for {each['architecture']}, {each['num_threads']} threads"
         for each in threadpoolctl.threadpool_info()
         if each["user_api"] == "blas"
     ]

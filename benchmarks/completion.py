@@ -44,9 +44,7 @@ def release(rows: Array, span: tuple[float, float], epsilon: float, aggregation:
     if np.isfinite(epsilon):
         given |= {"delta": DELTA, "aggregation": aggregation}
     made = FedMoment(codebook=CodeBook(rules=table_rules(rules, "the benchmark")), **given)
-    return made.fit_silos(
-        {f"silo-{place}": frame[place::N_SILOS] for place in range(N_SILOS)}
-    ).moment_
+    return made.fit_silos({f"silo-{place}": frame[place::N_SILOS] for place in range(N_SILOS)}).moment_
 
 
 def simulated(

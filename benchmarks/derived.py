@@ -118,10 +118,7 @@ def truths(law: Law) -> dict[str, tuple[Callable[[], Any], Array]]:
             lambda: ComponentRegression(0, n_components=2),
             axes @ (axes.T @ cross / values[-2:]),
         ),
-        "adjusted variances": (
-            lambda: AdjustedPCA(2, covariates=[0]),
-            np.linalg.eigvalsh(left)[::-1][:2],
-        ),
+        "adjusted variances": (lambda: AdjustedPCA(2, covariates=[0]), np.linalg.eigvalsh(left)[::-1][:2]),
         "means": (MeanTests, law.mean),
     }
 
@@ -154,9 +151,7 @@ def mean_coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return the share of intervals of means that hold after two factors are taken off."""
     law, rng = ManyMeans(), np.random.default_rng([3, seed])
     template = release(law.rows(rng), bound=law.bound)
-    found = [
-        held(MeanTests(2).fit(drawn_release(law, template, rng)), law.mean) for _ in range(releases)
-    ]
+    found = [held(MeanTests(2).fit(drawn_release(law, template, rng)), law.mean) for _ in range(releases)]
     return {"means, two factors taken off": found}
 
 
@@ -252,8 +247,7 @@ def main() -> None:
         },
         columns=("intervals of 95% of", "releases", "share that holds"),
         rows=[
-            (name, f"{len(shares):,}", f"{statistics.fmean(shares):.1%}")
-            for name, shares in held_by.items()
+            (name, f"{len(shares):,}", f"{statistics.fmean(shares):.1%}") for name, shares in held_by.items()
         ],
         more=[
             (

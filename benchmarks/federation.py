@@ -121,9 +121,7 @@ def round_times(folder: Path, n_silos: int, options: argparse.Namespace) -> dict
         "down": record["bytes_down"] // record["n_rounds"] // n_silos,
         "up": record["bytes_up"] // record["n_rounds"] // n_silos,
     }
-    echo = echo_seconds(
-        LocalFederation(study, folder / "echo", data), rounds=options.rounds, **shape
-    )
+    echo = echo_seconds(LocalFederation(study, folder / "echo", data), rounds=options.rounds, **shape)
     return {
         "silos": n_silos,
         "up": shape["up"],
@@ -230,9 +228,7 @@ def _write_rows(path: Path, columns: list[str], *, seed: int) -> None:
 
 
 def _runner(kit: Path) -> Runner:
-    return Runner(
-        kit=kit, patience=300.0, say=lambda s: print(s, flush=True), on_round=lambda r: None
-    )
+    return Runner(kit=kit, patience=300.0, say=lambda s: print(s, flush=True), on_round=lambda r: None)
 
 
 def _run(kit: Path, result: Path) -> dict[str, Any]:

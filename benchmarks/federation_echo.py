@@ -33,8 +33,7 @@ def echo_seconds(made: LocalFederation, *, rounds: int, down: int, up: int) -> l
     words = [study.host, str(study.port), str(down), str(up)]
     command = [sys.executable, "-m", "benchmarks.federation_echo"]
     children = [
-        start_process([*command, name, str(made.kits / name), *words], os.environ)
-        for name in made.silos
+        start_process([*command, name, str(made.kits / name), *words], os.environ) for name in made.silos
     ]
     try:
         _wait_until_connected(links, len(children))
@@ -71,9 +70,7 @@ def main() -> None:
         name,
         accepts={COORDINATOR: ASK},
         most_bytes=int(down),
-        on_message=lambda peer, _, number, __: links.send(
-            peer, ANSWER, number, os.urandom(int(up))
-        ),
+        on_message=lambda peer, _, number, __: links.send(peer, ANSWER, number, os.urandom(int(up))),
     )
     links.connect(host, int(port), Path(kit) / "startup")
     while True:

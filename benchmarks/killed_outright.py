@@ -42,9 +42,7 @@ N_RELEASES = 4
 """What the study takes from each silo: one release a step."""
 
 
-def study_content(
-    name: str, silos: Sequence[str], *, epsilon: float, **rounds: Any
-) -> dict[str, Any]:
+def study_content(name: str, silos: Sequence[str], *, epsilon: float, **rounds: Any) -> dict[str, Any]:
     """Return a study of so many silos in which every step is noised, as its file holds it."""
     return {
         "name": name,
@@ -103,10 +101,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--moments", type=int, default=20)
     options = made.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="fedpower-bench-") as scratch,
-        ThreadPoolExecutor() as both,
-    ):
+    with tempfile.TemporaryDirectory(prefix="fedpower-bench-") as scratch, ThreadPoolExecutor() as both:
         folder = Path(scratch)
         content = study_content("killed", SILOS, epsilon=1.0, deadline=60.0)
         (folder / "agreed.toml").write_text(rendered(content), encoding="utf-8")
@@ -186,22 +181,14 @@ def _start_all(killing: "_Killing", made: LocalFederation, result: str) -> None:
     killing.start("coordinator", ["coordinator", str(kits / "coordinator")])
     for name in SILOS:
         killing.start(name, ["silo", str(kits / name), str(kits / name / "silo.toml")])
-    words = [
-        str(made.folder / "study.toml"),
-        "--kit",
-        str(made.runner),
-        "-o",
-        str(made.folder / result),
-    ]
+    words = [str(made.folder / "study.toml"), "--kit", str(made.runner), "-o", str(made.folder / result)]
     killing.start("run", ["run", *words])
 
 
 class _Killing:
     """Commands that run until ``run`` ends or until they are killed, all at once."""
 
-    def __init__(
-        self, how: str, folder: Path, after: float | None, own: Path | None = None
-    ) -> None:
+    def __init__(self, how: str, folder: Path, after: float | None, own: Path | None = None) -> None:
         self.how, self.folder, self.after = how, folder, after
         self.mark = secrets.token_hex(8)
         self.own = own

@@ -80,9 +80,7 @@ def loaders(a9a: Path) -> Loaders:
         "breast cancer, min-max": lambda: scaled(breast_cancer()),
         f"MNIST, first {MNIST_ROWS:,} rows, min-max": lambda: scaled(first_rows(mnist())),
     }
-    return {
-        name: lambda name=name, load=load: replace(load(), name=name) for name, load in made.items()
-    }
+    return {name: lambda name=name, load=load: replace(load(), name=name) for name, load in made.items()}
 
 
 def main() -> None:
@@ -115,16 +113,12 @@ def main() -> None:
             "left_out": left_out,
         },
         columns=["data", "split", *methods],
-        rows=[
-            [*key, *(spread(each[method]) for method in methods)] for key, each in errors.items()
-        ],
+        rows=[[*key, *(spread(each[method]) for method in methods)] for key, each in errors.items()],
         raw=[{"data": key[0], "split": key[1], **each} for key, each in errors.items()],
         notes=[
             f"sin θ over all {RANK} columns, mean ± standard deviation over {options.seeds} splits "
             "and starts, no noise anywhere. The ICML paper's table has, for a9a split at random, "
-            + ", ".join(
-                f"{PUBLISHED[method]} ({method})" for method in methods if method in PUBLISHED
-            )
+            + ", ".join(f"{PUBLISHED[method]} ({method})" for method in methods if method in PUBLISHED)
             + f", scored over the first {RANK - 1} of {RANK} columns.",
             "UDA and WDA send local eigenvectors once; LocalPower sends bases in "
             f"{N_ROUNDS} rounds; FedPCA with its default solver sends moments once.",

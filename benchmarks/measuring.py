@@ -48,16 +48,10 @@ def mean(measured: Sequence[Measured], key: str, **wanted: Any) -> float:
     return statistics.mean(found) if found else math.nan
 
 
-def ratios(
-    measured: Sequence[Measured], base: Sequence[Measured], key: str = "seconds"
-) -> list[float]:
+def ratios(measured: Sequence[Measured], base: Sequence[Measured], key: str = "seconds") -> list[float]:
     """Return measured over base, each within a repeat in which both have a value."""
     below = {each["repeat"]: each[key] for each in base if key in each}
-    return [
-        each[key] / below[each["repeat"]]
-        for each in measured
-        if key in each and each["repeat"] in below
-    ]
+    return [each[key] / below[each["repeat"]] for each in measured if key in each and each["repeat"] in below]
 
 
 def values(measured: Sequence[Measured], key: str = "seconds") -> list[float]:
@@ -102,9 +96,7 @@ def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     return statistics.linear_regression(across, up).slope
 
 
-def exponents(
-    measured: Sequence[Measured], sizes: Sequence[int], key: str = "seconds"
-) -> list[float]:
+def exponents(measured: Sequence[Measured], sizes: Sequence[int], key: str = "seconds") -> list[float]:
     """Return the exponent over these sizes within each repeat in which all have a value."""
     found = []
     for repeat in sorted({each["repeat"] for each in measured}):

@@ -43,9 +43,7 @@ def main() -> None:
         ):
             path = folder / f"silo.{kind.partition(',')[0]}"
             n_rows = _rows(kind, gigabytes)
-            measured_apart(
-                f"{HERE}:make", path=str(path), n_rows=n_rows, n_features=N_FEATURES, kind=kind
-            )
+            measured_apart(f"{HERE}:make", path=str(path), n_rows=n_rows, n_features=N_FEATURES, kind=kind)
             for epsilon in ("inf", "1"):
                 measured = measured_apart(f"{HERE}:fit", path=str(path), epsilon=epsilon)
                 measured |= {
@@ -72,14 +70,7 @@ def main() -> None:
             "limit_mb": LIMIT_MB,
             "fit": "FedPCA(4, epsilon=..., row_norm=1.0, random_state=0).fit_silos([path])",
         },
-        columns=[
-            "file",
-            "GB",
-            "epsilon",
-            "rows",
-            "MB above the bare interpreter",
-            "of which libraries",
-        ],
+        columns=["file", "GB", "epsilon", "rows", "MB above the bare interpreter", "of which libraries"],
         rows=[
             [
                 each["kind"],
@@ -127,9 +118,9 @@ def fit(*, path: str, epsilon: str) -> dict[str, Any]:
     """Return the peaks of a fit over one file."""
     imports = peak_mb()
     started = time.perf_counter()
-    model = FedPCA(
-        4, epsilon=float(epsilon), row_norm=1.0, standardize=False, random_state=0
-    ).fit_silos([path])
+    model = FedPCA(4, epsilon=float(epsilon), row_norm=1.0, standardize=False, random_state=0).fit_silos(
+        [path]
+    )
     return {
         "n_rows": model.n_samples_,
         "imports_mb": imports,
@@ -158,9 +149,7 @@ def _options() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--gigabytes", type=float, default=4.0, help="size of .npy and Parquet files")
     made.add_argument("--csv-gigabytes", type=float, default=1.0, help="size of the CSV file")
-    made.add_argument(
-        "--folder", type=Path, help="where to make the files; the system's by default"
-    )
+    made.add_argument("--folder", type=Path, help="where to make the files; the system's by default")
     return made.parse_args()
 
 

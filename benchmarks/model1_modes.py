@@ -39,10 +39,7 @@ def main() -> None:
         for mode in MODES:
             basis = run(mode, silos, model, seed=seed, options=options)
             found[mode].append(
-                {
-                    "pooled": sin_theta(basis, truth),
-                    "population": sin_theta(basis, np.asarray(model.basis)),
-                }
+                {"pooled": sin_theta(basis, truth), "population": sin_theta(basis, np.asarray(model.basis))}
             )
         latest = ", ".join(f"{mode} {found[mode][-1]['pooled']:.4f}" for mode in MODES)
         print(f"seed {seed}: {latest}", flush=True)
@@ -78,12 +75,7 @@ def main() -> None:
 
 
 def run(
-    mode: NoiseMode,
-    silos: dict[str, Any],
-    model: SpikedCovariance,
-    *,
-    seed: int,
-    options: argparse.Namespace,
+    mode: NoiseMode, silos: dict[str, Any], model: SpikedCovariance, *, seed: int, options: argparse.Namespace
 ) -> Array:
     """Return Z_T of one run through the protocol."""
     private = mode != "none"

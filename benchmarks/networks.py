@@ -68,9 +68,9 @@ def measure(layers: list[Any], labels: dict[str, str], seeds: int) -> list[dict[
         for how in ("plain", "secure"):
             for epsilon in EPSILONS:
                 runs = [
-                    FedCommunities(
-                        2, unit=unit, epsilon=epsilon, delta=DELTA, aggregation=how
-                    ).fit_silos(layers, labels)
+                    FedCommunities(2, unit=unit, epsilon=epsilon, delta=DELTA, aggregation=how).fit_silos(
+                        layers, labels
+                    )
                     for _ in range(seeds)
                 ]
                 found.append(

@@ -20,20 +20,14 @@ from fedpower import FedPCA
 from fedpower.engines.inprocess import available_cores
 from fedpower.experiments.models import spiked_covariance
 
-WAYS = {
-    "two at once, BLAS bounded": 2,
-    "one after the other": 1,
-    "two at once, BLAS unbounded": 2,
-}
+WAYS = {"two at once, BLAS bounded": 2, "one after the other": 1, "two at once, BLAS unbounded": 2}
 OURS, TURNS, UNBOUNDED = WAYS
 
 
 def main() -> None:
     """Time the three ways and report their ratios."""
     options = _options()
-    model = spiked_covariance(
-        n_rows=2 * options.rows, n_features=options.features, n_silos=2, seed=0
-    )
+    model = spiked_covariance(n_rows=2 * options.rows, n_features=options.features, n_silos=2, seed=0)
     silos = [np.vstack(list(model.blocks(silo, 2**16))) for silo in range(2)]
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     for repetition, way in in_turn(list(WAYS), 1 + options.repetitions):

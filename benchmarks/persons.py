@@ -65,9 +65,7 @@ def accuracy(options: argparse.Namespace) -> list[dict[str, float]]:
     for seed in range(options.seeds):
         rows, ids = visits(options.persons, d, seed)
         first = np.unique(ids, return_index=True)[1]
-        person = FedPCA(RANK, epsilon=options.epsilon, standardize=False, **told).fit(
-            rows, units=ids
-        )
+        person = FedPCA(RANK, epsilon=options.epsilon, standardize=False, **told).fit(rows, units=ids)
         one = FedPCA(RANK, epsilon=options.epsilon, standardize=False, **told).fit(rows[first])
         group = FedPCA(RANK, epsilon=together, standardize=False, **told).fit(rows)
         found.append(
@@ -103,10 +101,7 @@ def write(path: Path, n_rows: int, n_persons: int, n_features: int, *, texts: bo
     rng = np.random.default_rng(0)
     names = [f"x{place}" for place in range(n_features)]
     schema = pa.schema(
-        [
-            ("person", pa.string() if texts else pa.int64()),
-            *((name, pa.float32()) for name in names),
-        ]
+        [("person", pa.string() if texts else pa.int64()), *((name, pa.float32()) for name in names)]
     )
     with parquet.ParquetWriter(path, schema) as writer:
         for start in range(0, n_rows, 2**18):
@@ -174,11 +169,7 @@ def main() -> None:
     middle = {name: statistics.median(each[name] for each in errors) for name in errors[0]}
     rows = [
         ("persons, all their visits (`unit`)", f"{middle['person']:.3f}", "1"),
-        (
-            "one visit of each person",
-            f"{middle['one']:.3f}",
-            f"{middle['person'] / middle['one']:.2f}",
-        ),
+        ("one visit of each person", f"{middle['one']:.3f}", f"{middle['person'] / middle['one']:.2f}"),
         ("group privacy", f"{middle['group']:.3f}", f"{middle['person'] / middle['group']:.2f}"),
     ]
     times, more = timed(options), []

@@ -43,15 +43,9 @@ def draw_modes(figure: Any) -> None:
     for height, (mode, (_, marker, colour)) in enumerate(reversed(MODES.items())):
         errors = [seed["pooled"] for seed in found["measured"][mode]]
         middle = sum(errors) / len(errors)
-        axes.scatter(
-            errors, [height] * len(errors), marker=marker, s=42, facecolor=colour, edgecolor="black"
-        )
+        axes.scatter(errors, [height] * len(errors), marker=marker, s=42, facecolor=colour, edgecolor="black")
         axes.annotate(
-            f"{middle:.2g}",
-            (middle, height),
-            xytext=(0, 10),
-            textcoords="offset points",
-            ha="center",
+            f"{middle:.2g}", (middle, height), xytext=(0, 10), textcoords="offset points", ha="center"
         )
     axes.set_xscale("log")
     axes.set_xlim(3e-3, 1)
@@ -205,13 +199,7 @@ def _line(axes: Any, measured: Sequence[Measured], slope: float) -> None:
     seconds = [statistics.median(values(of_way(measured, size=size))) for size in sizes]
     across, up = statistics.geometric_mean(sizes), statistics.geometric_mean(seconds)
     ends = [sizes[0], sizes[-1]]
-    axes.plot(
-        ends,
-        [up * (size / across) ** slope for size in ends],
-        color=FITTED,
-        linestyle="--",
-        zorder=1,
-    )
+    axes.plot(ends, [up * (size / across) ** slope for size in ends], color=FITTED, linestyle="--", zorder=1)
     axes.set_title(f"exponent {slope:.2f}", fontsize=9)
 
 

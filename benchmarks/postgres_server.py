@@ -38,17 +38,7 @@ class PostgresServer:
 
     def sql(self, statements: str, *, rows: str | None = None) -> str:
         """Run statements as the administrator and return what they print; `rows` feed a COPY."""
-        command = [
-            self.programs / "psql",
-            "-X",
-            "-q",
-            "-A",
-            "-t",
-            "-v",
-            "ON_ERROR_STOP=1",
-            "-d",
-            self.url,
-        ]
+        command = [self.programs / "psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", self.url]
         done = subprocess.run(
             [*command, "-c", statements],
             input=rows,

@@ -45,9 +45,7 @@ def main() -> None:
         truth = vectors[:, ::-1][:, :rank]
         for epsilon in EPSILONS:
             model = FedPCA(rank, epsilon=epsilon, delta=DELTA, center=False, standardize=False)
-            made = plan(
-                model, sizes=sizes, n_features=values.size, spectrum=np.maximum(values[::-1], 0.0)
-            )
+            made = plan(model, sizes=sizes, n_features=values.size, spectrum=np.maximum(values[::-1], 0.0))
             for way in made.ways:
                 measured_elsewhere = way.aggregation == "secure"  # benchmarks/secure.py
                 if (way.solver, way.noise) in SLOW or way.error is None or measured_elsewhere:
@@ -127,12 +125,7 @@ def _options() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--rows", type=int, default=2_000_000, help="rows of Model I")
     made.add_argument("--seeds", type=int, default=5, help="noise seeds")
-    made.add_argument(
-        "--data",
-        type=Path,
-        default=A9A,
-        help="a9a, where there is one",
-    )
+    made.add_argument("--data", type=Path, default=A9A, help="a9a, where there is one")
     return made.parse_args()
 
 

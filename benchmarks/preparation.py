@@ -100,10 +100,7 @@ def measure(case: Case, seeds: int, silos: int, aggregation: str) -> dict[str, A
     alone = [sine(FedPCA(RANK, **told, **given).fit_silos(parts), wanted) for _ in range(seeds)]
     by_bound = {
         times: [
-            sine(
-                FedPCA(RANK, **told, **exact, row_norm=times * d**0.5).fit_silos(parts),
-                wanted,
-            )
+            sine(FedPCA(RANK, **told, **exact, row_norm=times * d**0.5).fit_silos(parts), wanted)
             for _ in range(seeds)
         ]
         for times in case.bounds
@@ -124,9 +121,7 @@ def main() -> None:
         default="plain",
         help="whether silos noise by themselves, or share the noise of secure sums",
     )
-    made.add_argument(
-        "--drawn-rows", type=int, default=0, help="of drawn rows, alone; 0 measures real data"
-    )
+    made.add_argument("--drawn-rows", type=int, default=0, help="of drawn rows, alone; 0 measures real data")
     made.add_argument("--small", action="store_true", help="scikit-learn's data alone")
     options: argparse.Namespace = made.parse_args()
     chosen = (
@@ -160,16 +155,7 @@ def main() -> None:
             "delta": DELTA,
             "rank": RANK,
         },
-        columns=(
-            "data",
-            "rows",
-            "ε",
-            "told nothing",
-            "target",
-            "all known",
-            "with B",
-            "share of μ²",
-        ),
+        columns=("data", "rows", "ε", "told nothing", "target", "all known", "with B", "share of μ²"),
         rows=rows,
         raw=raw,
     )

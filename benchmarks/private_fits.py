@@ -70,11 +70,7 @@ class Federation:
     def fit(self, method: str, *, epsilon: float, seed: int) -> Fit:
         """Return the fit of one of `METHODS`; the seed gives the start basis and the noise."""
         model = FedPCA(
-            self._data.rank,
-            epsilon=epsilon,
-            standardize=False,
-            **self._data.parameters,
-            **METHODS[method],
+            self._data.rank, epsilon=epsilon, standardize=False, **self._data.parameters, **METHODS[method]
         )
         study, settings, _ = build_study(
             Parameters.of(model),

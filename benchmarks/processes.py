@@ -115,13 +115,7 @@ class Runner:
         self._say(f"{time.monotonic() - self._began:6.0f} s  {line}")
 
     def __call__(
-        self,
-        task: str,
-        *,
-        label: str,
-        threads: int | None = None,
-        limit_s: float = LIMIT_S,
-        **arguments: Any,
+        self, task: str, *, label: str, threads: int | None = None, limit_s: float = LIMIT_S, **arguments: Any
     ) -> dict[str, Any]:
         """Return what a task measured or, under ``ended``, why there is nothing.
 
@@ -165,11 +159,7 @@ def run_task(task: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_apart(
-    task: str,
-    arguments: dict[str, Any],
-    *,
-    threads: int | None = None,
-    limit_s: float | None = LIMIT_S,
+    task: str, arguments: dict[str, Any], *, threads: int | None = None, limit_s: float | None = LIMIT_S
 ) -> dict[str, Any]:
     """Return what a task measures in a process of its own, or how that process ended."""
     count = str(len(_cores()) if threads is None else threads)

@@ -44,14 +44,7 @@ def main() -> None:
         options,
         name="public_genotypes",
         settings={"data": "toydata.5chrom of bed-reader", "silos": len(SILOS), "k": RANK},
-        columns=[
-            "people",
-            "variants",
-            "sin θ to the pooled PCA",
-            "rounds",
-            "s of the fit",
-            "outliers",
-        ],
+        columns=["people", "variants", "sin θ to the pooled PCA", "rounds", "s of the fit", "outliers"],
         rows=[
             [
                 f"{found['people']}",

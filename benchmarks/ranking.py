@@ -77,9 +77,7 @@ class Law:
         if kind == "margins":
             return pd.DataFrame({"winner": first, "loser": second, "points": POINTS * outcomes})
         won = outcomes > 0
-        return pd.DataFrame(
-            {"winner": np.where(won, first, second), "loser": np.where(won, second, first)}
-        )
+        return pd.DataFrame({"winner": np.where(won, first, second), "loser": np.where(won, second, first)})
 
     def projected(self) -> Array:
         """Return least squares' scores of a law that is Bradley and Terry's."""
@@ -142,13 +140,9 @@ def cases() -> dict[str, Case]:
     odd = {"law": law, "kind": "logistic"}
     return {
         "least squares": Case(law=law, model=Ranking(), wanted=SCORES),
-        "least squares, the law Bradley and Terry's": Case(
-            **odd, model=Ranking(), wanted=law.projected()
-        ),
+        "least squares, the law Bradley and Terry's": Case(**odd, model=Ranking(), wanted=law.projected()),
         "Bradley and Terry": Case(**odd, model=Ranking("bradley_terry"), wanted=ODDS),
-        "margins": Case(
-            law=law, model=Ranking(), wanted=POINTS * SCORES, kind="margins", terms=points
-        ),
+        "margins": Case(law=law, model=Ranking(), wanted=POINTS * SCORES, kind="margins", terms=points),
         "least squares, secure sums": Case(
             law=law, model=Ranking(), wanted=SCORES, terms={"aggregation": "secure"}
         ),

@@ -25,9 +25,7 @@ def main() -> None:
         )
 
 
-def settle(
-    page: Path, made: Callable[[str], str], *, description: str | None, command: str
-) -> None:
+def settle(page: Path, made: Callable[[str], str], *, description: str | None, command: str) -> None:
     """Rewrite a page from its old text or, with ``--check``, fail where that would change it."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--check", action="store_true", help="fail where the page is out of date")
@@ -54,8 +52,7 @@ def section(name: str) -> str:
     table = markdown(found["table"]["columns"], found["table"]["rows"])
     notes = "".join(f"{note}\n\n" for note in found["notes"])
     more = "".join(
-        f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}\n\n"
-        for each in found.get("more", ())
+        f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}\n\n" for each in found.get("more", ())
     )
     return f"\n{table}\n\n{notes}{more}{small_print(found)}\n\n"
 

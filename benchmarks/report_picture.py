@@ -32,9 +32,7 @@ def main() -> None:
         fit()
         shoot(Path("result/report.html"), Path("report.png"), size.width, size.height)
         with Image.open("report.png") as taken:
-            taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(
-                PICTURE, optimize=True
-            )
+            taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
     print(f"{PICTURE}: {PICTURE.stat().st_size / 1000:.0f} kB")
 
 
@@ -48,18 +46,7 @@ def fit() -> None:
         pd.DataFrame(rows, columns=COLUMNS).to_parquet(f"{name}.parquet")
         run("budget", "init", f"ledgers/{name}.ledger", "--epsilon", CAP, "--delta", "1e-6")
     files = [f"{name}.parquet" for name in SILOS]
-    run(
-        "fit",
-        *files,
-        "-k",
-        "5",
-        "--epsilon",
-        EPSILON,
-        "--row-norm",
-        ROW_NORM,
-        "--ledgers",
-        "ledgers",
-    )
+    run("fit", *files, "-k", "5", "--epsilon", EPSILON, "--row-norm", ROW_NORM, "--ledgers", "ledgers")
 
 
 def run(*words: str) -> None:

@@ -57,18 +57,13 @@ Every target does its own set-up.
 def main() -> None:
     """Rewrite or check the page."""
     settle(
-        DOCS / "results.md",
-        lambda _: page(REPRODUCTION),
-        description=__doc__,
-        command="make docs-results",
+        DOCS / "results.md", lambda _: page(REPRODUCTION), description=__doc__, command="make docs-results"
     )
 
 
 def page(reproduction: Path) -> str:
     """Return the whole page; what has not been reproduced is left out and said so."""
-    real, peers, tables = (
-        kept(name) for name in ("accuracy_real", "accuracy_peers", "localpower_tables")
-    )
+    real, peers, tables = (kept(name) for name in ("accuracy_real", "accuracy_peers", "localpower_tables"))
     claims = _claims(reproduction)
     reported = [
         *_told_by_claims(claims),
@@ -141,9 +136,7 @@ def _figures(folder: Path) -> list[str]:
     if not file.exists():
         return []
     captions: dict[str, str] = read_json(file)
-    shown = [
-        f"![{name}]({folder.name}/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()
-    ]
+    shown = [f"![{name}]({folder.name}/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
     return ["## Figures", *shown]
 
 
@@ -199,9 +192,7 @@ def on_real_data(found: dict[str, Any]) -> list[str]:
     ]
     lost = {
         epsilon: [
-            each
-            for each in sets
-            if mean(rows, "error", method="fedpower", epsilon=epsilon, data=each) > LOST
+            each for each in sets if mean(rows, "error", method="fedpower", epsilon=epsilon, data=each) > LOST
         ]
         for epsilon in distinct(rows, "epsilon")
     }
@@ -277,9 +268,7 @@ def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any])
             share = mean(mine, "captured", data=each, epsilon=epsilon)
             if not math.isnan(share):
                 ours = mean(rows, "captured", method="fedpower", data=each, epsilon=epsilon)
-                reported.append(
-                    f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}"
-                )
+                reported.append(f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}")
     return (
         f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits in the "
         f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} "

@@ -48,15 +48,10 @@ CORRECTED = {
 Factory = Callable[[int], SolverSettings]
 OURS: dict[str, tuple[Factory, int]] = {
     "krylov cold, no lookahead": (
-        lambda rounds: KrylovSettings(
-            **WIDTHS, tol=0.0, max_rounds=rounds, warm=False, lookahead=False
-        ),
+        lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds, warm=False, lookahead=False),
         24,
     ),
-    "krylov cold": (
-        lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds, warm=False),
-        16,
-    ),
+    "krylov cold": (lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds, warm=False), 16),
     "krylov warm, no lookahead": (
         lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds, lookahead=False),
         24,
@@ -142,8 +137,7 @@ def krylov_run(problem: Problem, factory: Factory, most: int, seed: int) -> dict
 def summary(errors: Sequence[float], sent: Sequence[float]) -> dict[str, Any]:
     """Return when each target was first met, and the least error."""
     first = {
-        target: next((n for n, error in enumerate(errors) if error <= target), None)
-        for target in TARGETS
+        target: next((n for n, error in enumerate(errors) if error <= target), None) for target in TARGETS
     }
     return {
         "rounds": {f"{t:.0e}": None if n is None else n + 1 for t, n in first.items()},
@@ -193,8 +187,7 @@ def verdicts(families: dict[str, Any]) -> list[str]:
         ratio, eta = key.split("/")
         best = best_paper(found)
         got = {
-            name: median(found["methods"][name], "rounds", 1e-6)
-            for name in ("krylov cold", "krylov warm")
+            name: median(found["methods"][name], "rounds", 1e-6) for name in ("krylov cold", "krylov warm")
         }
         limit = best / ASKED[float(ratio)]
         reported.append(

@@ -21,11 +21,7 @@ STEPS = 10
 LATE: dict[str, dict[str, Any]] = {
     "all silos": {},
     "K/m = .4": {"n_participants": 4, "participation": "first"},
-    "K/m = .4, never asked again": {
-        "n_participants": 4,
-        "participation": "first",
-        "max_reasks": 0,
-    },
+    "K/m = .4, never asked again": {"n_participants": 4, "participation": "first", "max_reasks": 0},
 }
 Table = tuple[str, list[str], list[list[str]]]
 
@@ -86,9 +82,7 @@ def private_tables(seeds: int) -> dict[str, Any]:
     }
 
 
-def _one_seed(
-    moments: list[Any], seed: int, ratios: dict[tuple[str, str, int], list[float]]
-) -> float:
+def _one_seed(moments: list[Any], seed: int, ratios: dict[tuple[str, str, int], list[float]]) -> float:
     problem, floor = private_problem(moments, "moment", seed=seed)
     budget = budget_of(problem.study)
     assert budget is not None

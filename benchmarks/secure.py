@@ -40,14 +40,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import MomentReleases
-from fedpower.protocol.roll import (
-    Identity,
-    Place,
-    Roll,
-    n_neighbours,
-    new_exchange_key,
-    signed_content,
-)
+from fedpower.protocol.roll import Identity, Place, Roll, n_neighbours, new_exchange_key, signed_content
 from fedpower.protocol.secure_releases import SecureReleases, total
 from fedpower.protocol.solvers import SecureSettings, UploadSettings
 from fedpower.protocol.solvers.upload import pool
@@ -214,14 +207,10 @@ def cost(n_features: int, n_silos: int, options: argparse.Namespace) -> dict[str
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((ROWS, n_features))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    moment = local_moment(
-        open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=1, on_lattice=True
-    )
+    moment = local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=1, on_lattice=True)
     moment.sums()  # once, before the clock starts
     keys = {f"silo-{place:03}": Identity.new() for place in range(n_silos)}
-    secure_study, plain_study = (
-        _study(n_features, 4, 1.0, chosen, center=True) for chosen in (keys, {})
-    )
+    secure_study, plain_study = (_study(n_features, 4, 1.0, chosen, center=True) for chosen in (keys, {}))
     name = next(iter(keys))
     found: dict[str, Any] = {"n_features": n_features, "n_silos": n_silos}
     seconds: dict[str, list[float]] = {way: [] for way in ("secure", "plain")}
@@ -307,9 +296,7 @@ def _roll(study: Study, keys: dict[str, Identity], first: Present) -> Roll:
         if place:
             key = new_exchange_key().public_key().public_bytes_raw()
             signature = identity.sign(
-                signed_content(
-                    study=study.digest, run="run", attempt=0, silo=name, n_rows=ROWS, key=key
-                )
+                signed_content(study=study.digest, run="run", attempt=0, silo=name, n_rows=ROWS, key=key)
             )
         places.append(Place(silo=name, n_rows=ROWS, key=key, signature=signature))
     return Roll(
@@ -325,9 +312,7 @@ def _plain_upload(moment: Any, study: Study, name: str) -> tuple[PackedMoment, f
     budget = budget_of(study)
     assert budget is not None
     with Ledger.in_memory(1.0, DELTA, silo=name) as ledger:
-        releases = MomentReleases(
-            moment, study, budget, ledger=ledger, source=SystemNoise(), data=None
-        )
+        releases = MomentReleases(moment, study, budget, ledger=ledger, source=SystemNoise(), data=None)
         silo = Silo(name, study, releases)
         ask = _message(study, name, AskMoment())
         started = time.perf_counter()
@@ -408,9 +393,7 @@ def _options() -> argparse.Namespace:
     made.add_argument("--noises-per-draw", type=int, default=5, help="seeds that share their rows")
     made.add_argument("--columns", type=int, nargs="*", default=[100, 1000, 3000])
     made.add_argument("--silos", type=int, nargs="+", default=[5, 20, 100])
-    made.add_argument(
-        "--fits", type=int, nargs="*", default=[20, 100, 300], help="silos of whole fits"
-    )
+    made.add_argument("--fits", type=int, nargs="*", default=[20, 100, 300], help="silos of whole fits")
     made.add_argument("--repeats", type=int, default=3)
     return made.parse_args()
 

@@ -38,10 +38,7 @@ def main() -> None:
     """Write the rows three times, read them in turn, and report."""
     options = _options()
     found: list[dict[str, Any]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="fedpower-sql-") as name,
-        private_server(PASSWORD) as server,
-    ):
+    with tempfile.TemporaryDirectory(prefix="fedpower-sql-") as name, private_server(PASSWORD) as server:
         folder, version = Path(name), server.version
         os.environ["BENCHMARK_PASSWORD"] = server.password  # for the processes that read
         places = _write(folder, server, options.rows, options.features)
@@ -97,9 +94,7 @@ def main() -> None:
 
 def _best(found: list[dict[str, Any]]) -> dict[str, float]:
     """Return the least time and the most memory over the passes of one kind."""
-    times = {
-        part: min(each[part] for each in found) for part in ("seconds", "cpu", "cpu_undigested")
-    }
+    times = {part: min(each[part] for each in found) for part in ("seconds", "cpu", "cpu_undigested")}
     return times | {part: max(each[part] for each in found) for part in ("rise_mb", "peak_mb")}
 
 
@@ -132,9 +127,7 @@ def _text(rows: NDArray[np.float64]) -> str:
 
 def read(*, kind: str, place: str) -> dict[str, Any]:
     """Return the seconds and peaks of a pass over the rows at a place."""
-    accumulate_moment(
-        opened(kind, place, limit=SMALL), RULE
-    )  # the libraries' own pages, and a batch
+    accumulate_moment(opened(kind, place, limit=SMALL), RULE)  # the libraries' own pages, and a batch
     before = peak_mb()
     source = opened(kind, place)
     wall, cpu = time.perf_counter(), time.process_time()

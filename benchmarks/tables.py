@@ -59,10 +59,7 @@ RULES: dict[str, Any] = {
     "strat": {"levels": [1, 2, 3]},
     "arms": {"levels": [0, 1, 2, 3]},
 }
-FORMS = {
-    "flags as levels": {"levels": [0, 1]},
-    "flags as yes/no": {"kind": "yes/no"},
-}
+FORMS = {"flags as levels": {"levels": [0, 1]}, "flags as yes/no": {"kind": "yes/no"}}
 
 
 def table(path: Path | None) -> pa.Table:

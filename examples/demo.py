@@ -25,9 +25,7 @@ def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     files = [f"demo/silos/silo-0{number}.npy" for number in range(1, 5)]
 
-    say(
-        "1. Four organisations hold 200,000 rows of the same 100 columns; four directions stand out."
-    )
+    say("1. Four organisations hold 200,000 rows of the same 100 columns; four directions stand out.")
     run("simulate", "spiked", "-o", "demo/silos", "--rows", "200000", "--silos", "4")
 
     say("2. What pooled rows would give: exact, and therefore NOT private.")

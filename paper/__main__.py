@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedpower.cli.console import console, note, print_json, table
 from fedpower.cli.failures import exit_status
@@ -43,9 +37,7 @@ USUAL, QUICK = 20, 3
     help="Only this figure; may be given several times.",
 )
 @click.option("--quick", is_flag=True, help="Small models, under a minute: not the paper's size.")
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Gives every number."
-)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Gives every number.")
 @click.option(
     "--repetitions",
     type=click.IntRange(2),
@@ -54,13 +46,7 @@ USUAL, QUICK = 20, 3
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
 @quiet_option
 def reproduce(
-    *,
-    output: Path,
-    figures: tuple[str, ...],
-    quick: bool,
-    seed: int,
-    repetitions: int | None,
-    as_json: bool,
+    *, output: Path, figures: tuple[str, ...], quick: bool, seed: int, repetitions: int | None, as_json: bool
 ) -> None:
     """Run the paper's experiments at its size, test what its text says, and draw the figures.
 
@@ -140,8 +126,7 @@ def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
 def main(*words: str) -> int:
     """Return the exit status of the command; whatever stops it is one sentence on stderr."""
     return exit_status(
-        lambda: reproduce.main(list(words), "python -m paper", standalone_mode=False),
-        traceback=False,
+        lambda: reproduce.main(list(words), "python -m paper", standalone_mode=False), traceback=False
     )
 
 

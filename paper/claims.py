@@ -103,12 +103,7 @@ def estimate(sample: Sample, bound: Bound) -> Estimate:
     if error <= 1e-12 * max(1.0, abs(mean)):
         p_value = 0.0 if low <= mean <= high else 1.0
         return Estimate(
-            value=back(mean),
-            low=back(mean),
-            high=back(mean),
-            p_value=p_value,
-            holds=p_value < LEVEL,
-            n=count,
+            value=back(mean), low=back(mean), high=back(mean), p_value=p_value, holds=p_value < LEVEL, n=count
         )
     law = scipy.stats.t(df=count - 1)
     reach = float(law.ppf(1 - LEVEL)) * error
@@ -148,8 +143,7 @@ def slope(table: Table, queries: Mapping[float, Query]) -> Sample:
     errors = np.array([table.last(**query) for query in queries.values()])
     centred = places - places.mean()
     return Sample(
-        values=centred @ np.log(errors) / (centred @ centred),
-        least_error=float(errors.mean(axis=1).min()),
+        values=centred @ np.log(errors) / (centred @ centred), least_error=float(errors.mean(axis=1).min())
     )
 
 
@@ -284,9 +278,7 @@ class Verdict:
         reported = f"the {part.what} is {found.value:.3g}{spread} where {part.bound} was asked"
         others = len(self.parts) - 1
         if self.holds:
-            kept = (
-                f", and {'the other part holds' if others == 1 else f'the other {others} hold'} too"
-            )
+            kept = f", and {'the other part holds' if others == 1 else f'the other {others} hold'} too"
             hollow = f", though only because {DROWNED}" if self.weakest.drowned else ""
             return f"It holds: {reported}{kept if others else ''}{hollow}."
         bound = part.bound

@@ -126,9 +126,7 @@ def curves_of(settings: Settings) -> list[Curve]:
 def _panels(figure: str, model: ModelName) -> Iterator[Curve]:
     """Yield [FP §5]'s curves in every noise mode, and the library's solvers beside them."""
     for noise in MODES:
-        base = Curve(
-            figure=figure, panels=("a", "b", "c"), model=model, noise=noise, epsilon=EPSILON
-        )
+        base = Curve(figure=figure, panels=("a", "b", "c"), model=model, noise=noise, epsilon=EPSILON)
         yield base
         for local_steps in LOCAL_STEPS_SHOWN:
             if local_steps != LOCAL_STEPS:
@@ -207,12 +205,7 @@ def _silos() -> Iterator[Curve]:
     for noise in ("paper", "step"):
         for share in SILO_SHARES:
             yield Curve(
-                figure="silos",
-                panels=("I",),
-                model="I",
-                noise=noise,
-                epsilon=SILO_EPSILON,
-                silo_share=share,
+                figure="silos", panels=("I",), model="I", noise=noise, epsilon=SILO_EPSILON, silo_share=share
             )
 
 
@@ -320,10 +313,7 @@ def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, So
         n_participants=_participants(curve, len(sizes)),
     )
     study, settings, _ = build_study(
-        Parameters.of(model),
-        n_rows=sum(sizes.values()),
-        n_features=size.n_features,
-        treatment=TREATMENT,
+        Parameters.of(model), n_rows=sum(sizes.values()), n_features=size.n_features, treatment=TREATMENT
     )
     if isinstance(settings, KrylovSettings):
         settings = replace(settings, max_rounds=N_STEPS)

@@ -56,14 +56,11 @@ def _panels(settings: Settings, table: Table, figure: str, model: ModelName) -> 
     low, high = min(EPSILONS_SHOWN), max(EPSILONS_SHOWN)
     ends = {
         noise: " and ".join(
-            f"{table.last(**fedpower(model, noise, epsilon=epsilon)).mean():.2g}"
-            for epsilon in (low, high)
+            f"{table.last(**fedpower(model, noise, epsilon=epsilon)).mean():.2g}" for epsilon in (low, high)
         )
         for noise in MODES
     }
-    errors = [
-        table.last(**fedpower(model, "paper", epsilon=epsilon)).mean() for epsilon in EPSILONS_SHOWN
-    ]
+    errors = [table.last(**fedpower(model, "paper", epsilon=epsilon)).mean() for epsilon in EPSILONS_SHOWN]
     drowned = " The printed noise drowns the signal at every ε." if min(errors) > CHANCE else ""
     return (
         f"The paper's Figure {figure} (Model {model}: {facts}) in three noise modes at the same ε and "
@@ -77,10 +74,7 @@ _SPREAD = "Lines: means over repetitions; bands: 10th to 90th percentile."
 
 
 def _solvers(table: Table) -> str:
-    shown: tuple[tuple[str, ModelName, float], ...] = (
-        ("3", "I", EPSILON),
-        ("4", "II", max(EPSILONS_SHOWN)),
-    )
+    shown: tuple[tuple[str, ModelName, float], ...] = (("3", "I", EPSILON), ("4", "II", max(EPSILONS_SHOWN)))
     errors = [
         (
             table.last(**fedpower(model, "paper", epsilon=epsilon)).mean(),
@@ -99,9 +93,7 @@ def _solvers(table: Table) -> str:
 
 def _schedules(table: Table) -> str:
     last = {
-        (p, schedule): table.last(
-            figure="schedules", panel="I", local_steps=p, schedule=schedule
-        ).mean()
+        (p, schedule): table.last(figure="schedules", panel="I", local_steps=p, schedule=schedule).mean()
         for p, schedule in ((1, "constant"), (4, "constant"), (4, "decaying"))
     }
     return (
@@ -117,11 +109,7 @@ def _alignment(table: Table) -> str:
     for panel in panels:
         low, high = (
             table.last(
-                "misalignment",
-                figure="alignment",
-                panel=panel,
-                alignment="procrustes",
-                local_steps=p,
+                "misalignment", figure="alignment", panel=panel, alignment="procrustes", local_steps=p
             ).mean()
             for p in (4, 16)
         )
@@ -150,9 +138,7 @@ def _silos(table: Table) -> str:
 def _rows(table: Table) -> str:
     def needed(**way: str) -> str:
         rows = np.log(rows_to(table, {"figure": "rows", **way}, HALF)).mean()
-        return (
-            f"about n = {float(f'{np.exp(rows):.2g}'):,.0f}" if np.isfinite(rows) else "no n shown"
-        )
+        return f"about n = {float(f'{np.exp(rows):.2g}'):,.0f}" if np.isfinite(rows) else "no n shown"
 
     return (
         f"Where the paper's noise would not drown Model II at ε = {EPSILON:g}: every silo holds each "
@@ -170,11 +156,7 @@ VARIED: dict[str, tuple[str, str, tuple[float, ...]]] = {
 }
 """By panel: what it varies, its sign, and the values."""
 
-TITLES = {
-    "a": "(a) effect of p",
-    "b": "(b) effect of ε",
-    "c": "(c) effect of K/m",
-}
+TITLES = {"a": "(a) effect of p", "b": "(b) effect of ε", "c": "(c) effect of K/m"}
 ROW_NAMES = {
     "paper": "noise as printed (paper)",
     "step": "each step noised (step)",
@@ -291,10 +273,7 @@ WAYS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
         "FedPower, moment noised once",
         {"color": PURPLE, "marker": "D", "linestyle": ":"},
     ),
-    ("krylov", "moment"): (
-        "krylov, moment noised once",
-        {"color": GREEN, "marker": "o", "linestyle": "--"},
-    ),
+    ("krylov", "moment"): ("krylov, moment noised once", {"color": GREEN, "marker": "o", "linestyle": "--"}),
     ("default", "moment"): (
         "the default: moment noised once, uploaded",
         {"color": INK, "marker": "*", "markersize": 11, "linestyle": "-"},
@@ -342,9 +321,7 @@ def bars(axes: Any, places: Any, values: Array, *, label: str | None, **style: A
     means = values.mean(axis=0)
     low, high = np.percentile(values, [10, 90], axis=0)
     reach = np.clip([means - low, high - means], 0.0, None)
-    axes.errorbar(
-        places, means, yerr=reach, label=label, capsize=2.5, **{"markersize": 4.5, **style}
-    )
+    axes.errorbar(places, means, yerr=reach, label=label, capsize=2.5, **{"markersize": 4.5, **style})
 
 
 def _rounds(axes: Any, most: int) -> None:
@@ -355,10 +332,7 @@ def _rounds(axes: Any, most: int) -> None:
 
 def _draw_solvers(figure: Any, table: Table) -> None:
     left, right = figure.subplots(1, 2)
-    for axes, number, model, epsilon in (
-        (left, "3", "I", EPSILON),
-        (right, "4", "II", max(EPSILONS_SHOWN)),
-    ):
+    for axes, number, model, epsilon in ((left, "3", "I", EPSILON), (right, "4", "II", max(EPSILONS_SHOWN))):
         for (solver, noise), (label, style) in WAYS.items():
             errors = table.values(
                 figure=number,
@@ -417,9 +391,7 @@ def _draw_alignment(figure: Any, table: Table) -> None:
         axes.set_xticks(steps, [str(p) for p in steps])
         axes.set_xlabel("local steps p")
         name, _, rank = panel.partition(" ")
-        axes.set_title(
-            f"Model {name}" + (f", {rank.replace('=', ' = ')}" if rank else ""), fontsize=10
-        )
+        axes.set_title(f"Model {name}" + (f", {rank.replace('=', ' = ')}" if rank else ""), fontsize=10)
         axes.label_outer()
     figure.axes[0].set_ylabel(r"misalignment $\rho_t$, last round")
     handles = figure.axes[0].get_legend_handles_labels()
@@ -431,9 +403,7 @@ def _draw_silos(figure: Any, table: Table) -> None:
     counts = sorted({row.n_silos for row in table.select(figure="silos")})
     for noise in ("paper", "step"):
         label, style = WAYS["fedpower", noise]
-        errors = np.array(
-            [table.last(figure="silos", noise=noise, n_silos=count) for count in counts]
-        ).T
+        errors = np.array([table.last(figure="silos", noise=noise, n_silos=count) for count in counts]).T
         bars(axes, counts, errors, label=label, **style)
         guide = errors.mean(axis=0)[-1] * np.sqrt(counts[-1] / np.array(counts))
         axes.plot(counts, guide, color=INK, linewidth=0.7)

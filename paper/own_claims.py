@@ -165,9 +165,7 @@ def _usable() -> Claim:
         "The error of FedPCA's default, mean over repetitions.",
         Part(
             what=f"error of the default at ε={weakest:g}",
-            sample=lambda table: Sample(
-                values=table.last(**_ours("II", "default", "moment", weakest))
-            ),
+            sample=lambda table: Sample(values=table.last(**_ours("II", "default", "moment", weakest))),
             bound=Bound(at_most=0.25),
         ),
     )
@@ -186,8 +184,7 @@ def _rows_needed(settings: Settings) -> Claim:
         with np.errstate(invalid="ignore"):  # neither gets there: not as claimed
             apart = rows - needed(table, solver="default")
         return Sample(
-            values=np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf),
-            ratios=True,
+            values=np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf), ratios=True
         )
 
     return _claim(

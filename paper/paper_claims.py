@@ -27,12 +27,7 @@ def theorem_claims(settings: Settings) -> list[Claim]:
 
 
 def _spread(panel: str, alignment: str, local_steps: int) -> Query:
-    return {
-        "figure": "alignment",
-        "panel": panel,
-        "alignment": alignment,
-        "local_steps": local_steps,
-    }
+    return {"figure": "alignment", "panel": panel, "alignment": alignment, "local_steps": local_steps}
 
 
 def _label(panel: str) -> str:
@@ -87,8 +82,7 @@ def _smaller(panel: str) -> Claim:
     return Claim(
         name=f"procrustes-makes-rho-smaller-{_label(panel)}",
         whose="paper",
-        sentence="When OPT is used, the value of ρ_t tends to be smaller compared to when OPT is not "
-        "used.",
+        sentence="When OPT is used, the value of ρ_t tends to be smaller compared to when OPT is not used.",
         locus="[FP §3.1, after Def. 5]",
         figure="alignment",
         panel=panel,
@@ -163,10 +157,7 @@ def paper_claims(settings: Settings) -> list[Claim]:
 
 def in_every_mode(parts: Callable[[str], list[Part]]) -> dict[str, Any]:
     """Return the parts in the paper's noise, which decide, and in the other modes."""
-    return {
-        "parts": parts("paper"),
-        "also": {mode: parts(mode) for mode in MODES if mode != "paper"},
-    }
+    return {"parts": parts("paper"), "also": {mode: parts(mode) for mode in MODES if mode != "paper"}}
 
 
 def fedpower(model: ModelName, noise: str, **varied: Any) -> Query:
@@ -254,8 +245,7 @@ def _participants(model: ModelName) -> Claim:
     return Claim(
         name=f"more-participants-are-better-{model}",
         whose="paper",
-        sentence="Notably, larger values of K/m tend to yield better results compared to smaller "
-        "values.",
+        sentence="Notably, larger values of K/m tend to yield better results compared to smaller values.",
         locus="[FP §5, Effect of the proportion of participated machines K/m]",
         figure=FIGURE_OF[model],
         panel="c",
@@ -269,8 +259,7 @@ def _little(model: ModelName) -> Claim:
     return Claim(
         name=f"participation-matters-little-{model}",
         whose="paper",
-        sentence="However, the overall influence of K/m on the algorithm's accuracy is not "
-        "significant.",
+        sentence="However, the overall influence of K/m on the algorithm's accuracy is not significant.",
         locus="[FP §5, Effect of the proportion of participated machines K/m]",
         figure=FIGURE_OF[model],
         panel="c",
@@ -281,12 +270,7 @@ def _little(model: ModelName) -> Claim:
 
 
 def _without_noise(model: ModelName, local_steps: int, schedule: str = "constant") -> Query:
-    return {
-        "figure": "schedules",
-        "panel": model,
-        "local_steps": local_steps,
-        "schedule": schedule,
-    }
+    return {"figure": "schedules", "panel": model, "local_steps": local_steps, "schedule": schedule}
 
 
 def _start(model: ModelName) -> Claim:
@@ -374,9 +358,7 @@ def _communications(model: ModelName) -> Claim:
         alone = rounds_to(table, _without_noise(model, 1), TOLERANCE)
         needed = rounds_to(table, _without_noise(model, p), TOLERANCE)
         with np.errstate(invalid="ignore"):  # never reached by either: not as claimed
-            apart = np.nan_to_num(
-                np.abs(needed - np.ceil(alone / p)), nan=math.inf, posinf=math.inf
-            )
+            apart = np.nan_to_num(np.abs(needed - np.ceil(alone / p)), nan=math.inf, posinf=math.inf)
         return Sample(values=apart)
 
     return Claim(

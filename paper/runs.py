@@ -94,8 +94,7 @@ def run_repetition(
         How many groups run at once; the number of cores unless given.
     """
     groups = [
-        list(group)
-        for _, group in groupby(sorted(curves, key=_release_name), key=lambda each: each.release)
+        list(group) for _, group in groupby(sorted(curves, key=_release_name), key=lambda each: each.release)
     ]
     groups.sort(key=len, reverse=True)  # the longest first, so that cores end together
     with blas_threads(1):
@@ -145,11 +144,7 @@ class _Repetition:
             return self._run_on(silos, truth, ledgers, group)
 
     def _run_on(
-        self,
-        moments: dict[str, KeptMoment],
-        truth: Array,
-        ledgers: Ledgers,
-        group: Sequence[Curve],
+        self, moments: dict[str, KeptMoment], truth: Array, ledgers: Ledgers, group: Sequence[Curve]
     ) -> dict[Curve, Run]:
         sizes = {name: moment.n_rows for name, moment in moments.items()}
         released = "/".join(str(part) for part in group[0].release)
@@ -170,12 +165,7 @@ class _Repetition:
         return runs
 
     def _points(
-        self,
-        curve: Curve,
-        study: Study,
-        settings: SolverSettings,
-        silos: dict[str, Silo],
-        truth: Array,
+        self, curve: Curve, study: Study, settings: SolverSettings, silos: dict[str, Silo], truth: Array
     ) -> Iterator[Point]:
         """Yield a point a round.
 

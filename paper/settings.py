@@ -121,11 +121,7 @@ class Settings:
         if name == "II":
             return stochastic_block(n_nodes=size.n_features, n_silos=size.n_silos, seed=seed)
         return spiked_covariance(
-            n_rows=size.n_rows,
-            n_features=size.n_features,
-            n_silos=size.n_silos,
-            rank=size.rank,
-            seed=seed,
+            n_rows=size.n_rows, n_features=size.n_features, n_silos=size.n_silos, rank=size.rank, seed=seed
         )
 
 

@@ -53,9 +53,7 @@ class Store:
             "settings": {k: v for k, v in settings.as_dict().items() if k != "repetitions"},
             "versions": versions(),
         }
-        self._fingerprint = hashlib.sha256(
-            json.dumps(self._made_for, sort_keys=True).encode()
-        ).hexdigest()
+        self._fingerprint = hashlib.sha256(json.dumps(self._made_for, sort_keys=True).encode()).hexdigest()
         self._claim_folder()
 
     def load(self, model: ModelName, repetition: int, curves: Sequence[Curve]) -> list[Run] | None:
@@ -82,8 +80,7 @@ class Store:
                     "n_rows": run.n_rows,
                     "n_silos": run.n_silos,
                     "points": [
-                        [each.round, each.bytes_up, each.error, each.misalignment]
-                        for each in run.points
+                        [each.round, each.bytes_up, each.error, each.misalignment] for each in run.points
                     ],
                 }
                 for run in runs
@@ -97,9 +94,7 @@ class Store:
     def _claim_folder(self) -> None:
         """Mark a new folder as made for these settings, or refuse one that is not."""
         if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(
-                f"{self.folder} must be a folder, got a file there; name another with -o"
-            )
+            raise InputError(f"{self.folder} must be a folder, got a file there; name another with -o")
         mark = self.folder / SETTINGS
         if mark.is_file():
             self._compare(mark)
@@ -218,9 +213,7 @@ def claims_record(settings: Settings, verdicts: list[Verdict]) -> dict[str, Any]
     }
 
 
-def write_outputs(
-    folder: Path, settings: Settings, table: Table, verdicts: list[Verdict]
-) -> list[Path]:
+def write_outputs(folder: Path, settings: Settings, table: Table, verdicts: list[Verdict]) -> list[Path]:
     """Return the files written to ``folder``: each whole or not at all, the same for the same runs."""
     reported = captions(settings, table)
     files: dict[str, str | bytes] = {

@@ -18,13 +18,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import (
-    KrylovSettings,
-    PowerSettings,
-    SolverSettings,
-    UploadSettings,
-    start,
-)
+from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import NoiseMode
 from problems import Array, ArrayMoment, spiked_rows, split
 
@@ -117,9 +111,7 @@ class Party:
             self.study,
             ledger=self.ledger,
             source=self.noise,
-            data=DataVersion(
-                silo=self.name, version="1", columns="all columns", fingerprint=self.name
-            ),
+            data=DataVersion(silo=self.name, version="1", columns="all columns", fingerprint=self.name),
         )
 
     def stop(self) -> None:
@@ -128,9 +120,7 @@ class Party:
 
     def answer(self, message: Message) -> Message:
         known = self.asked.setdefault(message.round, message)
-        assert encode(replace(known, run="")) == encode(replace(message, run="")), (
-            "a round asks one thing"
-        )
+        assert encode(replace(known, run="")) == encode(replace(message, run="")), "a round asks one thing"
         self.n_asked += 1
         return self.silo.answer(message)
 
@@ -153,13 +143,7 @@ class Party:
 def parties_of(case: str, *, seed: int = 0, folder: Path | None = None) -> dict[str, Party]:
     study = study_of(case)
     return {
-        name: Party(
-            name,
-            study,
-            rows,
-            SeededNoiseForExperiments(1000 * seed + place),
-            folder,
-        )
+        name: Party(name, study, rows, SeededNoiseForExperiments(1000 * seed + place), folder)
         for place, (name, rows) in enumerate(zip(NAMES, silo_rows(), strict=True))
     }
 
@@ -186,12 +170,7 @@ def result_bytes(case: str, coordinator: Coordinator) -> bytes:
     solution, kept = outcome.solution, io.BytesIO()
     np.savez(kept, basis=solution.basis, values=solution.values)
     rows = [each.as_row() for each in coordinator.history]
-    reported = (
-        rows,
-        solution.sizes,
-        outcome.privacy,
-        [each.refused for each in coordinator.history],
-    )
+    reported = (rows, solution.sizes, outcome.privacy, [each.refused for each in coordinator.history])
     return kept.getvalue() + repr(reported).encode()
 
 

@@ -13,12 +13,7 @@ _CODES = {2: 0, -1: 1, 1: 2, 0: 3}
 
 
 def write_bed(
-    path: Path,
-    counts: Counts,
-    *,
-    alleles: Sequence[tuple[str, str]],
-    ids: Sequence[str],
-    first: int = 0,
+    path: Path, counts: Counts, *, alleles: Sequence[tuple[str, str]], ids: Sequence[str], first: int = 0
 ) -> Path:
     """Write counts of each variant's first allele as .bed, .bim and .fam; return the .bed."""
     n, d = counts.shape
@@ -34,9 +29,7 @@ def write_bed(
             for place, (one, (a, b)) in enumerate(zip(ids, alleles, strict=True))
         )
     )
-    path.with_suffix(".fam").write_text(
-        "".join(f"F{first + s} P{first + s} 0 0 0 -9\n" for s in range(n))
-    )
+    path.with_suffix(".fam").write_text("".join(f"F{first + s} P{first + s} 0 0 0 -9\n" for s in range(n)))
     return path
 
 

@@ -44,9 +44,7 @@ def written(
     folder: Path, silos: Mapping[str, Any], rank: int = 4, command: Any = None, **parameters: Any
 ) -> Path:
     """Return the folder with the result of a fit."""
-    model = FedPCA(
-        rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters}
-    )
+    model = FedPCA(rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
     write_result(folder, model.fit_silos(silos), command=command)
     return folder
 
@@ -57,9 +55,7 @@ KINDS = ("private", "drowned", "secure", "step", "exact", "krylov", "sampled", "
 
 def kinds(folder: Path) -> dict[str, Path]:
     """Return a result folder of each kind, by its name."""
-    hostile = hospitals(
-        len(HOSTILE), tuple(each for each in HOSTILE if each.isprintable()), HOSTILE
-    )
+    hostile = hospitals(len(HOSTILE), tuple(each for each in HOSTILE if each.isprintable()), HOSTILE)
     krylov = {"solver": "krylov", "iteration_rank": 4, "tol": 1e-12}
     paper = {"solver": "fedpower", "local_steps": 2, "n_participants": 3, "n_steps": 24}
     made = {
@@ -73,9 +69,7 @@ def kinds(folder: Path) -> dict[str, Path]:
         "one": written(folder / "one", hospitals(3, ("alone",)), 1),
         "wide": written(folder / "wide", hospitals(620, ("a", "b")), 2),
         "hostile": written(folder / "hostile", hostile, 3, HOSTILE, **PRIVATE),
-        "scored": written(
-            folder / "scored", hostile, 3, **{**PRIVATE, "epsilon": 8.0}, scores_epsilon=4.0
-        ),
+        "scored": written(folder / "scored", hostile, 3, **{**PRIVATE, "epsilon": 8.0}, scores_epsilon=4.0),
     }
     made["federated"] = federated(made["private"], folder / "federated")
     return made
@@ -103,6 +97,5 @@ def with_spectrum(result: Result, beyond: int) -> Result:
     """Return a result whose release gave so many eigenvalues more."""
     last = result.explained_variance[-1]
     return replace(
-        result,
-        spectrum=np.concatenate([result.explained_variance, last * np.linspace(0.9, -0.2, beyond)]),
+        result, spectrum=np.concatenate([result.explained_variance, last * np.linspace(0.9, -0.2, beyond)])
     )

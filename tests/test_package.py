@@ -61,10 +61,7 @@ def test_the_node_takes_nothing_with_it_that_reads_or_computes() -> None:
     allowed = {
         "fedpower.errors",
         "fedpower.federation",
-        *(
-            f"fedpower.federation.{part}"
-            for part in ("frames", "isolation", "lifeline", "links", "node")
-        ),
+        *(f"fedpower.federation.{part}" for part in ("frames", "isolation", "lifeline", "links", "node")),
     }
     assert own <= allowed
 

@@ -44,9 +44,7 @@ QUESTIONS = {
         column="stage", other="IV", rules={"stage": {"ordered": ["I", "II", "IV", "III"]}}
     ),
     "is any stage missing": Question(
-        column="stage",
-        other="",
-        rules={"stage": {"ordered": ["I", "II", "III", "IV"], "missing": "IV"}},
+        column="stage", other="", rules={"stage": {"ordered": ["I", "II", "III", "IV"], "missing": "IV"}}
     ),
     "is any cd4 above 10": Question(
         column="cd4", other="17", rules={"cd4": {"kind": "number", "range": [0, 20], "missing": 5}}
@@ -55,16 +53,12 @@ QUESTIONS = {
         column="cd4", other="", rules={"cd4": {"kind": "number", "range": [0, 10], "missing": 1}}
     ),
     "does a book say offset": Question(
-        column="cd4",
-        other="",
-        rules={"cd4": {"kind": "number", "range": [0, 12], "missing": "offset"}},
+        column="cd4", other="", rules={"cd4": {"kind": "number", "range": [0, 12], "missing": "offset"}}
     ),
     "is any cd4 exactly 4.217": Question(
         column="cd4",
         other="4.217",
-        rules={
-            "cd4": {"kind": "number", "range": [0, 10], "missing": 5, "missing_words": ["4.217"]}
-        },
+        rules={"cd4": {"kind": "number", "range": [0, 10], "missing": 5, "missing_words": ["4.217"]}},
     ),
     "was anyone seen late": Question(
         column="day",

@@ -31,9 +31,7 @@ def main(data: str, found: str) -> None:
                 )
                 spent = release.map(2)  # replacing a row is one removal and one addition
                 if spent > epsilon * (1 + 1e-9):
-                    sys.exit(
-                        f"OpenDP's PCA must cost {epsilon} when a row is replaced, got {spent}"
-                    )
+                    sys.exit(f"OpenDP's PCA must cost {epsilon} when a row is replaced, got {spent}")
                 basis = release(rows).Vt[:rank].T
                 line = {
                     "epsilon": epsilon,

@@ -79,9 +79,7 @@ def _one_run(runs: dict[str, dict[str, Any]]) -> list[str]:
     return [f"The parts are of {len(started)} runs: {', '.join(started)}."] * (len(started) > 1)
 
 
-def _keep(
-    folder: Path, name: str, facts: dict[str, Any], tables: Tables, measured: Any, *notes: str
-) -> None:
+def _keep(folder: Path, name: str, facts: dict[str, Any], tables: Tables, measured: Any, *notes: str) -> None:
     """Write a part's tables and everything that was measured."""
     notes = (*notes, *([BUSY] if is_busy(facts) else []))
     whole = document(f"speed_{name}", facts, tables, measured, notes)
@@ -95,9 +93,7 @@ def _path(folder: Path, name: str) -> Path:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     made = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     made.add_argument(
-        "--quick",
-        action="store_true",
-        help="tiny sizes in one process on one core: does it run at all?",
+        "--quick", action="store_true", help="tiny sizes in one process on one core: does it run at all?"
     )
     made.add_argument(
         "--parts",

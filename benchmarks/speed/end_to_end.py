@@ -26,11 +26,7 @@ SOLVERS = ("covariance_eigh", "randomized", "arpack")
 def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
     """Return every fit's time, peak and error, from memory first."""
     found: list[dict[str, Any]] = []
-    for kind, n_rows in (
-        ("npy", sizes.fit_rows),
-        ("parquet", sizes.fit_rows),
-        ("csv", sizes.csv_rows),
-    ):
+    for kind, n_rows in (("npy", sizes.fit_rows), ("parquet", sizes.fit_rows), ("csv", sizes.csv_rows)):
         with scratch(kind) as folder:
             paths, truth = _written(kind, n_rows, sizes, folder, run)
             if kind == "npy":
@@ -53,8 +49,7 @@ def fastest(measured: Sequence[Measured]) -> str:
     here = of_way(measured, **{"from": "memory"})
     seconds = {f"PCA, {solver}": values(of_way(here, way=f"PCA, {solver}")) for solver in SOLVERS}
     return min(
-        (way for way, found in seconds.items() if found),
-        key=lambda way: statistics.median(seconds[way]),
+        (way for way, found in seconds.items() if found), key=lambda way: statistics.median(seconds[way])
     )
 
 
@@ -99,7 +94,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             "repeat, above 1 where fedpower is faster. fedpower fits the silos without pooling them, "
             "scikit-learn the pooled array. From files the clock starts before they are opened and the "
             "operating system has them in memory; scikit-learn's solver there is the one that was "
-            "fastest from memory.",
+            "fastest from memory."
         ],
     )
 
@@ -153,9 +148,7 @@ def _place(kind: str) -> str:
     return {"npy": "memory", "parquet": "Parquet", "csv": "CSV"}[kind]
 
 
-def _written(
-    kind: str, n_rows: int, sizes: Sizes, folder: Path, run: Runner
-) -> tuple[list[str], str]:
+def _written(kind: str, n_rows: int, sizes: Sizes, folder: Path, run: Runner) -> tuple[list[str], str]:
     """Return the silos' files and that of the exact subspace; beside them a small file to warm up."""
     from fedpower.experiments.writing import write_model
 

@@ -41,15 +41,11 @@ class Curve:
 def curves(sizes: Sizes) -> dict[str, Curve]:
     """Return what grows, by its name."""
     return {
-        "rows n": Curve(
-            sizes=sizes.grown_rows, fixed=f".npy file, d = {sizes.grown_rows_columns}, one silo"
-        ),
+        "rows n": Curve(sizes=sizes.grown_rows, fixed=f".npy file, d = {sizes.grown_rows_columns}, one silo"),
         "columns d": Curve(
             sizes=sizes.grown_columns, fixed=f"memory, n = {sizes.grown_columns_rows:,}, one silo"
         ),
-        SILOS: Curve(
-            sizes=sizes.grown_silos, fixed=f"memory, {_shape(sizes.grown_silos_shape)} shared out"
-        ),
+        SILOS: Curve(sizes=sizes.grown_silos, fixed=f"memory, {_shape(sizes.grown_silos_shape)} shared out"),
         EXACT_SILOS: Curve(
             sizes=sizes.grown_silos,
             fixed=f"memory, {_shape(sizes.grown_silos_shape)} shared out, epsilon = inf",
@@ -110,9 +106,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
                 ]
             )
     many = sizes.grown_silos[-1]
-    private, exact = (
-        reported(many_over_one(sizes, measured, curve)) for curve in (SILOS, EXACT_SILOS)
-    )
+    private, exact = (reported(many_over_one(sizes, measured, curve)) for curve in (SILOS, EXACT_SILOS))
     return Tables(
         settings={"fit": PRIVATE_FIT, "repeats": sizes.repeats, "seed": SEED},
         columns=[

@@ -96,7 +96,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             f"Median (range) of {sizes.kernel_repeats} repeats, all ways in turn in one process that "
             "uses every core once; ratios are within a repeat. Where threads of one BLAS are held up by "
             f"other work, the processor time tells more. For float32 rows {PLAIN} is float32's product, "
-            "ours float64's; for sparse rows it is SciPy's, whose result is sparse.",
+            "ours float64's; for sparse rows it is SciPy's, whose result is sparse."
         ],
     )
 

@@ -51,13 +51,10 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             "seed": SEED,
         },
         columns=["of", "pass", "ns of processor time a value"],
-        rows=[
-            [kind, way, reported(values(of_way(measured, of=kind, way=way), KEY))]
-            for kind, way in ways
-        ],
+        rows=[[kind, way, reported(values(of_way(measured, of=kind, way=way), KEY))] for kind, way in ways],
         notes=[
             f"Median (range) of {sizes.kernel_repeats} repeats, in turn, in blocks as a fit takes them. "
-            "Parquet as pyarrow writes it by default.",
+            "Parquet as pyarrow writes it by default."
         ],
     )
 

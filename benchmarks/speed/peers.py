@@ -94,7 +94,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             f"thread for every core (Dask: its own threads), which has loaded the rows and fitted "
             f"{WARM_ROWS:,} of them before the clock starts. Error: the largest of the repeats; that of "
             "the private fits is the privacy noise's. The fit's own memory is the peak above what the "
-            "process held before it, the rows among it.",
+            "process held before it, the rows among it."
         ],
     )
 

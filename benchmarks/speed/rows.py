@@ -25,9 +25,7 @@ def model(n_rows: int, n_features: int, n_silos: int = 1) -> "SpikedCovariance":
     """Return Model I of this size [FP §5]."""
     from fedpower.experiments.models import spiked_covariance
 
-    return spiked_covariance(
-        n_rows=n_rows, n_features=n_features, n_silos=n_silos, rank=RANK, seed=SEED
-    )
+    return spiked_covariance(n_rows=n_rows, n_features=n_features, n_silos=n_silos, rank=RANK, seed=SEED)
 
 
 def drawn(n_rows: int, n_features: int) -> Array:

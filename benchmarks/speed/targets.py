@@ -97,10 +97,7 @@ def exponents_in_rows(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, l
     """Return the exponent in n over all sizes and over the larger half."""
     here = of_way(measured, curve="rows n")
     curve = growth.curves(sizes)["rows n"]
-    return {
-        "all sizes": exponents(here, curve.sizes),
-        "the larger half": exponents(here, curve.upper()),
-    }
+    return {"all sizes": exponents(here, curve.sizes), "the larger half": exponents(here, curve.upper())}
 
 
 def many_silos_over_one(sizes: Sizes, measured: Sequence[Measured]) -> dict[str, list[float]]:

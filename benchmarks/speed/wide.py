@@ -39,9 +39,7 @@ def measure(sizes: Sizes, run: Runner) -> list[dict[str, Any]]:
         silos = _genotypes(sizes, folder)
         for repeat in range(sizes.wide_repeats):
             label = f"exact fits, repeat {repeat + 1} of {sizes.wide_repeats}"
-            measured = run(
-                "benchmarks.speed.wide:exact", label=label, paths=[str(each) for each in silos]
-            )
+            measured = run("benchmarks.speed.wide:exact", label=label, paths=[str(each) for each in silos])
             found.append({"kind": EXACT, "repeat": repeat} | measured)
     return found
 
@@ -92,7 +90,7 @@ def tables(sizes: Sizes, measured: Sequence[Measured]) -> Tables:
             "the time of a step is that from the first closed round to the last, shared among them. "
             "A read is the sum of all values of the same file, block by block, by NumPy and SciPy. "
             f"A basis is d × {RANK + OVERSAMPLING} numbers of float64. "
-            f"A d × d matrix would take {8e-9 * sizes.wide_columns**2:,.3g} GB.",
+            f"A d × d matrix would take {8e-9 * sizes.wide_columns**2:,.3g} GB."
         ],
     )
 
@@ -137,9 +135,7 @@ def exact(*, paths: list[str]) -> dict[str, Any]:
         return PCA(WIDE_RANK, svd_solver="arpack", random_state=SEED).fit(data)
 
     def federated(silos: list[Any]) -> Any:
-        return FedPCA(
-            WIDE_RANK, epsilon=float("inf"), standardize=False, random_state=SEED
-        ).fit_silos(silos)
+        return FedPCA(WIDE_RANK, epsilon=float("inf"), standardize=False, random_state=SEED).fit_silos(silos)
 
     few = [part[: WIDE_RANK + 2, : WIDE_RANK + 2] for part in parts]
     pooled(few[0])
@@ -221,9 +217,7 @@ def _written(sizes: Sizes, folder: Path) -> dict[str, Path]:
     rng = np.random.default_rng(SEED)
     width = sizes.wide_columns
     dense, thin = folder / "dense.npy", folder / "sparse.npz"
-    rows = np.lib.format.open_memmap(
-        dense, mode="w+", dtype=np.float32, shape=(sizes.wide_rows, width)
-    )
+    rows = np.lib.format.open_memmap(dense, mode="w+", dtype=np.float32, shape=(sizes.wide_rows, width))
     for start in range(0, sizes.wide_rows, STRIPE):
         part = rows[start : start + STRIPE]
         part[:] = rng.standard_normal(part.shape, dtype=np.float32) / np.sqrt(width)

@@ -48,8 +48,7 @@ def _escape(*facts: Any) -> None:
         if not line.lstrip().startswith(".."):
             parts = _LITERAL.split(line)
             parts[::2] = [
-                _PAGE.sub(_linked, _TRAILING.sub(r"\1\\_", part.replace("|", r"\|")))
-                for part in parts[::2]
+                _PAGE.sub(_linked, _TRAILING.sub(r"\1\\_", part.replace("|", r"\|"))) for part in parts[::2]
             ]
             lines[place] = _ENUMERATED.sub(r"\1\\.", "".join(parts))
 

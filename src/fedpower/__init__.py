@@ -1,9 +1,4 @@
-"""PCA across organisations that cannot pool their rows.
-
-``FedPCA`` is the estimator, ``SqlQuery`` a silo's data in a database, and ``read_result`` gives back what
-`fedpower fit` and `fedpower run` wrote; ``fedpower.privacy``, ``fedpower.protocol`` and
-``fedpower.linalg`` are the parts it is made of. Everything is imported when first used.
-"""
+"""PCA across organisations that cannot pool their rows."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

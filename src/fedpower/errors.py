@@ -83,8 +83,7 @@ class _Fields(dict[str, Any]):
 
     def __init__(self, facts: Mapping[str, Any], names: Names) -> None:
         super().__init__(
-            (name, fact.said(names) if isinstance(fact, Sentence) else fact)
-            for name, fact in facts.items()
+            (name, fact.said(names) if isinstance(fact, Sentence) else fact) for name, fact in facts.items()
         )
         self._names = names
 

@@ -1,8 +1,4 @@
-"""The parameters of a fit, each stated once: default, what it may be, option, place in a study file.
-
-`FedPCA`'s checks, the options of the command line and the schema of the study file are made from the
-fields of `Parameters`. A parameter that is added here is checked, offered and agreed on everywhere.
-"""
+"""The parameters of a fit, each stated once: default, what it may be, option, place in a study file."""
 
 # ruff: noqa: RUF009 - every field describes itself
 
@@ -22,19 +18,7 @@ Group = Literal["main", "rows", "privacy", "solver", "paper", "rounds", "running
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a value must be, whatever the data.
-
-    Attributes
-    ----------
-    must, advice
-        The parts of a refusal, as `InputError.about` has them.
-    holds
-        Whether a value is allowed.
-    kinds
-        What a study file may give: types of TOML values.
-    choices
-        The words that are allowed, where it is one of a few.
-    """
+    """What a value must be, whatever the data."""
 
     must: str
     advice: str
@@ -50,25 +34,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spec:
-    """What is known of a parameter beside its name, type and default.
-
-    Attributes
-    ----------
-    help
-        One line for the listing of options.
-    rule
-        What it must be; None where only the data, or other parameters, can tell.
-    option
-        What the command line calls it; None where commands read it from elsewhere.
-    group
-        Where that option is listed.
-    section
-        The table of a study file that it stands in; None where every party decides for itself.
-    paper_only
-        Whether only the paper's method has it.
-    newer
-        Whether it came after studies were hashed: left alone, it is no part of a study's hash.
-    """
+    """What is known of a parameter beside its name, type and default."""
 
     help: str
     rule: Rule | None = None
@@ -280,11 +246,7 @@ class Parameters:
         section="rows",
     )
     normalize: bool = _parameter(
-        False,
-        help="Scale every row to norm 1.",
-        option="--normalize",
-        group="rows",
-        section="rows",
+        False, help="Scale every row to norm 1.", option="--normalize", group="rows", section="rows"
     )
     center: Any = _parameter(
         True,
@@ -302,11 +264,7 @@ class Parameters:
         newer=True,
     )
     scale: Any = _parameter(
-        None,
-        help="Public divisors of the columns.",
-        option=None,
-        group="rows",
-        section="columns",
+        None, help="Public divisors of the columns.", option=None, group="rows", section="columns"
     )
     codebook: Any = _parameter(
         None,
@@ -519,12 +477,7 @@ class Parameters:
         section="solver",
     )
     n_jobs: int | None = _parameter(
-        None,
-        help="Silos that work at once.",
-        rule=_JOBS,
-        option="--jobs",
-        group="running",
-        section=None,
+        None, help="Silos that work at once.", rule=_JOBS, option="--jobs", group="running", section=None
     )
     device: str | None = _parameter(
         None,
@@ -556,20 +509,14 @@ class Parameters:
 
     @property
     def centers(self) -> bool:
-        """Whether rows are centred on the pooled mean, as they are after a public centre too.
-
-        Those of a network are not: its leading direction is part of what tells communities.
-        """
+        """Whether rows are centred on the pooled mean, as they are after a public centre too."""
         if self.network is not None:
             return False
         return not isinstance(self.center, bool | np.bool_) or bool(self.center)
 
     @property
     def standardizes(self) -> bool:
-        """Whether columns are brought to variance 1.
-
-        Those of a network are not, nor those of rows of norm 1: such rows have no units to remove.
-        """
+        """Whether columns are brought to variance 1."""
         return bool(self.standardize) and self.network is None and not self.normalize
 
     @property
@@ -583,8 +530,7 @@ class Parameters:
         return tuple(
             name
             for name, spec in SPECS.items()
-            if spec.paper_only
-            and (np.ndim(getattr(self, name)) or getattr(self, name) != DEFAULTS[name])
+            if spec.paper_only and (np.ndim(getattr(self, name)) or getattr(self, name) != DEFAULTS[name])
         )
 
 

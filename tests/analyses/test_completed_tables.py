@@ -66,9 +66,7 @@ def central(rows: Any, weights: Any, k: int) -> tuple[Any, Any, Any, Any]:
     d = rows.shape[1]
     known = ~np.isnan(rows)
     counts = np.array([np.sum(weights[known[:, place]]) for place in range(d)])
-    mean = np.array(
-        [np.average(rows[known[:, j], j], weights=weights[known[:, j]]) for j in range(d)]
-    )
+    mean = np.array([np.average(rows[known[:, j], j], weights=weights[known[:, j]]) for j in range(d)])
     covariance = np.empty((d, d))
     for j in range(d):
         for l in range(d):  # noqa: E741

@@ -104,9 +104,7 @@ def by_expectation_maximisation(unique: Any, loadings: Any, covariance: Any) -> 
         fitted = loadings @ loadings.T + np.diag(unique)
         weights = np.linalg.solve(fitted, loadings).T
         cross = covariance @ weights.T
-        loadings = cross @ np.linalg.inv(
-            np.eye(loadings.shape[1]) - weights @ loadings + weights @ cross
-        )
+        loadings = cross @ np.linalg.inv(np.eye(loadings.shape[1]) - weights @ loadings + weights @ cross)
         following = np.diagonal(covariance - loadings @ cross.T)
         if np.abs(following - unique).max() < 1e-15:
             break
@@ -120,9 +118,7 @@ def test_factors_are_those_of_scikit_learn_and_of_em(moment: Moment):
     found = FactorAnalysis(2).fit(moment)
     assert np.allclose(found.noise_variance_, central.noise_variance_, rtol=1e-6)
     covariance = np.cov(ROWS.T, ddof=0)
-    unique, loadings = by_expectation_maximisation(
-        central.noise_variance_, central.components_.T, covariance
-    )
+    unique, loadings = by_expectation_maximisation(central.noise_variance_, central.components_.T, covariance)
     near(found.noise_variance_, unique)
     near(found.components_.T @ found.components_, loadings @ loadings.T)
     turned = CentralFactors(2, tol=0.0, svd_method="lapack", rotation="varimax").fit(ROWS)
@@ -183,10 +179,7 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(mome
     away = (ROWS.mean() - pd.Series(null)).to_numpy()
     error = ROWS.std().to_numpy() / np.sqrt(len(ROWS))
     near(plain.statistic_, away / error)
-    near(
-        plain.q_value_,
-        scipy.stats.false_discovery_control(2 * scipy.stats.norm.sf(abs(away / error))),
-    )
+    near(plain.q_value_, scipy.stats.false_discovery_control(2 * scipy.stats.norm.sf(abs(away / error))))
     values, vectors = np.linalg.eigh(np.cov(ROWS.T))
     loadings = vectors[:, -2:] * np.sqrt(values[-2:])
     nearest = np.argsort(np.abs(away) / error)[:6]
@@ -204,10 +197,7 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(mome
         (FactorAnalysis(1, rotation="oblique"), "rotation must be 'varimax' or None"),  # type: ignore[arg-type]
         (RidgeRegression("weight"), "a column must be one of the moment's, got 'weight'"),
         (RidgeRegression("age", alpha=-1), "alpha must be 0 or more"),
-        (
-            RidgeRegression("age", predictors=["age"]),
-            "predictors must be columns other than the target",
-        ),
+        (RidgeRegression("age", predictors=["age"]), "predictors must be columns other than the target"),
         (ComponentRegression("age", n_components=7), "from 1 to the 6 predictors"),
         (AdjustedPCA(1, covariates=NAMES), "covariates must be some of the columns and not all"),
         (AdjustedPCA(7, covariates=["age"]), "from 1 to the 6 columns that are left"),

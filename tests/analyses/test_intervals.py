@@ -84,9 +84,7 @@ def test_noise_of_columns_with_missing_cells_is_larger(law: Law):
     present = np.r_[0.5, np.ones(moment.n_features - 1)]
     gappy = replace(moment, pooled=replace(moment.pooled, present=present))
     ratio = [
-        np.concatenate(
-            [each for each, _ in draws(one, one.covariance, sampling=False, count=500)]
-        ).std(0)
+        np.concatenate([each for each, _ in draws(one, one.covariance, sampling=False, count=500)]).std(0)
         for one in (gappy, moment)
     ]
     grown = ratio[0] / ratio[1]
@@ -161,10 +159,7 @@ def test_factors_of_noised_correlations_are_nearer_with_a_loss_that_knows_the_no
         floored = factor._correlation(usable(moment).covariance)
         likely = factor._loadings(floored, factor._uniquenesses(floored, 5), 5)
         least.append(
-            [
-                congruence(each @ factor._varimax(each), exact).min()
-                for each in (chosen.loadings, likely)
-            ]
+            [congruence(each @ factor._varimax(each), exact).min() for each in (chosen.loadings, likely)]
         )
     assert np.median(least, axis=0)[0] > np.median(least, axis=0)[1]
     assert np.median(least, axis=0)[0] > 0.9

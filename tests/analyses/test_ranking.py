@@ -132,15 +132,11 @@ def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
         drawn = rng.standard_normal((7, 7)) * (moment.noise_std / 2.0)
         noised = replace(moment.pooled, moment=moment.pooled.moment + drawn + drawn.T)
         graph = _graph(replace(moment, pooled=noised), _rule_of(moment))
-        solved = (
-            _least_squares(graph) if method == "least_squares" else _newton(graph, _LINKS[method])
-        )
+        solved = _least_squares(graph) if method == "least_squares" else _newton(graph, _LINKS[method])
         assert solved is not None
         scores.append(solved[0])
     scale = np.sqrt(np.outer(model.standard_error_, model.standard_error_))
-    assert (
-        np.abs(np.cov(np.transpose(scores)) / scale**2 - model.covariance_ / scale**2).max() < 0.11
-    )
+    assert np.abs(np.cov(np.transpose(scores)) / scale**2 - model.covariance_ / scale**2).max() < 0.11
 
 
 def test_noise_outside_of_laplacians_is_taken_off():
@@ -192,10 +188,7 @@ def test_places_are_sure_where_scores_are_far_apart_and_open_where_they_are_not(
     won = rng.random(len(first)) < 1 / (1 + np.exp(strength[second] - strength[first]))
     names = np.asarray(ITEMS)
     table = pd.DataFrame(
-        {
-            "winner": names[np.where(won, first, second)],
-            "loser": names[np.where(won, second, first)],
-        }
+        {"winner": names[np.where(won, first, second)], "loser": names[np.where(won, second, first)]}
     )
     found = Ranking().fit(release(table))
     assert (found.rank_low_[0], found.rank_high_[0]) == (1, 1)

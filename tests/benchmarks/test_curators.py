@@ -47,9 +47,7 @@ def test_without_privacy_analyze_gauss_is_the_exact_subspace(rows: Array) -> Non
     assert np.array_equal(found, leading(moment, 3)[1])
 
 
-def test_the_exponential_mechanism_gives_an_orthonormal_basis_that_nears_the_exact_one(
-    rows: Array,
-) -> None:
+def test_the_exponential_mechanism_gives_an_orthonormal_basis_that_nears_the_exact_one(rows: Array) -> None:
     moment = rows.T @ rows / len(rows)
     errors = []
     for epsilon in (1e6, 1e12):
@@ -68,9 +66,7 @@ def test_directions_are_drawn_with_the_density_they_should_have() -> None:
     # lies within 5 standard errors (each at most 0.5/√4000) but for probability below 1e-6.
     utility = np.diag([3.0, 0.0])
     weight, total = (
-        scipy.integrate.quad(
-            lambda t, p=p: math.cos(t) ** p * math.exp(3 * math.cos(t) ** 2), 0, math.pi
-        )[0]
+        scipy.integrate.quad(lambda t, p=p: math.cos(t) ** p * math.exp(3 * math.cos(t) ** 2), 0, math.pi)[0]
         for p in (2, 0)
     )
     rng = np.random.default_rng(1)

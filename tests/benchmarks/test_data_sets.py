@@ -67,9 +67,7 @@ def test_a_data_set_that_is_not_there_is_left_out_with_a_sentence(tmp_path: Path
     assert said[0].startswith("a9a is left out: ")
 
 
-def test_mnist_is_read_from_its_archive_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mnist_is_read_from_its_archive_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.arange(2 * 784, dtype=np.uint8).reshape(2, 784)
     archive = _archive(bytes(16) + images.tobytes(), bytes(8) + bytes([7, 3]))
     place = tmp_path / "mnist.tgz"
@@ -84,9 +82,7 @@ def test_mnist_is_read_from_its_archive_and_kept(
     assert np.array_equal(second.rows, images / 255.0)
 
 
-def test_an_archive_that_is_another_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_that_is_another_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "mnist.tgz"
     place.write_bytes(b"something else")
     monkeypatch.setattr(data_sets, "MNIST", place.as_uri())
@@ -98,10 +94,7 @@ def test_an_archive_that_is_another_one_is_refused(
 def _archive(images: bytes, labels: bytes) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as files:
-        for name, content in (
-            ("train-images-idx3-ubyte", images),
-            ("train-labels-idx1-ubyte", labels),
-        ):
+        for name, content in (("train-images-idx3-ubyte", images), ("train-labels-idx1-ubyte", labels)):
             member = tarfile.TarInfo(f"package/data/{name}")
             member.size = len(content)
             files.addfile(member, io.BytesIO(content))

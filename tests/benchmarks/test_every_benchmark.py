@@ -36,10 +36,7 @@ def test_a_benchmark_finds_all_that_it_takes_from_the_product(name: str):
         ("model1_modes", "--rows 2000 --silos 4 --seeds 1"),
         ("memory", "--gigabytes 0.001 --csv-gigabytes 0.001"),
         ("secure", "--rows 2000 --nodes 200 --seeds 1 --columns 8 --silos 3 --fits 3 --repeats 1"),
-        (
-            "persons",
-            "--persons 200 --columns 5 --seeds 1 --timed-rows 500 --timed-persons 50 --repeats 1",
-        ),
+        ("persons", "--persons 200 --columns 5 --seeds 1 --timed-rows 500 --timed-persons 50 --repeats 1"),
         ("completion", "--persons 60 --seeds 1 --releases 1 --part simulated --part coverage"),
         ("clipped", "--cost cold warm --columns 60 --rows 500"),
         ("ranking", "--releases 2 --seeds 0"),

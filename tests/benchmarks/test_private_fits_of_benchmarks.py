@@ -35,9 +35,7 @@ def test_without_noise_a_fit_is_the_estimator_s(data: DataSet) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_seed_gives_the_same_bytes_again_and_another_seed_others(
-    data: DataSet, method: str
-) -> None:
+def test_a_seed_gives_the_same_bytes_again_and_another_seed_others(data: DataSet, method: str) -> None:
     places = split("at random", data.labels, 2, np.random.default_rng(0))
     first, again, other = (
         Federation(data, places).fit(method, epsilon=1.0, seed=seed).basis for seed in (5, 5, 6)

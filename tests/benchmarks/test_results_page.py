@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results_page
-from benchmarks.results_page import (
-    DOCS,
-    REPRODUCTION,
-    beside_localpower,
-    beside_peers,
-    on_real_data,
-    page,
-)
+from benchmarks.results_page import DOCS, REPRODUCTION, beside_localpower, beside_peers, on_real_data, page
 
 CLAIM = {
     "id": "larger-p",

@@ -65,9 +65,7 @@ def test_measuring_one_part_again_says_that_the_targets_are_of_two_runs(
         found["machine"]["started"] = "earlier"
         (tmp_path / path.name).write_text(json.dumps(found), encoding="utf-8")
     speed.main(["--quick", "--parts", "kernel", "--repeats", "1", "--results", str(tmp_path)])
-    assert any(
-        note.startswith("The parts are of 2 runs") for note in kept(tmp_path, "targets")["notes"]
-    )
+    assert any(note.startswith("The parts are of 2 runs") for note in kept(tmp_path, "targets")["notes"])
     assert {each["repeat"] for each in kept(tmp_path, "kernel")["measured"]} == {1}
 
 
@@ -85,9 +83,7 @@ def test_the_curves_are_drawn_from_what_was_kept(results: Path) -> None:
         assert b"<svg" in saved(figure, "svg")
     labels = [axes.get_xlabel() for axes in figure.axes[5:]]
     assert labels == ["rows n", "columns d", "silos m", "silos m, exact", "rank r"]
-    assert sorted({each["size"] for each in measured if each["curve"] == "rows n"}) == list(
-        QUICK.grown_rows
-    )
+    assert sorted({each["size"] for each in measured if each["curve"] == "rows n"}) == list(QUICK.grown_rows)
 
 
 def test_a_part_is_rendered_once_it_has_been_measured(

@@ -21,11 +21,7 @@ EXACT = ("fedpower, exact", "PCA, auto", "PCA, covariance_eigh", "PCA, arpack", 
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.devices] if "torch" in name else [])
-        for name in METHODS
-    ],
+    "name", [pytest.param(name, marks=[pytest.mark.devices] if "torch" in name else []) for name in METHODS]
 )
 def test_every_method_finds_the_leading_subspace(name: str) -> None:
     rows = drawn(4_000, 20)
@@ -45,9 +41,7 @@ def test_the_exact_subspace_does_not_depend_on_the_blocks() -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_readers_give_the_rows_of_all_files_in_order(
-    reader: str, kind: str, tmp_path: Path
-) -> None:
+def test_readers_give_the_rows_of_all_files_in_order(reader: str, kind: str, tmp_path: Path) -> None:
     silos = model(60, 5, 3)
     paths = write_model(silos, tmp_path / "silos", kind=kind)  # type: ignore[arg-type]
     written = np.vstack([block for silo in range(3) for block in silos.blocks(silo, 100)])

@@ -21,12 +21,7 @@ def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_hands_over_what_it_measured() -> None:
     found = run_apart("benchmarks.speed.kernel:dense", SMALL)
-    assert {each["way"] for each in found["times"]} == {
-        *OURS,
-        *EXACT,
-        "X.T @ X",
-        "X.sum()",
-    }
+    assert {each["way"] for each in found["times"]} == {*OURS, *EXACT, "X.T @ X", "X.sum()"}
 
 
 def test_a_process_at_its_limit_did_not_finish() -> None:

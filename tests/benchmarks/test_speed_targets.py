@@ -16,11 +16,7 @@ def timed(way: str, seconds: float, **about: Any) -> list[dict[str, Any]]:
 def kernels(**seconds: float) -> list[dict[str, Any]]:
     found = []
     for shape in ("10 × 8", "10 × 16"):
-        for way, taken in {
-            **dict.fromkeys(kernel.EXACT, 1.0),
-            kernel.PLAIN: 1.0,
-            **seconds,
-        }.items():
+        for way, taken in {**dict.fromkeys(kernel.EXACT, 1.0), kernel.PLAIN: 1.0, **seconds}.items():
             found += timed(way, taken, rows="float64", shape=shape)
     return found
 

@@ -23,9 +23,7 @@ def test_by_label_each_silo_has_labels_of_its_own() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_gives_the_same_split_and_another_another(kind: str) -> None:
-    first, again, other = (
-        split(kind, LABELS, 3, np.random.default_rng(seed)) for seed in (1, 1, 2)
-    )
+    first, again, other = (split(kind, LABELS, 3, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 

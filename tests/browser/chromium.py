@@ -39,9 +39,7 @@ class Browser:
 
     driver: Any
 
-    def open(
-        self, page: Path, *, width: int = 1000, scheme: str = "light", scripts: bool = True
-    ) -> None:
+    def open(self, page: Path, *, width: int = 1000, scheme: str = "light", scripts: bool = True) -> None:
         """Show a page as a device of this width and colour scheme would."""
         self._tell("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._tell("Emulation.setDeviceMetricsOverride",
@@ -85,9 +83,7 @@ class Browser:
 
     def picture(self, path: Path, *, height: int | None = None) -> None:
         """Write a PNG of the page, whole or down to a height."""
-        width, full = self.ask(
-            "const d = document.documentElement; return [innerWidth, d.scrollHeight]"
-        )
+        width, full = self.ask("const d = document.documentElement; return [innerWidth, d.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": width, "height": height or full, "scale": 1}
         made = self._tell("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(made["data"]))

@@ -23,8 +23,7 @@ MEASURES = (Path(__file__).parent / "measures.js").read_text(encoding="utf-8")
 
 
 _COMPONENTS = (
-    "window.box = document.querySelector('#components .scroll');"
-    "box.scrollIntoView({ behavior: 'instant' });"
+    "window.box = document.querySelector('#components .scroll');box.scrollIntoView({ behavior: 'instant' });"
 )
 
 
@@ -69,9 +68,7 @@ def test_names_that_look_like_code_are_text(browser: Browser, pages: dict[str, P
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [PHONE, 1000])
-def test_nothing_sticks_out_sideways(
-    browser: Browser, pages: dict[str, Path], kind: str, width: int
-):
+def test_nothing_sticks_out_sideways(browser: Browser, pages: dict[str, Path], kind: str, width: int):
     browser.open(pages[kind], width=width)
     assert measure(browser, "openAll(); return stickingOut()") == []
     wide, window = browser.ask("return [document.documentElement.scrollWidth, innerWidth]")
@@ -121,9 +118,7 @@ def test_text_and_marks_stand_out_from_what_is_behind_them(
     assert [each for each in marks if each[0] < 3] == []
 
 
-def test_the_page_takes_on_the_colours_that_its_reader_prefers(
-    browser: Browser, pages: dict[str, Path]
-):
+def test_the_page_takes_on_the_colours_that_its_reader_prefers(browser: Browser, pages: dict[str, Path]):
     papers = {}
     for scheme in SCHEMES:
         browser.open(pages["private"], scheme=scheme)
@@ -161,9 +156,7 @@ def test_the_first_stop_skips_to_the_content(browser: Browser, pages: dict[str, 
     assert browser.ask("return document.activeElement.id") == "main"
 
 
-def test_enter_sorts_a_table_and_enter_again_turns_it_around(
-    browser: Browser, pages: dict[str, Path]
-):
+def test_enter_sorts_a_table_and_enter_again_turns_it_around(browser: Browser, pages: dict[str, Path]):
     browser.open(pages["private"])
     measure(
         browser,
@@ -232,16 +225,12 @@ def test_everything_has_a_name_for_those_who_hear_the_page(
     named: dict[str, list[str]] = {}
     for node in tree:
         if not node.get("ignored"):
-            named.setdefault(node["role"]["value"], []).append(
-                node.get("name", {}).get("value", "")
-            )
+            named.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
     roles = ("image", "button", "link", "table", "region", "navigation", "columnheader", "heading")
     for role in roles:
         assert named[role], role
         assert all(name.strip() for name in named[role]), role
-    assert len(named["image"]) == browser.ask(
-        "return document.querySelectorAll('svg[role]').length"
-    )
+    assert len(named["image"]) == browser.ask("return document.querySelectorAll('svg[role]').length")
 
 
 def test_without_scripts_the_page_is_complete_and_has_no_dead_buttons(
@@ -260,9 +249,7 @@ def test_without_scripts_the_page_is_complete_and_has_no_dead_buttons(
 
 
 @pytest.mark.parametrize("kind", ["private", "krylov", "hostile"])
-def test_on_paper_pictures_and_words_are_all_there(
-    browser: Browser, pages: dict[str, Path], kind: str
-):
+def test_on_paper_pictures_and_words_are_all_there(browser: Browser, pages: dict[str, Path], kind: str):
     browser.open(pages[kind], scheme="dark")
     browser.prefer("dark", medium="print")
     hidden, paper, unseen = measure(

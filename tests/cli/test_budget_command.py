@@ -51,9 +51,7 @@ def test_nothing_spent_is_said(ledger: Path):
     assert "0% of the cap" in said.stdout
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "answer"), [(1, "would be allowed"), (1.9, "would be refused")]
-)
+@pytest.mark.parametrize(("epsilon", "answer"), [(1, "would be allowed"), (1.9, "would be refused")])
 def test_what_if_says_whether_it_fits_and_charges_nothing(used: Path, epsilon: float, answer: str):
     assert answer in succeed("budget", used, "--what-if", epsilon).stdout
     with Ledger.open(used) as opened:

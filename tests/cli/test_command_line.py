@@ -25,9 +25,7 @@ def test_help_imports_nothing_heavy():
         "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     for name, (_, line) in COMMANDS.items():
         assert name in done.stdout

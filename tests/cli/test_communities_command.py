@@ -44,9 +44,7 @@ def test_exact_communities_are_printed_kept_and_derived_again(place: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--unit", "row"), ("--aggregation", "secure")])
 def test_private_communities_say_what_is_protected(place: Path, words: tuple[str, ...]):
-    told = json.loads(
-        succeed("communities", *FILES, *ASKED, "--epsilon", 1, *words, "--json").stdout
-    )
+    told = json.loads(succeed("communities", *FILES, *ASKED, "--epsilon", 1, *words, "--json").stdout)
     unit = "one row of one silo" if "row" in words else "one edge of one layer of one silo"
     assert told["privacy"]["unit"] == unit
     assert 0.5 <= told["agreement"] <= 1
@@ -79,9 +77,7 @@ def test_a_maximum_that_hardly_fits_is_told_the_operator(place: Path, most: str,
 
 
 def test_edges_that_are_capped_are_counted_for_the_operator(place: Path):
-    Path("heavy.csv").write_text(
-        "source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,3\n"
-    )
+    Path("heavy.csv").write_text("source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,3\n")
     words = ("heavy.csv", *ASKED, "--epsilon", "inf", "--edge-weight", 5, "--quiet")
     told = "edges heavier than --edge-weight were capped: 1 in heavy (25.0%)"
     assert told in succeed("communities", *words).stderr

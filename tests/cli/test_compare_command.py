@@ -44,8 +44,7 @@ def test_a_known_angle_is_found(here: Path):
 
 
 @pytest.mark.parametrize(
-    ("turned", "tilted", "told_of"),
-    [(40, 0, True), (40, 10, True), (0, 10, False), (40, 30, False)],
+    ("turned", "tilted", "told_of"), [(40, 0, True), (40, 10, True), (0, 10, False), (40, 30, False)]
 )
 def test_components_that_turned_within_a_plane_that_was_found_are_told_of(
     turned: float, tilted: float, told_of: bool, here: Path

@@ -66,24 +66,12 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
 def test_the_numbers_are_the_estimators(place: Path):
     told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "--json").stdout)
     assert told["coef"] == RidgeRegression("hdl").fit(read_moment("moment")).coef_.tolist()
-    told = json.loads(
-        succeed("derive", "moment", "regress", "--target", "hdl", "-k", 2, "--json").stdout
-    )
+    told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "-k", 2, "--json").stdout)
     assert len(told["coef"]) == 4
 
 
 def test_new_rows_are_flagged_where_they_are(place: Path):
-    words = (
-        "derive",
-        "moment",
-        "monitor",
-        "-k",
-        2,
-        "--rows",
-        "south.parquet",
-        "--flags",
-        "flags.csv",
-    )
+    words = ("derive", "moment", "monitor", "-k", 2, "--rows", "south.parquet", "--flags", "flags.csv")
     said = succeed(*words)
     with Path("flags.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -135,19 +123,14 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
     ("words", "sentence"),
     [
         (("regress", "--target", "weight"), "a column must be one of the moment's, got 'weight'"),
-        (
-            ("regress", "--target", "hdl", "--alpha", 1, "-k", 2),
-            "must be either ridge or on components",
-        ),
+        (("regress", "--target", "hdl", "--alpha", 1, "-k", 2), "must be either ridge or on components"),
         (("monitor", "-k", 2, "--rows", "north.csv"), "--rows and --flags must go together"),
         (("means", "--null", "age=old"), "--null must be one number for all columns"),
         (("factor", "-k", 4), "n_factors must be a whole number k"),
         (("ranking",), "a moment must be of comparisons to be ranked"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(
-    words: tuple[object, ...], sentence: str, place: Path
-):
+def test_what_cannot_be_is_refused_in_one_sentence(words: tuple[object, ...], sentence: str, place: Path):
     refused = run("derive", "moment", *words)
     assert refused.exit_code == 2
     assert sentence in refused.stderr

@@ -12,14 +12,7 @@ from hospitals import run, succeed
 from fedpower import native
 from fedpower.cli import health, selftests
 from fedpower.cli.doctor import _without_loops, examine
-from fedpower.cli.health import (
-    Finding,
-    Requirement,
-    check_extra,
-    check_isolation,
-    check_packages,
-    within,
-)
+from fedpower.cli.health import Finding, Requirement, check_extra, check_isolation, check_packages, within
 from fedpower.federation.isolation import Isolation
 
 ASKED = [
@@ -189,9 +182,7 @@ def test_it_says_whether_loops_in_c_or_numpy_are_used(monkeypatch: pytest.Monkey
     assert found.detail == "NumPy is used in their place: FEDPOWER_NATIVE is 0"
 
 
-def test_a_system_that_cannot_isolate_a_silo_is_warned_of_and_not_broken(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_system_that_cannot_isolate_a_silo_is_warned_of_and_not_broken(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health, "available", lambda: Isolation.LANDLOCK)
     assert check_isolation().state == "sound"
     assert check_isolation().detail.startswith("Landlock (ABI ")
@@ -234,9 +225,7 @@ def test_a_folder_that_keeps_no_ledger_is_broken(tmp_path: Path, monkeypatch: py
 @pytest.mark.programs
 @pytest.mark.parametrize("gone", ["rich", "numpy"])
 def test_without_a_package_that_is_needed_the_doctor_still_speaks(gone: str):
-    code = (
-        f"import sys; sys.modules[{gone!r}] = None\nfrom fedpower.cli import main; main(['doctor'])"
-    )
+    code = f"import sys; sys.modules[{gone!r}] = None\nfrom fedpower.cli import main; main(['doctor'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stdout + done.stderr
     assert "exact fit" in done.stdout
@@ -244,9 +233,7 @@ def test_without_a_package_that_is_needed_the_doctor_still_speaks(gone: str):
 
 
 def test_a_folder_that_is_none_is_a_finding_with_advice(here: Path):
-    with pytest.raises(
-        selftests.SelfTestError, match="must be a folder that can be written"
-    ) as raised:
+    with pytest.raises(selftests.SelfTestError, match="must be a folder that can be written") as raised:
         selftests.ledger(Path("nowhere"))
     assert raised.value.advice == "make it writable, or name another with --folder"
 

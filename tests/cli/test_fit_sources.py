@@ -50,9 +50,7 @@ def test_every_way_to_write_the_same_rows_gives_the_same_fit() -> None:
     write_xlsx(Path("wards.xlsx"), Notes=[["x"]], east=[COLUMNS, *ROWS["east"].tolist()])
     done = succeed("fit", "north", "south.toml", "wards.xlsx#east", *EXACT, "-o", "again")
     same_axes(components("again"), components())
-    assert "Silos: north (60 rows), south (50 rows), east (40 rows)" in " ".join(
-        done.stdout.split()
-    )
+    assert "Silos: north (60 rows), south (50 rows), east (40 rows)" in " ".join(done.stdout.split())
     succeed("fit", "north/part-*.csv", "south.toml", "wards.xlsx#east", *EXACT, "-o", "pattern")
     same_axes(components("pattern"), components())
 
@@ -101,9 +99,7 @@ def test_prepare_reads_folders_and_other_text() -> None:
     write_parts("north")
     frame("east").to_csv("east.csv", sep="|", decimal=",", index=False)
     succeed("prepare", "north", "east.csv", "--epsilon", 1)
-    assert all(
-        f"{name!r}" in Path("codebook.toml").read_text().replace('"', "'") for name in COLUMNS
-    )
+    assert all(f"{name!r}" in Path("codebook.toml").read_text().replace('"', "'") for name in COLUMNS)
 
 
 def test_the_promise_is_four_lines_unless_more_is_asked_for() -> None:
@@ -112,9 +108,5 @@ def test_the_promise_is_four_lines_unless_more_is_asked_for() -> None:
     assert "Assumptions:" not in brief
     assert "see privacy.txt" in brief
     assert "Assumptions:" in whole
-    assert (
-        Path("result/privacy.txt")
-        .read_text()
-        .startswith("Private: one row of one silo.\nNeighbours")
-    )
+    assert Path("result/privacy.txt").read_text().startswith("Private: one row of one silo.\nNeighbours")
     assert "Assumptions:" in Path("result/privacy.txt").read_text()

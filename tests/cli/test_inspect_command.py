@@ -147,9 +147,7 @@ def test_a_query_of_duckdb_tells_its_types(wards: Path):
     with duckdb.connect("ward.duckdb") as connection:
         connection.execute("CREATE TABLE rows (age DOUBLE, smoker BOOLEAN, seen DATE, sex VARCHAR)")
         connection.execute("INSERT INTO rows VALUES (1.5, true, '2020-01-31', 'F')")
-    Path("ward.toml").write_text(
-        '[data]\nquery = "SELECT * FROM rows"\ndatabase = "duckdb:///ward.duckdb"\n'
-    )
+    Path("ward.toml").write_text('[data]\nquery = "SELECT * FROM rows"\ndatabase = "duckdb:///ward.duckdb"\n')
     rules = drafted("ward.toml").split("[rules]\n")[1].splitlines()
     assert rules == [
         'age = { kind = "number", missing = "offset" }',
@@ -167,9 +165,7 @@ GERMAN = "größe;gewicht;ort\n1,75;70,5;Köln\n1,62;;München\n1,80;81,25;Köln
 def test_decimal_commas_and_other_encodings_are_read(said: tuple[str, ...], wards: Path):
     Path("ward.csv").write_bytes(GERMAN.encode("latin-1"))
     words = ("--encoding", "latin-1", *said)
-    columns = json.loads(succeed("inspect", "ward.csv", "--json", *words).stdout)["files"][
-        "ward.csv"
-    ]
+    columns = json.loads(succeed("inspect", "ward.csv", "--json", *words).stdout)["files"]["ward.csv"]
     assert [(each["name"], each["type"]) for each in columns] == [
         ("größe", "number"),
         ("gewicht", "number"),

@@ -89,9 +89,7 @@ def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path)
         assert epsilon == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_noised_moment_that_was_charged_is_used_again(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_noised_moment_that_was_charged_is_used_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted once the release is made and before there is a result."""
     words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
 
@@ -110,9 +108,7 @@ def test_a_noised_moment_that_was_charged_is_used_again(
     assert {name: spent(name) for name in charged} == charged
 
 
-def test_a_secure_sum_says_that_it_is_charged_afresh(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secure_sum_says_that_it_is_charged_afresh(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 

@@ -79,8 +79,4 @@ def test_a_study_may_agree_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     succeed("study", "init", "--name", "heart", *words, "-k", "auto")
     assert 'n_components = "auto"' in Path("study.toml").read_text()
     reported = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
-    assert (reported["n_components"], reported["solver"], reported["iteration_rank"]) == (
-        "auto",
-        "moment",
-        3,
-    )
+    assert (reported["n_components"], reported["solver"], reported["iteration_rank"]) == ("auto", "moment", 3)

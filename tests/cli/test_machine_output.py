@@ -37,9 +37,7 @@ def test_what_was_written_is_told(here: Path):
         "to": "csv",
         "files": {"out.csv": "5 features by 2 components"},
     }
-    assert reported("export", "out", "--to", "plink", "--rows", "east.csv", "-o", "east")[
-        "files"
-    ] == {
+    assert reported("export", "out", "--to", "plink", "--rows", "east.csv", "-o", "east")["files"] == {
         "east.eigenvec": "40 samples",
         "east.eigenval": "their eigenvalues",
     }
@@ -52,9 +50,7 @@ def test_a_study_in_order_is_told_with_its_hash(here: Path):
     succeed("study", "init", "study.toml", *words)
     found = reported("study", "check", "study.toml")
     assert found["name"] == "heart"
-    assert (
-        found["hash"] == json.loads(succeed("study", "show", "study.toml", "--json").stdout)["hash"]
-    )
+    assert found["hash"] == json.loads(succeed("study", "show", "study.toml", "--json").stdout)["hash"]
 
 
 @pytest.mark.parametrize(

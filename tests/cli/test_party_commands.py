@@ -80,9 +80,7 @@ def test_a_dry_run_advises_an_operator_whose_rows_are_mostly_clipped(place: Path
     kit.write_text(re.sub(r"row_norm = .*", "row_norm = 0.1", kit.read_text()))
     facts = json.loads(succeed(*words).stdout)
     assert facts["rows_clipped_by_the_bound"] == facts["rows"]
-    assert facts["advice"].startswith(
-        f"{facts['rows']} of {facts['rows']} rows (100.0%) are longer"
-    )
+    assert facts["advice"].startswith(f"{facts['rows']} of {facts['rows']} rows (100.0%) are longer")
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
@@ -168,9 +166,7 @@ def refused_before_connecting(agrees: str, reported: str) -> None:
     assert files_in(Path()) == before
 
 
-@pytest.mark.parametrize(
-    ("rows", "mean"), [("center = true", True), ("center = false", False), ("", False)]
-)
+@pytest.mark.parametrize(("rows", "mean"), [("center = true", True), ("center = false", False), ("", False)])
 @pytest.mark.parametrize("noise", ["moment", "step", "paper"])
 def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
     place: Path, rows: str, mean: bool, noise: str
@@ -190,9 +186,7 @@ def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
     assert noise == "moment" or f"{steps} products" in facts["leaves"]
 
 
-@pytest.mark.parametrize(
-    "words", [("silo", "kits/north", "north.toml"), ("coordinator", "kits/coordinator")]
-)
+@pytest.mark.parametrize("words", [("silo", "kits/north", "north.toml"), ("coordinator", "kits/coordinator")])
 def test_a_party_that_another_process_started_holds_on_to_it_before_anything_else(
     place: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,18 +231,9 @@ WRONG = {
         ("silo", "kits/runner", "--part", "node", "--socket", "vault.socket"),
         "must be the kit of a silo, got that of 'runner'",
     ),
-    "silo with no kit": (
-        ("silo", ".", "north.toml"),
-        "must be a kit made by `fedpower federation request`",
-    ),
-    "silo with no file": (
-        ("silo", "kits/north", "none.toml"),
-        "the silo file must exist, got no file at",
-    ),
-    "silo with another's study": (
-        ("silo", "kits/north", "agrees.toml"),
-        "agreed to the study 0000",
-    ),
+    "silo with no kit": (("silo", ".", "north.toml"), "must be a kit made by `fedpower federation request`"),
+    "silo with no file": (("silo", "kits/north", "none.toml"), "the silo file must exist, got no file at"),
+    "silo with another's study": (("silo", "kits/north", "agrees.toml"), "agreed to the study 0000"),
     "silo not in the study": (("silo", "kits/north", "west.toml"), "the kit of the silo 'west'"),
     "silo with the runner's kit": (
         ("silo", "kits/runner", "north.toml"),
@@ -278,14 +263,8 @@ WRONG = {
         ("silo", "kits/north", "changed.toml"),
         "knows as version '1', got others; declare a new version with version in [data] of",
     ),
-    "silo without its rows": (
-        ("silo", "kits/south", "south.toml"),
-        "must be a file that exists, got none",
-    ),
-    "coordinator with no kit": (
-        ("coordinator", "."),
-        "must be a kit made by `fedpower federation request`",
-    ),
+    "silo without its rows": (("silo", "kits/south", "south.toml"), "must be a file that exists, got none"),
+    "coordinator with no kit": (("coordinator", "."), "must be a kit made by `fedpower federation request`"),
     "coordinator with a silo's kit": (
         ("coordinator", "kits/north"),
         "must be the kit of the coordinator, got that of",
@@ -296,15 +275,9 @@ WRONG = {
         ("run", "study.toml", "--kit", "kits/north"),
         "the kit of the runner, got that of 'north'",
     ),
-    "run of another study": (
-        ("run", "other.toml", "--kit", "kits/runner"),
-        "the kit must be of study",
-    ),
+    "run of another study": (("run", "other.toml", "--kit", "kits/runner"), "the kit must be of study"),
     "run into others' files": (("run", "study.toml", "-o", "occupied"), "occupied"),
-    "resume of nothing": (
-        ("run", "study.toml", "--resume"),
-        "a run to resume, got no trace of one in",
-    ),
+    "resume of nothing": (("run", "study.toml", "--resume"), "a run to resume, got no trace of one in"),
     "rehearsal of too few": (
         ("run", "study.toml", "--local", 2),
         "must have all 3 silos of the study, got 2",
@@ -321,10 +294,7 @@ WRONG = {
         ("status", "study.toml", "--kit", "kits/south"),
         "of the runner, got that of",
     ),
-    "kits for no study": (
-        ("federation", "init", "none.toml", "-o", "new"),
-        "must exist, got no file at",
-    ),
+    "kits for no study": (("federation", "init", "none.toml", "-o", "new"), "must exist, got no file at"),
     "kits into a full folder": (
         ("federation", "init", "study.toml", "-o", "occupied"),
         "must be new or empty, got a folder that holds 'thesis.tex'",
@@ -383,9 +353,7 @@ def own_ledgers(text: str) -> None:
     columns = columns_digest(read_study(Path("study.toml")).columns, 5)
     booked = DataVersion(silo="north", version="1", columns=columns, fingerprint="0" * 64)
     with Ledger.create("changed.ledger", **cap) as ledger:
-        ledger.release(
-            key="k", purpose="a test", study="s", mu=0.1, data=booked, payload=lambda: b"noised"
-        )
+        ledger.release(key="k", purpose="a test", study="s", mu=0.1, data=booked, payload=lambda: b"noised")
 
 
 @pytest.mark.parametrize("use", WRONG)
@@ -429,9 +397,7 @@ def test_without_flare_one_sentence_says_what_to_install(
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *rest: None if name == "nvflare" else found(name, *rest),
+        importlib.util, "find_spec", lambda name, *rest: None if name == "nvflare" else found(name, *rest)
     )
     before = files_in(place)
     said = run(*words)
@@ -470,15 +436,11 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
         .replace("# delta = 1e-6", "delta = 1e-6")
     )
-    (reported,) = (
-        line for line in template.splitlines() if line.startswith("# fedpower budget init")
-    )
+    (reported,) = (line for line in template.splitlines() if line.startswith("# fedpower budget init"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here / "kits" / "north")
         succeed(*reported.split()[2:])
-    shown = json.loads(
-        succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout
-    )
+    shown = json.loads(succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout)
     assert shown["affordable"] is True
 
 

@@ -71,9 +71,7 @@ def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given() -> Non
 
 def test_an_error_is_answered_with_the_epsilon_it_takes() -> None:
     out = invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--error", "0.1")
-    assert (
-        "For a predicted sin θ of 0.1, epsilon=0.61 would be needed with these 20,000 rows" in out
-    )
+    assert "For a predicted sin θ of 0.1, epsilon=0.61 would be needed with these 20,000 rows" in out
 
 
 def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path: Path) -> None:
@@ -123,10 +121,7 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path: Path) -> None:
         ([*FACTS, "--gap", "0.1", "--spectrum", "1"], "must not be given together"),
         ([*FACTS, "--gap", "0.9"], "an eigengap must lie"),
         ([*FACTS, "--spectrum", "a,b"], "--spectrum must be"),
-        (
-            ["--features", "3", "--silos", "0", "-k", "1", "--epsilon", "1"],
-            "--silos must be numbers of rows",
-        ),
+        (["--features", "3", "--silos", "0", "-k", "1", "--epsilon", "1"], "--silos must be numbers of rows"),
         (["x.npy", *FACTS], "FILES must stand alone"),
     ],
 )

@@ -65,9 +65,7 @@ def test_the_page_is_opened_in_the_browser_that_there_is(here: Path):
     browser.write_text('#!/bin/sh\necho "$1" > opened\n')
     browser.chmod(0o755)
     subprocess.run(
-        [*COMMAND, "report", "out", "--open"],
-        check=True,
-        env={**os.environ, "BROWSER": f"{browser} %s"},
+        [*COMMAND, "report", "out", "--open"], check=True, env={**os.environ, "BROWSER": f"{browser} %s"}
     )
     assert (here / "opened").read_text().strip() == (here / "out" / "report.html").as_uri()
 

@@ -89,10 +89,7 @@ def test_json_goes_to_stdout_and_nothing_else_does(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_default_to_moderate_and_to_the_papers(
-    arguments: list[str],
-    sizes: tuple[int, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], sizes: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Model] = []
 
@@ -141,9 +138,7 @@ def test_an_empty_folder_is_used(tmp_path: Path) -> None:
     assert run("spiked", "-o", tmp_path / "empty", *SMALL).exit_code == 0
 
 
-def test_nothing_is_left_behind_when_writing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -153,9 +148,7 @@ def test_nothing_is_left_behind_when_writing_fails(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_earlier_simulation_survives_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_simulation_survives_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data"
     run("spiked", "-o", folder, *SMALL)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

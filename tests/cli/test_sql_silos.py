@@ -45,15 +45,10 @@ def test_a_fit_on_a_query_equals_the_fit_on_the_file(ward: Path, here: Path) -> 
 
 
 def test_plan_and_transform_take_a_query(ward: Path) -> None:
-    planned = json.loads(
-        succeed("plan", ward, "south.parquet", "-k", 2, "--epsilon", 1, "--json").stdout
-    )
+    planned = json.loads(succeed("plan", ward, "south.parquet", "-k", 2, "--epsilon", 1, "--json").stdout)
     assert planned["silos"] == {"north": 60, "south": 50}
     succeed("fit", "north.csv", "south.parquet", *EXACT, "-o", "model")
-    assert (
-        succeed("transform", "model", ward).stdout
-        == succeed("transform", "model", "north.csv").stdout
-    )
+    assert succeed("transform", "model", ward).stdout == succeed("transform", "model", "north.csv").stdout
 
 
 def test_columns_can_be_dropped_and_silos_split_in_a_query(ward: Path, here: Path) -> None:
@@ -90,9 +85,7 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     connection.close()
     refused = run("fit", *words, "-o", "three")
     assert refused.exit_code == 2
-    assert (
-        "'north' must be those that its ledger knows as version '1', got others" in refused.stderr
-    )
+    assert "'north' must be those that its ledger knows as version '1', got others" in refused.stderr
     third = fit("three", "--data-version", "north=2")
     assert third[0] != first[0]
     assert third[1] != first[1]
@@ -100,9 +93,7 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
 
 def test_python_takes_a_query_as_a_silo(ward: Path, here: Path) -> None:
     held = parts()
-    query = SqlQuery(
-        f"SELECT {', '.join(COLUMNS)} FROM visits", f"sqlite:///{ward.parent}/north.db"
-    )
+    query = SqlQuery(f"SELECT {', '.join(COLUMNS)} FROM visits", f"sqlite:///{ward.parent}/north.db")
     model = FedPCA(2, epsilon=float("inf"), random_state=0)
     exact = model.fit_silos({"north": query, "south": here / "south.parquet"}).components_.copy()
     again = model.fit_silos([np.vstack([held["north"], held["south"]])]).components_
@@ -111,19 +102,13 @@ def test_python_takes_a_query_as_a_silo(ward: Path, here: Path) -> None:
 
 def test_a_private_fit_makes_a_single_pass(ward: Path, here: Path) -> None:
     succeed("budget", "init", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
-    columns = ", ".join(
-        f"random() / 1e19 AS {name}" for name in COLUMNS
-    )  # other rows in every pass
-    ward.write_text(
-        f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n'
-    )
+    columns = ", ".join(f"random() / 1e19 AS {name}" for name in COLUMNS)  # other rows in every pass
+    ward.write_text(f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n')
     succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledgers", here, "-o", "result")
 
 
 def test_products_from_rows_that_change_are_refused(ward: Path) -> None:
-    query = SqlQuery(
-        "SELECT random() / 1e19 AS a, 1 AS b FROM visits", f"sqlite:///{ward.parent}/north.db"
-    )
+    query = SqlQuery("SELECT random() / 1e19 AS a, 1 AS b FROM visits", f"sqlite:///{ward.parent}/north.db")
     choice = KernelChoice(kind="product", reason="to read at every step")
     moment = LocalMoment(open_source(query), RowTreatment(row_norm=1.0), choice=choice)
     moment.prepare()

@@ -120,9 +120,7 @@ def test_a_full_disk_is_found_before_anything_is_charged(
     succeed(command, "north.csv", *asked)
 
 
-def test_a_moment_of_many_columns_wants_more_room(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moment_of_many_columns_wants_more_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 bytes for each pair of 5,000 columns."""
     free = atomic.LEAST_ROOM + 1
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, free))

@@ -44,9 +44,7 @@ def test_a_wrong_study_command_is_refused_in_one_sentence(here: Path, use: str) 
     assert {path: path.read_bytes() for path in here.iterdir()} == before
 
 
-def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(
-    here: Path,
-) -> None:
+def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(here: Path) -> None:
     names = ("north", "south", "east")
     keys = [f"--identity={name}={Identity.new().public}" for name in names]
     said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *keys)

@@ -34,9 +34,7 @@ def test_every_format_holds_the_estimators_scores(scores: np.ndarray, ending: st
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npy"])
-def test_many_blocks_make_one_file(
-    scores: np.ndarray, ending: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_many_blocks_make_one_file(scores: np.ndarray, ending: str, monkeypatch: pytest.MonkeyPatch):
     succeed("transform", "out", "east.csv", "-o", f"whole.{ending}")
     monkeypatch.setattr("fedpower.report.result.block_rows", lambda *_, **__: 7)
     succeed("transform", "out", "east.csv", "-o", f"parts.{ending}")

@@ -69,9 +69,7 @@ def test_an_error_about_a_parameter_has_its_parts():
     parts = (error.parameter, error.must, error.got, error.advice)
     assert parts == ("iteration_rank", "lie between n_components=2 and 5", "{9}", "choose one")
     assert str(error) == "{} must {}, got {}; {}".format(*parts)
-    assert in_options(error.args[0]) == (
-        "--iteration-rank must lie between -k 2 and 5, got {9}; choose one"
-    )
+    assert in_options(error.args[0]) == ("--iteration-rank must lie between -k 2 and 5, got {9}; choose one")
 
 
 def test_every_rule_of_a_parameter_refuses_in_its_option_s_name():
@@ -89,9 +87,7 @@ def test_a_command_is_told_of_no_option_that_it_lacks():
     rest = ", or turn it into numbers, by a rule in a code book for instance"
     assert in_options(sentence) == f"{drop} (--drop 'sex'){rest}"
     assert in_options(sentence, "transform") == f"{drop}{rest}"
-    assert in_options(sentence, "silo") == (
-        f"{drop} (drop = ['sex'] in [data] of the silo file){rest}"
-    )
+    assert in_options(sentence, "silo") == (f"{drop} (drop = ['sex'] in [data] of the silo file){rest}")
     surplus = Sentence("{without_extra}")
     assert in_options(surplus, "silo") == 'extra_columns = "drop" in [data] of the silo file'
     for command, said in {
@@ -114,9 +110,7 @@ def templates() -> list[tuple[str, str, set[str]]]:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             called = node.func.id if isinstance(node.func, ast.Name) else called
             given = {each.arg: each.value for each in node.keywords if each.arg is not None}
-            texts = [
-                given[name] for name in ("must", "advice") if called == "about" and name in given
-            ]
+            texts = [given[name] for name in ("must", "advice") if called == "about" and name in given]
             if called == "Sentence" or (called.endswith("Error") and given):
                 texts = node.args[:1]
             found += [

@@ -386,8 +386,7 @@ RULES = {
     "draft": "sex = ['F']\nage = { kind = 'number', range = [0, 120] }",
 }
 TEXTS |= {
-    f"{name}.toml": f'format = "fedpower-codebook/2"\n[rules]\n{text}\n'
-    for name, text in RULES.items()
+    f"{name}.toml": f'format = "fedpower-codebook/2"\n[rules]\n{text}\n' for name, text in RULES.items()
 }
 TEXTS |= {
     "outside.toml": 'format = "fedpower-codebook/2"\nsex = ["F", "M"]\n',

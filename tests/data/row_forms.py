@@ -144,9 +144,7 @@ def _sqlite(rows: Any, folder: Path) -> SqlQuery:
 
 def _sqlite_toml(rows: Any, folder: Path) -> Path:
     write_sqlite(rows, folder / "s.db")
-    (folder / "r.toml").write_text(
-        '[data]\nquery = "SELECT * FROM visits;"\ndatabase = "sqlite:///s.db"\n'
-    )
+    (folder / "r.toml").write_text('[data]\nquery = "SELECT * FROM visits;"\ndatabase = "sqlite:///s.db"\n')
     return folder / "r.toml"
 
 
@@ -301,9 +299,7 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "csc h5ad": lambda rows, folder: write_h5ad(sparse.csc_matrix(rows), folder / "r.h5ad"),
     "anndata": lambda rows, folder: annotated(rows),
     "csr anndata": lambda rows, folder: annotated(sparse.csr_matrix(rows)),
-    "backed anndata": lambda rows, folder: anndata.read_h5ad(
-        write_h5ad(rows, folder / "r.h5ad"), backed="r"
-    ),
+    "backed anndata": lambda rows, folder: anndata.read_h5ad(write_h5ad(rows, folder / "r.h5ad"), backed="r"),
     "tensor": lambda rows, folder: _tensor(rows),
     "transposed tensor": lambda rows, folder: _tensor(rows.T.copy()).T,
     "source": lambda rows, folder: open_source(rows),
@@ -319,6 +315,4 @@ def forms(names: Iterable[str]) -> list[Any]:
 
 def read_all(source: RowSource, max_rows: int = 10_000) -> NDArray[np.float64]:
     """Return all rows of a source as one dense array."""
-    return np.vstack(
-        [b.toarray() if sparse.issparse(b) else np.asarray(b) for b in source.blocks(max_rows)]
-    )
+    return np.vstack([b.toarray() if sparse.issparse(b) else np.asarray(b) for b in source.blocks(max_rows)])

@@ -84,10 +84,7 @@ def test_a_pass_over_200_mb_takes_less_than_90_mb(ending: str, tmp_path: Path) -
         pyarrow.parquet.write_table(pa.table(list(rows.T), names=NAMES), small)
     assert path.stat().st_size > 190e6
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(path), str(small)],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", CODE, str(path), str(small)], check=True, capture_output=True, text=True
     )
     n_rows, rise = done.stdout.split()
     print(f"{path.name}: {rise} MiB")

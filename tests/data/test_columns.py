@@ -41,9 +41,7 @@ def test_missing_extra_and_duplicate_columns_are_refused_by_name() -> None:
     north = open_source(NORTH, name="silo 'north'")
     with pytest.raises(InputError, match=r"silo 'south' must have .* without 'b', 'c';"):
         match_columns([north, south])
-    with pytest.raises(
-        InputError, match=r"silo 'south' must have only .* also 'd'; .*extra_columns=\"dro"
-    ):
+    with pytest.raises(InputError, match=r"silo 'south' must have only .* also 'd'; .*extra_columns=\"dro"):
         match_columns([open_source(frame(a=[1.0])), south])
     assert match_columns([north, south], columns=["a"], extra="drop")[0] == ("a",)
     with pytest.raises(InputError, match="distinct column names, got 'a' more than once"):

@@ -13,9 +13,7 @@ from fedpower.data.rules import COMPARISON_BOUND, table_rules
 from fedpower.errors import CellError, InputError
 
 BOOK = comparisons(["ash", "birch", "oak"])
-MARGINS = comparisons(
-    ["ash", "birch", "oak"], winner="home", loser="away", margin="goals", range=(-5, 5)
-)
+MARGINS = comparisons(["ash", "birch", "oak"], winner="home", loser="away", margin="goals", range=(-5, 5))
 
 
 def rows_of(table: pd.DataFrame, book: CodeBook) -> np.ndarray:
@@ -64,9 +62,7 @@ def test_what_compares_nothing_is_refused_by_its_row_and_never_quoted(change, sa
     table = pd.DataFrame({"winner": ["ash"] * 3, "loser": ["oak"] * 3, "points": [1.0, 2.0, 3.0]})
     table.loc[1, list(change)] = list(change.values())
     book = comparisons(["ash", "birch", "oak"], margin="points", range=(0, 9))
-    with pytest.raises(
-        CellError, match=f"columns 'winner' and 'loser' of .* {said} at row 2"
-    ) as no:
+    with pytest.raises(CellError, match=f"columns 'winner' and 'loser' of .* {said} at row 2") as no:
         FedMoment(epsilon=1.0, codebook=book).fit_silos([table])
     assert "yew" not in str(no.value)
 

@@ -62,9 +62,7 @@ def test_dask_answers_as_numpy_does(rule: RowTreatment, collection: Any, schedul
     rows = sample()
     with dask.config.set(scheduler=scheduler):
         pairs = zip(
-            kernels(open_source(collection(rows)), rule),
-            kernels(open_source(rows), rule),
-            strict=True,
+            kernels(open_source(collection(rows)), rule), kernels(open_source(rows), rule), strict=True
         )
         for found, plain in pairs:
             for center in (None, np.full(5, 0.2)):
@@ -101,9 +99,7 @@ def test_only_sums_come_back_to_the_client() -> None:
 
 @pytest.mark.parametrize("center", [None, np.array([0.1, 0.0, -0.1, 0.0, 0.2])])
 @pytest.mark.parametrize("collection", [array, frame])
-def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(
-    collection: Any, center: Any
-) -> None:
+def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection: Any, center: Any) -> None:
     """Bit for bit, and nothing but sums comes back."""
     rows = sample(3000)
     came_back: list[int] = []
@@ -155,9 +151,7 @@ def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
 
 def test_rows_at_dask_s_workers_are_not_prepared_and_the_sentence_names_the_ways_out() -> None:
     rows = sample(3000)
-    refused = (
-        r"must be rows in memory, a file or a query to be prepared, got rows that lie at Dask's"
-    )
+    refused = r"must be rows in memory, a file or a query to be prepared, got rows that lie at Dask's"
     with pytest.raises(InputError, match=f"{refused} workers; give a code book, or row_norm"):
         FedPCA(2, epsilon=1.0).fit_silos([array(rows)])
     book = FedPCA(2, epsilon=1.0).prepare_silos([rows])

@@ -173,12 +173,8 @@ def test_float32_rows_are_summed_in_float64() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(
-    "rule", [RowTreatment(), RowTreatment(row_norm=2.0, scale=np.full(6, 2.0))]
-)
-@pytest.mark.parametrize(
-    ("value", "what"), [(np.nan, "a missing value"), (-np.inf, "an infinite value")]
-)
+@pytest.mark.parametrize("rule", [RowTreatment(), RowTreatment(row_norm=2.0, scale=np.full(6, 2.0))])
+@pytest.mark.parametrize(("value", "what"), [(np.nan, "a missing value"), (-np.inf, "an infinite value")])
 def test_a_value_that_is_no_number_is_refused_with_its_place(
     value: float, what: str, rule: RowTreatment, workers: int
 ) -> None:

@@ -66,9 +66,7 @@ def test_float32_rows_are_right_to_float32_where_nothing_is_private(rule: RowTre
     device = open_device(DEVICE, single=True)
     for form in (rows, torch.tensor(rows), torch.tensor(rows, device=DEVICE)):
         for plain, found in zip(
-            kernels(open_source(rows), rule, None),
-            kernels(open_source(form), rule, device),
-            strict=True,
+            kernels(open_source(rows), rule, None), kernels(open_source(form), rule, device), strict=True
         ):
             assert "in float32" in found.choice.reason
             for center in (None, plain.mean()):
@@ -82,9 +80,7 @@ def test_far_and_sorted_rows_lose_no_digits_on_a_device() -> None:
     rows = rows[np.argsort(rows[:, 0])]
     center = rows.mean(axis=0)
     exact = (rows - center).T @ (rows - center) / len(rows)
-    found = local_moment(
-        open_source(torch.tensor(rows)), rank=1, steps=10**6, device=open_device(DEVICE)
-    )
+    found = local_moment(open_source(torch.tensor(rows)), rank=1, steps=10**6, device=open_device(DEVICE))
     np.testing.assert_allclose(found.moment(found.mean()), exact, rtol=0, atol=1e-9)
 
 
@@ -101,9 +97,7 @@ def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
     rows = sample().astype(np.float32)
     rule = RowTreatment(row_norm=4.0)
     tensor = open_source(torch.tensor(rows, device=DEVICE))
-    found = read_silos({"north": tensor}, rule, rank=3, steps=20, private=True, device=DEVICE)[
-        "north"
-    ]
+    found = read_silos({"north": tensor}, rule, rank=3, steps=20, private=True, device=DEVICE)["north"]
     assert "in float64" in found.choice.reason
     plain = local_moment(open_source(rows), rule, rank=3, steps=20)
     np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-14)

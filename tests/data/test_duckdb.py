@@ -43,10 +43,7 @@ def test_every_number_type_is_read_and_text_is_refused(visits: str) -> None:
 
 def test_nothing_but_a_query_runs_and_the_file_stays_as_it_is(visits: str, tmp_path: Path) -> None:
     before = (tmp_path / "w.duckdb").read_bytes()
-    for text in (
-        "SELECT 1; DROP TABLE visits",
-        "WITH a AS (SELECT 1) DELETE FROM visits",
-    ):
+    for text in ("SELECT 1; DROP TABLE visits", "WITH a AS (SELECT 1) DELETE FROM visits"):
         assert "must be a query that its database can run" in refused(text, visits)
     read_all(open_source(SqlQuery("SELECT age FROM visits", visits)))
     assert (tmp_path / "w.duckdb").read_bytes() == before

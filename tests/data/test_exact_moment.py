@@ -31,9 +31,7 @@ def some_rows(n_rows: int, width: int, seed: int = 0) -> Any:
     return rows
 
 
-def by_hand(
-    rows: Any, rule: RowTreatment, lattice: RowLattice
-) -> tuple[list[int], list[list[int]]]:
+def by_hand(rows: Any, rule: RowTreatment, lattice: RowLattice) -> tuple[list[int], list[list[int]]]:
     """Σ z and Σ z zᵀ in Python's own integers, one row at a time."""
     width = rows.shape[1]
     total, squares = [0] * width, [[0] * width for _ in range(width)]
@@ -86,16 +84,11 @@ def test_blocks_threads_and_forms_do_not_change_a_bit(rule: RowTreatment, width:
     rows = some_rows(9000 if width < 100 else 1500, width)
     expected = exact_moment(open_source(rows), rule)
     for block_rows, workers in ((100, 2), (1000, 3), (10_000, 1)):
-        assert (
-            exact_moment(open_source(rows), rule, block_rows=block_rows, workers=workers)
-            == expected
-        )
+        assert exact_moment(open_source(rows), rule, block_rows=block_rows, workers=workers) == expected
     thin = np.where(np.random.default_rng(1).random(rows.shape) < 0.05, rows, 0.0)
     sparsely = exact_moment(open_source(sparse.csr_array(thin)), rule)
     assert sparsely == exact_moment(open_source(thin), rule)
-    assert sparsely == exact_moment(
-        open_source(sparse.csc_array(thin)), rule, block_rows=77, workers=2
-    )
+    assert sparsely == exact_moment(open_source(sparse.csc_array(thin)), rule, block_rows=77, workers=2)
 
 
 def test_rows_in_float32_and_in_integers_give_the_same_as_in_float64() -> None:
@@ -119,10 +112,7 @@ def test_merged_parts_equal_the_whole_in_any_grouping(rule: RowTreatment) -> Non
 def test_moment_mean_and_trace_are_those_of_the_bounded_rows() -> None:
     rows = some_rows(3000, 12)
     for rule in RULES.values():
-        found, plain = (
-            exact_moment(open_source(rows), rule),
-            accumulate_moment(open_source(rows), rule),
-        )
+        found, plain = (exact_moment(open_source(rows), rule), accumulate_moment(open_source(rows), rule))
         center = np.linspace(-0.2, 0.3, 12)
         close = {"rtol": 0, "atol": 6 * 2.0**-20}
         np.testing.assert_allclose(found.moment, plain.moment, **close)
@@ -156,9 +146,7 @@ def test_sums_past_one_word_carry_into_a_second() -> None:
     again = ExactMoments.from_bytes(found.to_bytes())
     assert again == found
     assert again.trace() == (expected[0, 0] + expected[1, 1]) / (n_parts * part * side**2)
-    np.testing.assert_array_equal(
-        found.moment, (expected / (n_parts * part * side**2)).astype(np.float64)
-    )
+    np.testing.assert_array_equal(found.moment, (expected / (n_parts * part * side**2)).astype(np.float64))
 
 
 def test_merging_past_one_word_gives_the_same_words_in_any_grouping() -> None:
@@ -218,9 +206,7 @@ def test_full_blocks_of_the_longest_rows_are_still_exact() -> None:
     np.testing.assert_array_equal(found.squares.low, whole.T @ whole)
 
 
-def test_sums_of_other_columns_or_another_lattice_do_not_merge_and_broken_bytes_are_refused() -> (
-    None
-):
+def test_sums_of_other_columns_or_another_lattice_do_not_merge_and_broken_bytes_are_refused() -> None:
     rule = RULES["normalised"]
     one = exact_moment(open_source(some_rows(9, 3)), rule)
     other = exact_moment(open_source(some_rows(9, 4)), rule)
@@ -249,9 +235,7 @@ def test_silos_summed_at_one_desk_are_summed_as_if_each_had_its_own(rule: RowTre
     broken = rows.copy()
     broken[700, 2] = np.nan
     for part in (*parts, rows[:, :3], *parts):  # of another width, too
-        assert exact_moment(open_source(part), rule, desk=desk) == exact_moment(
-            open_source(part), rule
-        )
+        assert exact_moment(open_source(part), rule, desk=desk) == exact_moment(open_source(part), rule)
         with pytest.raises(InputError, match=r"column 3 of .* at row 701"):
             exact_moment(open_source(broken), rule, desk=desk, block_rows=200)
 

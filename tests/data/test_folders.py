@@ -28,11 +28,7 @@ def refused(data: Any, **options: Any) -> str:
 def hive(folder: Path) -> Path:
     """Write a table whose folders tell the year and the ward, and return where it is."""
     table = pa.table(
-        {
-            "year": [2020, 2020, 2019, 2019],
-            "ward": ["a b", "c/d", "c/d", "a b"],
-            "x": [1.0, 2, 3, 4],
-        }
+        {"year": [2020, 2020, 2019, 2019], "ward": ["a b", "c/d", "c/d", "a b"], "x": [1.0, 2, 3, 4]}
     )
     pq.write_to_dataset(table, folder / "hive", partition_cols=["year", "ward"])
     return folder / "hive"
@@ -43,13 +39,9 @@ def test_what_folders_tell_are_columns_and_rows_come_in_the_order_of_paths(tmp_p
     assert read_all(source).tolist() == [[2019, 4], [2019, 3], [2020, 1], [2020, 2]]
     assert source.n_rows == 4
     assert set(open_source(tmp_path / "hive").columns or ()) == {"x", "year", "ward"}
-    assert (
-        read_all(source.select(("year",), extra="drop")).ravel().tolist() == [2019] * 2 + [2020] * 2
-    )
+    assert read_all(source.select(("year",), extra="drop")).ravel().tolist() == [2019] * 2 + [2020] * 2
     assert "column 'ward' of" in refused(tmp_path / "hive")
-    chosen = open_source(
-        tmp_path / "hive" / "year=2019" / "*" / "*.parquet", columns=["x"], extra="drop"
-    )
+    chosen = open_source(tmp_path / "hive" / "year=2019" / "*" / "*.parquet", columns=["x"], extra="drop")
     assert read_all(chosen).ravel().tolist() == [4, 3]
 
 
@@ -82,9 +74,7 @@ def test_what_folders_tell_is_read_beside_columns_of_text(tmp_path: Path) -> Non
     assert read_all(source).tolist() == [[7], [7]]
 
 
-def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tell(
-    tmp_path: Path,
-) -> None:
+def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tell(tmp_path: Path) -> None:
     folder = hive(tmp_path)
     before = fingerprint(open_source(folder))
     moved = folder.rename(tmp_path / "elsewhere")
@@ -118,9 +108,7 @@ def test_parts_that_are_no_parts_are_refused(tmp_path: Path) -> None:
     (folder / "2.csv").write_text("a,b,c\n1,2,3\n")
     assert "got also 'c'" in refused(folder)
     (folder / "2.csv").write_text("a,b\n1,77z\n")
-    assert f"column 'b' of {folder / '2.csv'} must hold numbers, got text at row 1" in refused(
-        folder
-    )
+    assert f"column 'b' of {folder / '2.csv'} must hold numbers, got text at row 1" in refused(folder)
     (folder / "2.csv").unlink()
     (folder / "notes.txt").write_text("")
     message = refused(folder)

@@ -36,9 +36,7 @@ def rules(n_features: int) -> list[RowTreatment]:
 
 @pytest.mark.parametrize(("n_features", "rank"), [(7, 1), (100, 5), (130, 16), (300, 16), (517, 5)])
 @pytest.mark.parametrize("place", range(5))
-def test_the_kernel_s_products_are_numpy_s_to_float32(
-    n_features: int, rank: int, place: int
-) -> None:
+def test_the_kernel_s_products_are_numpy_s_to_float32(n_features: int, rank: int, place: int) -> None:
     rule = rules(n_features)[place]
     rows = sample(333, n_features)
     basis = np.linalg.qr(np.random.default_rng(2).standard_normal((n_features, rank)))[0]
@@ -76,9 +74,7 @@ def test_shares_that_cannot_wait_for_each_other_are_added_up_by_two_launches(
 
 
 @pytest.mark.parametrize("n_features", [40, 260])
-def test_rows_of_several_launches_are_all_added_up(
-    n_features: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_several_launches_are_all_added_up(n_features: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "LAUNCH_VALUES", 150 * n_features)
     rule = RowTreatment(normalize=True)
     rows, basis, expected = small(n_features, rule)
@@ -127,9 +123,7 @@ def test_rows_of_any_ordinary_length_keep_their_digits(scale: float) -> None:
     basis = np.eye(20)[:, :4] * 100.0
     for rule in (RowTreatment(), RowTreatment(normalize=True)):
         plain = local_moment(open_source(rows), rule, rank=1, steps=2, memory_limit=1)
-        fused = fused_rows(
-            torch.tensor(rows, device=DEVICE), rule, largest=scale, smallest=scale * 1e-5
-        )
+        fused = fused_rows(torch.tensor(rows, device=DEVICE), rule, largest=scale, smallest=scale * 1e-5)
         if scale < 1 and rule.normalize:
             assert fused is None
             continue
@@ -139,9 +133,7 @@ def test_rows_of_any_ordinary_length_keep_their_digits(scale: float) -> None:
         assert error <= 2e-6 * np.linalg.norm(expected)
 
 
-def test_a_silo_takes_the_kernel_for_resident_float32_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_silo_takes_the_kernel_for_resident_float32_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sample(300, 40)
     calls: list[int] = []
     original = fused.Fused.product
@@ -164,9 +156,7 @@ def test_a_silo_takes_the_kernel_for_resident_float32_rows(
     basis = np.eye(40)[:, :3]
     np.testing.assert_allclose(silo(tensor, True).product(basis), plain.product(basis), atol=1e-8)
     assert calls == [3]
-    np.testing.assert_allclose(
-        silo(tensor, False).product(basis), plain.product(basis), rtol=0, atol=1e-14
-    )
+    np.testing.assert_allclose(silo(tensor, False).product(basis), plain.product(basis), rtol=0, atol=1e-14)
     silo(tensor, True).product(np.eye(40)[:, :17])
     assert calls == [3]
 

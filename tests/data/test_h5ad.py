@@ -112,7 +112,5 @@ def test_objects_without_rows_and_views_of_files_are_refused(path: Path):
 
 def test_without_h5py_the_way_to_get_it_is_named(path: Path, monkeypatch: pytest.MonkeyPatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "h5py" else found(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "h5py" else found(name))
     refused(path, r"pip install '\.\[h5ad\]'")

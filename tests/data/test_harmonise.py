@@ -40,9 +40,7 @@ def test_every_table_is_renamed_and_converted(form: str, tmp_path: Path) -> None
     assert source.columns == ("years", "age", *NAMES[2:])
     expected = ROWS * [1, -2.5, 1, 1, 3.0] + [0, 0, 0, 0, 0.25]
     np.testing.assert_allclose(read_all(source, 7), expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(
-        read_all(source.select(("ß",), extra="drop")), read_all(source)[:, 4:]
-    )
+    np.testing.assert_array_equal(read_all(source.select(("ß",), extra="drop")), read_all(source)[:, 4:])
 
 
 def test_both_ways_of_reading_a_text_give_the_same_bits(tmp_path: Path) -> None:

@@ -59,9 +59,7 @@ def test_no_row_is_longer_than_the_side_in_whole_numbers(rows: Any, data: Any) -
 
 
 @given(ANY, st.data())
-def test_a_row_becomes_the_same_integers_in_any_company_order_and_form(
-    rows: Any, data: Any
-) -> None:
+def test_a_row_becomes_the_same_integers_in_any_company_order_and_form(rows: Any, data: Any) -> None:
     rule = data.draw(rules(rows.shape[1]))
     found = integers(rows, rule)
     assert [integers(row[None], rule)[0] for row in rows] == found
@@ -79,9 +77,7 @@ def test_a_row_becomes_the_same_integers_in_any_company_order_and_form(
 
 @pytest.mark.parametrize("width", [1, 3, 100, 700, 2500])
 @pytest.mark.parametrize("bound", [None, 0.9, 50.0])
-def test_rows_taken_several_at_a_time_become_what_each_becomes_alone(
-    width: int, bound: float | None
-) -> None:
+def test_rows_taken_several_at_a_time_become_what_each_becomes_alone(width: int, bound: float | None) -> None:
     rng = np.random.default_rng(width)
     rows = rng.standard_normal((max(9, 2100 // width), width)) / np.sqrt(width)
     for scale in (None, rng.uniform(0.5, 2, width)):
@@ -145,9 +141,7 @@ def test_rows_that_round_up_in_every_column_are_shrunk_until_they_fit() -> None:
     target = SIDE - 2.0
     whole = math.floor(target / math.sqrt(width)) + 0.51
     row = np.full((1, width), whole)
-    row[0, 0] = (
-        math.sqrt(target**2 - (width - 1) * whole**2) if target**2 > (width - 1) * whole**2 else 0
-    )
+    row[0, 0] = math.sqrt(target**2 - (width - 1) * whole**2) if target**2 > (width - 1) * whole**2 else 0
     factor = target / np.linalg.norm(row)
     rounded = np.rint(row * factor)
     assert (rounded * rounded).sum() > SIDE**2, "the row must be one that rounding makes too long"
@@ -155,9 +149,7 @@ def test_rows_that_round_up_in_every_column_are_shrunk_until_they_fit() -> None:
     require_short(integers(row * 7, RowTreatment(row_norm=1.0)))
 
 
-def test_rows_of_norm_one_and_rows_of_ones_are_never_in_doubt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_of_norm_one_and_rows_of_ones_are_never_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(rows: Any, boundaries: Any) -> Any:
         raise AssertionError("an exact sum of squares was needed")
 
@@ -215,9 +207,7 @@ def test_a_norm_in_doubt_is_rounded_the_same_in_every_order_of_summation() -> No
     from fedpower.data.lattice_rows import _cell_start
 
     rng = np.random.default_rng(3)
-    cells = rng.integers(
-        np.float64(1.0).view(np.int64) >> 25, np.float64(4.0).view(np.int64) >> 25, 300
-    )
+    cells = rng.integers(np.float64(1.0).view(np.int64) >> 25, np.float64(4.0).view(np.int64) >> 25, 300)
     width = 64
     rows = rng.standard_normal((300, width))
     rows *= np.sqrt(_cell_start(cells) / np.einsum("ij,ij->i", rows, rows))[:, None]

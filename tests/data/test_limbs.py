@@ -82,9 +82,7 @@ def test_sixteen_rows_of_the_largest_numbers_are_exact() -> None:
     assert found(rows, rule).squares.low[1, 1] == 64 * (2**20 - 2) ** 2
 
 
-def test_blocks_chunks_and_programs_have_no_part_in_the_sums(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_chunks_and_programs_have_no_part_in_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sample(1500, 40)
     rule = rules(40)[0]
     expected = exact_moment(open_source(rows), rule)

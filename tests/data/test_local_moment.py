@@ -28,11 +28,7 @@ BLOCKS = arrays(
     st.tuples(st.integers(1, 30), st.integers(1, 6)),
     elements=st.floats(-100, 100, allow_subnormal=False),
 )
-RULES = [
-    RowTreatment(),
-    RowTreatment(row_norm=50.0),
-    RowTreatment(normalize=True),
-]
+RULES = [RowTreatment(), RowTreatment(row_norm=50.0), RowTreatment(normalize=True)]
 
 
 def moments(rows: Any, rule: RowTreatment | None = None, size: int = 7) -> Any:
@@ -137,9 +133,7 @@ def test_a_late_centre_is_subtracted_after_rows_are_bounded(form: Any, first: An
         for kernel in both_kernels(form(rows), rule):
             np.testing.assert_allclose(kernel.product(np.eye(4), late), expected, atol=1e-12)
             assert kernel.trace(late) == pytest.approx(np.trace(expected), rel=1e-12)
-        np.testing.assert_allclose(
-            both_kernels(form(rows), rule)[0].moment(late), expected, atol=1e-12
-        )
+        np.testing.assert_allclose(both_kernels(form(rows), rule)[0].moment(late), expected, atol=1e-12)
 
 
 def test_a_moment_that_does_not_fit_is_refused() -> None:

@@ -14,29 +14,12 @@ from fedpower.errors import FedpowerError, InputError, ProtocolError, is_showabl
 from fedpower.federation.study_file import read_study, rendered
 from fedpower.protocol import Coordinator, Study
 
-BAD = [
-    "\x1b[2Jage",
-    "a\nb",
-    "\x7f",
-    "safe\u202egnp",
-    "\ufeffage",
-    "zero\u200bwidth",
-    "a\x00b",
-    "\x85",
-]
+BAD = ["\x1b[2Jage", "a\nb", "\x7f", "safe\u202egnp", "\ufeffage", "zero\u200bwidth", "a\x00b", "\x85"]
 ROWS = np.random.default_rng(0).standard_normal((20, 2))
 
 
 def test_what_people_call_columns_can_be_shown() -> None:
-    names = [
-        "age",
-        "Körpergröße (cm)",
-        "体重",
-        "naïve B",
-        "a\N{NO-BREAK SPACE}b",
-        "µg/l",
-        "émission – CO₂",
-    ]
+    names = ["age", "Körpergröße (cm)", "体重", "naïve B", "a\N{NO-BREAK SPACE}b", "µg/l", "émission – CO₂"]
     assert all(map(is_showable, names))
     assert not any(map(is_showable, BAD))
 
@@ -44,9 +27,7 @@ def test_what_people_call_columns_can_be_shown() -> None:
 @pytest.mark.parametrize("bad", BAD)
 def test_columns_of_tables_and_of_python_are_refused(bad: str, tmp_path: Path) -> None:
     table = pd.DataFrame(ROWS, columns=["x", bad])
-    pyarrow.parquet.write_table(
-        pa.table({"x": ROWS[:, 0], bad: ROWS[:, 1]}), tmp_path / "t.parquet"
-    )
+    pyarrow.parquet.write_table(pa.table({"x": ROWS[:, 0], bad: ROWS[:, 1]}), tmp_path / "t.parquet")
     uses = [
         lambda: open_source(table).n_features,
         lambda: open_source(tmp_path / "t.parquet").n_features,

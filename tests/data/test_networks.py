@@ -119,8 +119,7 @@ def test_is_refused_in_a_sentence(case: str):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["<graphml><graph><edge/></graph></graphml>", "no xml", "<graphml><node", "<!DOCTYPE a><b/>"],
+    "text", ["<graphml><graph><edge/></graph></graphml>", "no xml", "<graphml><node", "<!DOCTYPE a><b/>"]
 )
 def test_what_is_no_graphml_is_refused(tmp_path: Path, text: str):
     path = tmp_path / "bad.graphml"

@@ -42,9 +42,7 @@ def test_a_column_in_other_units_is_shown_to_who_holds_the_rows(settings, sizes)
     north = table(sizes[0])
     same = said({"north": north, "south": table(sizes[1], seed=1)}, **settings)
     assert not same
-    (one, *more) = said(
-        {"north": north, "south": table(sizes[1], fahrenheit=True, seed=1)}, **settings
-    )[::-1]
+    (one, *more) = said({"north": north, "south": table(sizes[1], fahrenheit=True, seed=1)}, **settings)[::-1]
     assert one == (
         "the values of silo 'south' in 'c' are far from those of all silos together; check that it is "
         "in the agreed units (for your eyes only)"

@@ -10,14 +10,7 @@ from hypothesis.extra.numpy import arrays
 from row_forms import write_h5ad
 from scipy import sparse
 
-from fedpower.data import (
-    KernelChoice,
-    LocalMoment,
-    RowTreatment,
-    fingerprint,
-    open_source,
-    split_by_group,
-)
+from fedpower.data import KernelChoice, LocalMoment, RowTreatment, fingerprint, open_source, split_by_group
 from fedpower.data.passes import EnrolledRows, Seen, digest_key, seen_in
 from fedpower.errors import InputError
 
@@ -44,8 +37,7 @@ def write_sparse(path, rows):
 
 def write_svm(path, rows):
     lines = (
-        "0 " + " ".join(f"{place}:{value!r}" for place, value in enumerate(row.tolist(), 1))
-        for row in rows
+        "0 " + " ".join(f"{place}:{value!r}" for place, value in enumerate(row.tolist(), 1)) for row in rows
     )
     path.write_text("\n".join(lines) + "\n")
 
@@ -207,9 +199,7 @@ def test_a_digest_depends_on_the_rows_alone(rows, cuts, seed):
     other=st.tuples(st.integers(0, 5), st.integers(0, 2)),
     value=NUMBERS,
 )
-def test_a_digest_tells_rows_with_another_cell_or_two_cells_swapped_apart(
-    rows, place, other, value
-):
+def test_a_digest_tells_rows_with_another_cell_or_two_cells_swapped_apart(rows, place, other, value):
     """Up to a chance of 2⁻⁴⁰ or so in each example."""
     key = digest_key(3)
     changed, swapped = rows.copy(), rows.copy()

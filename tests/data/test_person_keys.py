@@ -159,9 +159,7 @@ def test_given_ids_of_several_types_are_one_person(most):
     assert source.n_units == min(len(SPELLED), most) + 2
     plain = with_ids(open_source(rows), np.array(PLAIN), most)
     assert exact_moment(source, RULE) == exact_moment(plain, RULE)
-    assert exact_moment(with_ids(open_source(rows), WITH_ANOTHER, most), RULE) == exact_moment(
-        plain, RULE
-    )
+    assert exact_moment(with_ids(open_source(rows), WITH_ANOTHER, most), RULE) == exact_moment(plain, RULE)
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, "", " ", pd.NA, pd.NaT, Decimal("NaN")])
@@ -200,9 +198,7 @@ def test_every_type_of_polars_has_the_same_persons(kind, lazy):
     polars = pytest.importorskip("polars")
     rows = rows_of(PLAIN)
     frame = polars.DataFrame({"a": rows[:, 0], "b": rows[:, 1], "person": PLAIN})
-    ids = (
-        polars.col("person").cast(polars.String) if kind == "Categorical" else polars.col("person")
-    )
+    ids = polars.col("person").cast(polars.String) if kind == "Categorical" else polars.col("person")
     dtype = polars.Decimal(10, 2) if kind == "Decimal" else getattr(polars, kind)
     frame = frame.with_columns(ids.cast(dtype))
     source = open_source(frame.lazy() if lazy else frame)
@@ -224,11 +220,7 @@ def test_a_person_in_two_files_of_a_folder_is_one(kinds, tmp_path):
     for part, kind in enumerate(FOLDERS[kinds]):
         some = slice(4 * part, 4 * part + 4)
         cells = pa.array(ids[some])
-        cells = (
-            cells.cast(pa.string()).cast(kind)
-            if "texts" in kinds and not part
-            else cells.cast(kind)
-        )
+        cells = cells.cast(pa.string()).cast(kind) if "texts" in kinds and not part else cells.cast(kind)
         parquet.write_table(table_of(rows[some], cells), tmp_path / f"{part}.parquet")
     source = by_unit(open_source(tmp_path), "person")
     assert source.n_units == 4

@@ -119,8 +119,7 @@ def test_every_text_is_read_or_refused_as_by_the_reader_of_any_text(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["plain", "no last line end", "two characters a line end", "signed exponents", "quoted names"],
+    "name", ["plain", "no last line end", "two characters a line end", "signed exponents", "quoted names"]
 )
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
 def test_numbers_are_read_without_the_slow_reader_to_the_last_bit(

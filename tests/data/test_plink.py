@@ -66,9 +66,7 @@ def test_silos_whose_files_have_alleles_the_other_way_round_are_matched(tmp_path
 
 
 def test_an_allele_that_nobody_in_the_file_has_is_the_other_silos_own(tmp_path):
-    fixed = write_bed(
-        tmp_path / "fixed.bed", np.zeros((5, 1), dtype=int), alleles=[("0", "G")], ids=["rs1"]
-    )
+    fixed = write_bed(tmp_path / "fixed.bed", np.zeros((5, 1), dtype=int), alleles=[("0", "G")], ids=["rs1"])
     assert open_source(fixed).columns == ("rs1_G",)
     assert np.array_equal(rows_of(open_source(fixed)), np.full((5, 1), 2.0))
     assert np.array_equal(rows_of(open_source(fixed, columns=("rs1_A",))), np.zeros((5, 1)))
@@ -98,9 +96,7 @@ def test_a_fit_puts_its_public_offset_in_the_place_of_missing_genotypes(tmp_path
     alleles, ids = [("A", "G")] * 12, [f"rs{place}" for place in range(12)]
     bed = write_bed(tmp_path / "all.bed", gaps, alleles=alleles, ids=ids)
     scale = np.sqrt(2 * p * (1 - p))
-    model = FedPCA(2, epsilon=float("inf"), offset=2 * p, scale=scale, standardize=False).fit_silos(
-        [bed]
-    )
+    model = FedPCA(2, epsilon=float("inf"), offset=2 * p, scale=scale, standardize=False).fit_silos([bed])
     rows = (np.where(gaps < 0, 2 * p, gaps) - 2 * p) / scale
     rows -= rows.mean(axis=0)
     assert sin_theta(model.components_.T, np.linalg.svd(rows)[2][:2].T) < 1e-10

@@ -17,13 +17,9 @@ def test_labels_are_matched_to_the_columns() -> None:
     assert public_vector("scale", values, columns=COLUMNS).tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "values", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), pd.Series([1.0, 2.0, 3.0])]
-)
+@pytest.mark.parametrize("values", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), pd.Series([1.0, 2.0, 3.0])])
 @pytest.mark.parametrize("columns", [None, COLUMNS])
-def test_values_without_labels_are_taken_by_place(
-    values: Any, columns: tuple[str, ...] | None
-) -> None:
+def test_values_without_labels_are_taken_by_place(values: Any, columns: tuple[str, ...] | None) -> None:
     vector = public_vector("scale", values, columns=columns)
     assert vector.tolist() == [1, 2, 3]
     assert not vector.flags.writeable
@@ -45,9 +41,7 @@ def test_values_without_labels_are_taken_by_place(
         (["x"], None, "must be a vector of finite numbers"),
     ],
 )
-def test_what_fits_no_column_is_refused(
-    values: Any, columns: tuple[str, ...] | None, sentence: str
-) -> None:
+def test_what_fits_no_column_is_refused(values: Any, columns: tuple[str, ...] | None, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
         public_vector("scale", values, columns=columns, positive=True)
     assert sentence in str(caught.value)

@@ -32,10 +32,7 @@ RULES: dict[str, Any] = {
     "seen": {"kind": "date", "origin": "2000-01-01", "unit": "days"},
     "cd4": {"kind": "number", "missing": 350, "missing_words": ["."]},
 }
-FEATURES = (
-    *("age", "age missing", "sex=F", "sex=M", "sex=other"),
-    *("stage", "smoker", "seen", "cd4"),
-)
+FEATURES = (*("age", "age missing", "sex=F", "sex=M", "sex=other"), *("stage", "smoker", "seen", "cd4"))
 WORDS: dict[str, list[str]] = {
     "pid": ["7", "8", "9", "10"],
     "age": ["50", "", "130", "20.5"],
@@ -119,9 +116,7 @@ def test_the_size_of_blocks_changes_nothing(tmp_path: Path):
 def test_features_are_selected_and_labelled_like_any_columns(tmp_path: Path):
     source = ruled(open_source(text_file(tmp_path)), rules())
     some = source.select(("seen", "sex=M"), extra="drop")
-    np.testing.assert_array_equal(
-        np.vstack([np.asarray(each) for each in some.blocks(3)]), WANTED[:, [7, 3]]
-    )
+    np.testing.assert_array_equal(np.vstack([np.asarray(each) for each in some.blocks(3)]), WANTED[:, [7, 3]])
     labels = [cell for cells, _ in source.labelled("pid", 3) for cell in cells.to_pylist()]
     assert labels == WORDS["pid"]
 
@@ -193,9 +188,7 @@ def test_a_category_of_two_levels_weighs_as_a_column_of_zero_and_one(standardize
     ruled_fit = FedPCA(3, codebook=book, **known).fit(frame)
     coded = frame.assign(sex=frame["sex"].eq("F") * 1.0).fillna({"age": 50.0})
     plain_fit = FedPCA(3, **known).fit(coded)
-    np.testing.assert_allclose(
-        ruled_fit.explained_variance_, plain_fit.explained_variance_, rtol=1e-10
-    )
+    np.testing.assert_allclose(ruled_fit.explained_variance_, plain_fit.explained_variance_, rtol=1e-10)
     np.testing.assert_allclose(
         np.abs(ruled_fit.transform(frame)), np.abs(plain_fit.transform(coded)), atol=1e-8
     )
@@ -212,11 +205,7 @@ def test_a_standardised_category_has_the_variance_of_one_number_whatever_its_lev
 
 def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tmp_path: Path):
     silos = [clinic(1500, seed) for seed in (1, 2)]
-    told = {
-        "sex": ["F", "M"],
-        "age": CLINIC["age"],
-        "weight": {"kind": "number", "range": [0, 200]},
-    }
+    told = {"sex": ["F", "M"], "age": CLINIC["age"], "weight": {"kind": "number", "range": [0, 200]}}
     model = FedPCA(2, epsilon=4.0, codebook=CodeBook(rules=rules(told))).fit_silos(silos)
     assert model.study_.n_open == 0
     assert model.study_.groups == ((0, 1, 2),)
@@ -254,9 +243,7 @@ def test_rules_change_the_study_and_no_rules_leave_its_hash_alone():
 
 
 def test_missing_cells_count_for_the_offset_once_there_is_one():
-    book = CodeBook(
-        rules=rules({"age": {"kind": "number", "range": [0, 100], "missing": "offset"}})
-    )
+    book = CodeBook(rules=rules({"age": {"kind": "number", "range": [0, 100], "missing": "offset"}}))
     assert book.table_rules is not None
     assert book.table_rules.with_fills().rules[0].fill == 50.0
     full = CodeBook(
@@ -304,10 +291,7 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     assert [line for line in lines if not line.startswith("  ")] == ["silo 'bad':", "silo 'worse':"]
     told = "\n".join(lines)
     assert "column 'age' must have a rule for its missing cells" in told
-    assert (
-        "column 'stage' must hold its ordered levels and nothing else, got other words at row 6"
-        in (told)
-    )
+    assert "column 'stage' must hold its ordered levels and nothing else, got other words at row 6" in (told)
     assert 'kind = "date" and a public origin and unit' in told
     assert NOBODY not in str(caught.value)
 

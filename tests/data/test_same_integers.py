@@ -118,11 +118,7 @@ def test_a_device_refuses_a_missing_value_by_its_place() -> None:
     rows[123, 4] = np.nan
     for form in (rows, torch.tensor(rows)):
         with pytest.raises(InputError, match=r"column 5 of silo 'north' .* at row 124"):
-            sums(
-                open_source(form, name="silo 'north'"),
-                RULES["moved"],
-                device=open_device("cpu"),
-            )
+            sums(open_source(form, name="silo 'north'"), RULES["moved"], device=open_device("cpu"))
 
 
 def test_sums_are_not_made_of_rows_that_were_read_otherwise() -> None:

@@ -9,25 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from row_forms import (
-    FORMS,
-    N_FEATURES,
-    N_ROWS,
-    NAMES,
-    forms,
-    read_all,
-    sample_rows,
-)
+from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, forms, read_all, sample_rows
 from scipy import sparse
 
-from fedpower.data import (
-    RowSource,
-    RowTreatment,
-    accumulate_moment,
-    fingerprint,
-    local_moment,
-    open_source,
-)
+from fedpower.data import RowSource, RowTreatment, accumulate_moment, fingerprint, local_moment, open_source
 from fedpower.errors import InputError
 
 ROWS = sample_rows()
@@ -51,9 +36,7 @@ def test_a_source_keeps_the_protocol(source: RowSource) -> None:
 
 
 @pytest.mark.parametrize("max_rows", [1, 7, 20, 1000])
-def test_blocks_are_bounded_nonempty_float64_and_hold_every_row(
-    source: RowSource, max_rows: int
-) -> None:
+def test_blocks_are_bounded_nonempty_float64_and_hold_every_row(source: RowSource, max_rows: int) -> None:
     for block in source.blocks(max_rows):
         assert 0 < block.shape[0] <= max_rows
         assert block.shape[1] == N_FEATURES

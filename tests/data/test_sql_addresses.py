@@ -87,9 +87,7 @@ def test_whatever_follows_the_user_s_colon_is_refused_unread(text: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_query_holds_no_password_and_shows_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_holds_no_password_and_shows_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NORTH_DB_PASSWORD", SECRET)
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     for place in ({"password_env": "NORTH_DB_PASSWORD"}, {"password_file": tmp_path / "secret"}):
@@ -100,9 +98,7 @@ def test_a_query_holds_no_password_and_shows_none(
     assert SqlQuery(ROWS, "postgresql://host/north").password() is None
 
 
-def test_the_place_of_a_password_must_hold_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_place_of_a_password_must_hold_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH", raising=False)
     url = "postgresql://host/north"
     assert "the environment variable NO_SUCH must hold" in refusal(
@@ -113,14 +109,10 @@ def test_the_place_of_a_password_must_hold_one(
         lambda: SqlQuery(ROWS, url, password_file=missing).password()
     )
     missing.write_text("\n")
-    assert "got none there" in refusal(
-        lambda: SqlQuery(ROWS, url, password_file=missing).password()
-    )
+    assert "got none there" in refusal(lambda: SqlQuery(ROWS, url, password_file=missing).password())
     both: Any = {"password_env": "A", "password_file": "b"}
     assert "got both" in refusal(lambda: SqlQuery(ROWS, url, **both))
-    assert "must be named without user" in refusal(
-        lambda: SqlQuery(ROWS, "sqlite:///a.db", user="u")
-    )
+    assert "must be named without user" in refusal(lambda: SqlQuery(ROWS, "sqlite:///a.db", user="u"))
     assert "given once" in refusal(lambda: SqlQuery(ROWS, "postgresql://ann@h/n", user="bob"))
 
 

@@ -32,9 +32,7 @@ def query(text: str, path: Path) -> SqlQuery:
     return SqlQuery(text, f"sqlite:///{path}")
 
 
-def test_integers_reals_and_logical_values_are_numbers_in_whatever_row_they_come(
-    path: Path,
-) -> None:
+def test_integers_reals_and_logical_values_are_numbers_in_whatever_row_they_come(path: Path) -> None:
     execute(path, "CREATE TABLE t (a NUMERIC, b)")
     big = 2**53 + 3
     held = [(1, True)] * 3000 + [(2.5, 7), (big, -1e300)]
@@ -46,9 +44,7 @@ def test_integers_reals_and_logical_values_are_numbers_in_whatever_row_they_come
 
 
 @pytest.mark.parametrize(("cell", "word"), [(f"'x{CELL}'", "text"), ("x'3133'", "blob")])
-def test_text_and_blobs_among_numbers_are_refused_at_their_row(
-    path: Path, cell: str, word: str
-) -> None:
+def test_text_and_blobs_among_numbers_are_refused_at_their_row(path: Path, cell: str, word: str) -> None:
     execute(path, "CREATE TABLE t (a, b)")
     with sqlite3.connect(path) as connection:
         connection.executemany("INSERT INTO t VALUES (?, ?)", [(1, 2.0)] * 5000)
@@ -64,17 +60,12 @@ def test_a_null_is_a_missing_value_even_before_text(path: Path) -> None:
     assert "column 'b' of the query must hold finite numbers, got a missing value" in refused(
         query("SELECT a, b FROM t", path)
     )
-    assert read_all(open_source(query("SELECT a, b FROM t", path), drop=["b"])).tolist() == [
-        [1],
-        [1],
-    ]
+    assert read_all(open_source(query("SELECT a, b FROM t", path), drop=["b"])).tolist() == [[1], [1]]
 
 
 def test_columns_are_told_apart_by_place_whatever_their_names(path: Path) -> None:
     execute(path, "CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, 2), (3, 5)")
-    source = open_source(
-        query('SELECT a, b AS "A", a+b, b AS "q"" ", count(*) OVER () FROM t', path)
-    )
+    source = open_source(query('SELECT a, b AS "A", a+b, b AS "q"" ", count(*) OVER () FROM t', path))
     assert source.columns == ("a", "A", "a+b", 'q" ', "count(*) OVER ()")
     assert read_all(source).tolist() == [[1, 2, 3, 2, 2], [3, 5, 8, 5, 2]]
     assert read_all(source.select(("A",), extra="drop")).tolist() == [[2], [5]]
@@ -139,9 +130,7 @@ def test_the_connection_itself_is_read_only(path: Path) -> None:
 
 def test_a_refused_query_is_explained_without_its_cells(path: Path) -> None:
     execute(path, "CREATE TABLE t (a)", f"INSERT INTO t VALUES ('{{{CELL}')")
-    assert "got the error 'no such table: nope'; correct" in refused(
-        query("SELECT a FROM nope", path)
-    )
+    assert "got the error 'no such table: nope'; correct" in refused(query("SELECT a FROM nope", path))
     assert 'near "t": syntax error' in refused(query("SELECT a FORM t x", path))
     broken = refused(query("SELECT json_extract(a, '$.x') AS j FROM t", path))
     assert "must be a query that runs to its end, got an error from the database" in broken
@@ -155,9 +144,7 @@ def test_the_file_must_be_a_database_that_exists(path: Path) -> None:
     assert "file is not a database" in refused(query("SELECT a FROM t", path))
 
 
-def test_the_order_of_rows_does_not_show_in_the_fingerprint_and_everything_else_does(
-    path: Path,
-) -> None:
+def test_the_order_of_rows_does_not_show_in_the_fingerprint_and_everything_else_does(path: Path) -> None:
     execute(path, "CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, 2), (3, 5), (3, 5), (0.0, -1)")
 
     def of(text: str) -> str:
@@ -193,9 +180,7 @@ def test_the_tally_is_the_same_for_every_cut_into_blocks() -> None:
             tally.add(part)
         return tally.digest()
 
-    assert (
-        digest([rows]) == digest([rows[40:], rows[:1], rows[1:40]]) == digest([*rows[::-1, None]])
-    )
+    assert digest([rows]) == digest([rows[40:], rows[:1], rows[1:40]]) == digest([*rows[::-1, None]])
     assert digest([rows]) != digest([rows, rows[:1]])
 
 
@@ -225,10 +210,7 @@ def test_a_query_that_draws_lots_is_refused_on_its_second_pass(path: Path) -> No
 def test_a_query_can_be_split_into_silos(path: Path) -> None:
     execute(path, "CREATE TABLE t (a, site)", "INSERT INTO t VALUES (1, 'n'), (2, 5), (3, 'n')")
     parts = split_by_group(query("SELECT * FROM t", path), "site")
-    assert {name: read_all(part).tolist() for name, part in parts.items()} == {
-        "5": [[2]],
-        "n": [[1], [3]],
-    }
+    assert {name: read_all(part).tolist() for name, part in parts.items()} == {"5": [[2]], "n": [[1], [3]]}
     assert parts["n"].n_rows == 2
     assert fingerprint(parts["n"]) == fingerprint(parts["5"])  # that of the whole query
     execute(path, "INSERT INTO t VALUES (9, 'n')")
@@ -261,6 +243,4 @@ def test_a_mapping_describes_a_query_and_calls_it_by_name(path: Path) -> None:
     assert source.name == "silo 'north'"
     assert read_all(source).tolist() == [[1, 0], [0, 1]]
     with pytest.raises(InputError, match="silo 'north' must be a query that its database can run"):
-        open_query(
-            {**data, "query": "SELECT c FROM visits"}, name="silo 'north'", folder=path.parent
-        )
+        open_query({**data, "query": "SELECT c FROM visits"}, name="silo 'north'", folder=path.parent)

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
-from fedpower.data import (
-    LocalMoment,
-    RowTreatment,
-    SqlQuery,
-    fingerprint,
-    local_moment,
-    open_source,
-    units,
-)
+from fedpower.data import LocalMoment, RowTreatment, SqlQuery, fingerprint, local_moment, open_source, units
 from fedpower.data.device import open_device
 from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.data.kernel import KernelChoice
@@ -88,9 +80,7 @@ def test_what_privacy_supposes_of_the_weights_is_what_the_rows_have():
 
 
 @given(
-    rows=st.lists(
-        st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), min_size=1, max_size=6
-    ),
+    rows=st.lists(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), min_size=1, max_size=6),
     normalize=st.booleans(),
 )
 def test_no_row_of_a_person_is_longer_than_its_own_side(rows, normalize):
@@ -135,9 +125,7 @@ def test_the_moment_and_the_mean_are_those_of_weighted_rows(most):
     assert stacked.T @ stacked / len(stacked) == pytest.approx(about, abs=1e-13)
 
 
-@pytest.mark.parametrize(
-    "kind", ["table", "csv", "csv.gz", "parquet", "feather", "pandas", "sql", "array"]
-)
+@pytest.mark.parametrize("kind", ["table", "csv", "csv.gz", "parquet", "feather", "pandas", "sql", "array"])
 def test_every_kind_of_table_gives_the_same_whole_numbers(kind, tmp_path):
     rows, ids = visits()
     rows = np.round(rows, 3)
@@ -233,14 +221,11 @@ def test_blanks_around_an_id_make_no_second_person():
 
 
 @pytest.mark.parametrize(
-    ("ids", "row"),
-    [(["P1", None, "P2"], 2), (["P1", "P2", "  "], 3), ([1.0, np.nan, 2.0], 2)],
+    ("ids", "row"), [(["P1", None, "P2"], 2), (["P1", "P2", "  "], 3), ([1.0, np.nan, 2.0], 2)]
 )
 def test_a_missing_id_is_refused_by_its_row_and_no_cell_is_quoted(ids, row):
     rows = np.ones((3, D))
-    table = pa.table(
-        {**dict.fromkeys(NAMES, rows[:, 0]), "person": pa.array(ids, from_pandas=True)}
-    )
+    table = pa.table({**dict.fromkeys(NAMES, rows[:, 0]), "person": pa.array(ids, from_pandas=True)})
     with pytest.raises(InputError, match=f"got a missing id at row {row};") as error:
         _ = by_unit(open_source(table), "person").n_units
     assert "P1" not in str(error.value)
@@ -352,9 +337,7 @@ def test_dask_refuses_in_one_sentence():
     dask = pytest.importorskip("dask.dataframe")
     rows, ids = visits()
     frame = dask.from_pandas(table_of(rows, ids).to_pandas(), npartitions=2)
-    with pytest.raises(
-        InputError, match=r"must be a table with named columns|real numbers|numbers"
-    ):
+    with pytest.raises(InputError, match=r"must be a table with named columns|real numbers|numbers"):
         by_unit(open_source(frame), "person")
 
 

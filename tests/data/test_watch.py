@@ -61,10 +61,7 @@ def test_ctrl_c_in_one_silo_s_reading_stops_the_others(tmp_path: Path) -> None:
         if silo == "short":
             raise KeyboardInterrupt
 
-    sources = {
-        "short": open_source(np.ones((5, 20))),
-        "long": open_source(tmp_path / "long.npy"),
-    }
+    sources = {"short": open_source(np.ones((5, 20))), "long": open_source(tmp_path / "long.npy")}
     with pytest.raises(KeyboardInterrupt):
         read_silos(sources, RowTreatment(), rank=1, steps=50, n_jobs=2, on_rows=on_rows)
     assert seen["long"] < shape[0] / 2

@@ -76,9 +76,7 @@ def test_a_large_integer_is_refused_with_its_column_and_row(
     form: str, kind: type[np.integer[Any]], tmp_path: Path
 ) -> None:
     found = FORMS[form](rows_with(2**53 + 1, kind), tmp_path)
-    with pytest.raises(
-        InputError, match=r"must hold integers that are exact in float64.* at row 7;"
-    ):
+    with pytest.raises(InputError, match=r"must hold integers that are exact in float64.* at row 7;"):
         read_all(open_source(found), 4)
 
 

@@ -55,18 +55,13 @@ def write_sparse(path: Path, n_rows: int) -> None:
     [(write_dense, 2_000, 150), (write_sparse, 100_000, 60)],
     ids=["dense", "sparse"],
 )
-def test_memory_does_not_follow_the_rows(
-    write: Any, n_rows: int, most: float, tmp_path: Path
-) -> None:
+def test_memory_does_not_follow_the_rows(write: Any, n_rows: int, most: float, tmp_path: Path) -> None:
     ending = ".npy" if write is write_dense else ".npz"
     small, large = tmp_path / f"small{ending}", tmp_path / f"large{ending}"
     write(small, n_rows // 10 if write is write_sparse else 100)
     write(large, n_rows)
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(small), str(large)],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", CODE, str(small), str(large)], check=True, capture_output=True, text=True
     )
     found, rise, base = done.stdout.split()
     print(f"{ending}: {base} MiB, then {rise} MiB more")
@@ -104,10 +99,7 @@ def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_
     np.save(small, rng.standard_normal((n_rows, 300)))
     np.save(large, (rng.standard_normal((n_rows, columns)) / 300).astype(np.float32))
     done = subprocess.run(
-        [sys.executable, "-c", STEPS, str(small), str(large)],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", STEPS, str(small), str(large)], check=True, capture_output=True, text=True
     )
     steps, rise = map(int, done.stdout.split())
     basis, block = 8 * columns * width, 8 * n_rows * columns

@@ -63,9 +63,7 @@ def test_a_sheet_must_be_there_and_hold_something(book: Path, tmp_path: Path) ->
     assert "got an empty sheet; name another sheet" in refused(f"{book}#Empty")
     assert "must be a file that exists" in refused(tmp_path / "none.xlsx#A")
     (tmp_path / "bad.xlsx").write_bytes(book.read_bytes()[:900])
-    assert "must be a complete .xlsx workbook, got one that is truncated" in refused(
-        tmp_path / "bad.xlsx"
-    )
+    assert "must be a complete .xlsx workbook, got one that is truncated" in refused(tmp_path / "bad.xlsx")
     write_xlsx(tmp_path / "numbers.xlsx", A=[[1.5, 7.25], [3, 4]])
     assert "the first line of" in refused(tmp_path / "numbers.xlsx")
     write_xlsx(tmp_path / "heading.xlsx", A=[["a", "b"]])

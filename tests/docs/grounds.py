@@ -71,9 +71,7 @@ def visits(folder: Path) -> None:
         spread = [3.0, 2.0, 1.0, 0.7, 0.5]
         rows = (rng.standard_normal((500, 5))[ids] + rng.standard_normal((ids.size, 5))) * spread
         table = pa.table({column: rows[:, at] for at, column in enumerate(HEART)})
-        table = table.append_column(
-            "patient_id", pa.array([f"{name[0].upper()}{each:04d}" for each in ids])
-        )
+        table = table.append_column("patient_id", pa.array([f"{name[0].upper()}{each:04d}" for each in ids]))
         pa.csv.write_csv(table, folder / f"{name}.csv")
 
 

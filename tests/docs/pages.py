@@ -16,9 +16,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-)
+PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 SHELL, PYTHON, OUTPUT = "console", "python", "text"
 
 _REMARK = re.compile(r"<!--\s*(file|numbers vary|ends with|run by|not run)\b:?\s*(.*?)\s*-->")

@@ -12,9 +12,7 @@ FILES = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
 
 
 def _links(text: str) -> list[str]:
-    inline = [
-        token for token in MarkdownIt("commonmark").enable("table").parse(text) if token.children
-    ]
+    inline = [token for token in MarkdownIt("commonmark").enable("table").parse(text) if token.children]
     return [
         str(child.attrs.get("href") or child.attrs.get("src"))
         for token in inline
@@ -27,9 +25,7 @@ def _anchors(path: Path) -> set[str]:
     """Return the anchors a forge gives a page's headings: lower case, words joined by dashes."""
     tokens = MarkdownIt("commonmark").parse(path.read_text(encoding="utf-8"))
     headings = [
-        tokens[place + 1].content
-        for place, token in enumerate(tokens)
-        if token.type == "heading_open"
+        tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"
     ]
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

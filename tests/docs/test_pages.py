@@ -35,9 +35,7 @@ def test_every_block_runs_and_gives_what_is_shown(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(
-        "PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    )
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     GROUNDS.get(page, lambda folder: None)(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None
@@ -103,6 +101,4 @@ def _run_python(block: Block, names: dict[str, Any]) -> str:
 
 def _compare(block: Block, output: str, got: str) -> None:
     vary = "numbers vary" in block.remarks
-    assert is_shown(output, got, numbers_vary=vary), (
-        f"{block.place} shows\n{output}\nbut got\n{got}"
-    )
+    assert is_shown(output, got, numbers_vary=vary), f"{block.place} shows\n{output}\nbut got\n{got}"

@@ -43,12 +43,7 @@ def test_every_array_of_a_result_is_explained(written: Path) -> None:
 
 def test_every_key_of_a_record_is_explained(written: Path) -> None:
     record = json.loads((written / "run.json").read_text())
-    nested = (
-        record["privacy"],
-        *record["privacy"]["protections"],
-        *record["silos"],
-        *record["rounds"],
-    )
+    nested = (record["privacy"], *record["privacy"]["protections"], *record["silos"], *record["rounds"])
     for table in (record, record["solver"], *nested):
         assert set(table) <= _named()
 

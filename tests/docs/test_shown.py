@@ -15,9 +15,7 @@ def test_lengths_of_spaces_rules_and_bars_do_not_count() -> None:
     assert is_shown("a  b\n────\n███░ 10%", " a b \n\n──\n█░░░░ 10%\n")
 
 
-@pytest.mark.parametrize(
-    "got", ["", "component", TABLE + "more", TABLE.replace("pc1", "pc1 (noise)")]
-)
+@pytest.mark.parametrize("got", ["", "component", TABLE + "more", TABLE.replace("pc1", "pc1 (noise)")])
 def test_other_words_are_not_what_is_shown(got: str) -> None:
     assert is_shown(TABLE, TABLE)
     assert not is_shown(TABLE, got)
@@ -43,9 +41,7 @@ def test_three_dots_stand_for_anything_in_their_line_or_for_whole_lines() -> Non
 
 
 def test_commands_are_told_from_their_output() -> None:
-    block = Block(
-        page="page", line=1, language="console", text="$ one \\\n      more\nsaid\n$ two\n\nlast\n"
-    )
+    block = Block(page="page", line=1, language="console", text="$ one \\\n      more\nsaid\n$ two\n\nlast\n")
     assert block.commands() == [("one \\\n      more", "said"), ("two", "\nlast")]
 
 

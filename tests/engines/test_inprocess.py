@@ -9,12 +9,7 @@ import threadpoolctl
 
 from fedpower import FedPCA
 from fedpower.engines import embedded
-from fedpower.engines.inprocess import (
-    available_cores,
-    blas_threads,
-    in_runs,
-    run_in_process,
-)
+from fedpower.engines.inprocess import available_cores, blas_threads, in_runs, run_in_process
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Silo, decaying
@@ -175,12 +170,8 @@ def test_noise_is_drawn_in_one_go_only_where_no_silo_has_a_ledger_of_its_own(mon
     assert made == [2, 2]
 
 
-@pytest.mark.parametrize(
-    ("count", "at_once"), [(0, 2), (1, 2), (20, 2), (100, 3), (1000, 2), (9, 0)]
-)
-def test_runs_have_every_silo_once_in_order_and_leave_every_thread_several(
-    count: int, at_once: int
-) -> None:
+@pytest.mark.parametrize(("count", "at_once"), [(0, 2), (1, 2), (20, 2), (100, 3), (1000, 2), (9, 0)])
+def test_runs_have_every_silo_once_in_order_and_leave_every_thread_several(count: int, at_once: int) -> None:
     runs = list(in_runs(range(count), at_once))
     assert [item for run in runs for item in run] == list(range(count))
     assert all(runs)

@@ -108,9 +108,7 @@ def test_grace_does_not_begin_before_enough_have_answered() -> None:
     assert all(len(each.answers) == 3 for each in coordinator.history)
 
 
-def test_a_silo_that_never_answers_does_not_hold_up_the_others_however_many_rounds_there_are() -> (
-    None
-):
+def test_a_silo_that_never_answers_does_not_hold_up_the_others_however_many_rounds_there_are() -> None:
     """More rounds than silos: each has a thread of its own, and the silent one only that one."""
     silos = silos_of(3)
     coordinator = make_coordinator(silos, SETTINGS, min_silos=2)

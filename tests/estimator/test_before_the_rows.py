@@ -45,19 +45,13 @@ class Unread:
         ({**PRIVATE, "epsilon": 30.0, "delta": 1e-30}, "delta must exceed"),
         ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
         ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
-        (
-            {**PRIVATE, "aggregation": "secure", "colluders": 2},
-            "more silos than the 2 that may collude",
-        ),
+        ({**PRIVATE, "aggregation": "secure", "colluders": 2}, "more silos than the 2 that may collude"),
         ({**PRIVATE, "noise": "step", "n_components": "auto"}, "whose releases do not show"),
         ({"n_components": "noise"}, "'noise' is now called 'auto'"),
         ({"iteration_rank": 9}, "iteration_rank must lie between"),
         ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
         ({"center": [1.0, 2.0]}, "center must have one value per column"),
-        (
-            {"scale": [1.0, 0.0, 1.0]},
-            "scale must be positive in every column, got 0 for column 'b'",
-        ),
+        ({"scale": [1.0, 0.0, 1.0]}, "scale must be positive in every column, got 0 for column 'b'"),
     ],
 )
 def test_terms_that_cannot_be_are_refused(

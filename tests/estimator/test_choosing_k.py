@@ -111,7 +111,5 @@ def test_an_exact_fit_tells_the_whole_spectrum() -> None:
     assert not model.component_angles_.any()
     np.testing.assert_allclose(model.denoised_variance_, model.explained_variance_)
     np.testing.assert_allclose(model.denoised_variance_ratio_, model.explained_variance_ratio_)
-    steps = FedPCA(
-        2, epsilon=float("inf"), standardize=False, solver="krylov", iteration_rank=5
-    ).fit(rows)
+    steps = FedPCA(2, epsilon=float("inf"), standardize=False, solver="krylov", iteration_rank=5).fit(rows)
     np.testing.assert_allclose(steps.spectrum_[:2], expected[:2], rtol=1e-6)

@@ -60,9 +60,7 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     """Variances 9, 4, 1, 1, 0.25: about a level of a fifth of them all, the least would stand out more
     than the second. The error is about 0.01."""
     rows = np.random.default_rng(4).standard_normal((20_000, 5)) * [3.0, 2.0, 1.0, 1.0, 0.5]
-    model = FedPCA(
-        2, epsilon=20.0, delta=1e-6, noise="clipped", energy=0.8, row_norm=8.0, standardize=False
-    )
+    model = FedPCA(2, epsilon=20.0, delta=1e-6, noise="clipped", energy=0.8, row_norm=8.0, standardize=False)
     model.set_params(center=False).fit_silos(np.split(rows, 2))
     assert error(model, np.eye(5, 2)) < 0.2
 
@@ -97,8 +95,7 @@ def test_every_sum_is_charged_and_a_second_run_is_free_and_the_same(rows, tmp_pa
         ledgers[f"silo-{place + 1}"] = path
     named = {f"silo-{place + 1}": each for place, each in enumerate(rows)}
     fits = [
-        FedPCA(2, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers)
-        for _ in range(2)
+        FedPCA(2, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers) for _ in range(2)
     ]
     assert np.array_equal(fits[0].components_, fits[1].components_)
     with Ledger.open(ledgers["silo-1"]) as ledger:

@@ -88,9 +88,7 @@ def test_without_noise_it_is_what_pooled_networks_give(unit: str):
 
 
 def test_exact_secure_sums_are_refused():
-    with pytest.raises(
-        InputError, match="aggregation='secure' must have a finite epsilon, got eps"
-    ):
+    with pytest.raises(InputError, match="aggregation='secure' must have a finite epsilon, got eps"):
         FedCommunities(K, epsilon=math.inf, aggregation="secure").fit_silos(LAYERS)
 
 
@@ -217,9 +215,7 @@ def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
     with pytest.warns(ClippingWarning, match=said) as told:
         fit(LAYERS).save(tmp_path / "out")
     (sentence,) = (str(each.message) for each in told if each.category is ClippingWarning)
-    assert not any(
-        sentence in path.read_text(errors="replace") for path in (tmp_path / "out").iterdir()
-    )
+    assert not any(sentence in path.read_text(errors="replace") for path in (tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -259,22 +255,13 @@ def test_a_number_of_communities_is_one(k: object):
 @pytest.mark.parametrize(
     ("silos", "said"),
     [
+        ([np.zeros((4, 4)), np.zeros((5, 5))], "got 4 and 5 nodes; a node without edges counts too"),
         (
-            [np.zeros((4, 4)), np.zeros((5, 5))],
-            "got 4 and 5 nodes; a node without edges counts too",
-        ),
-        (
-            [
-                open_network(np.zeros((2, 2)), unit="edge", nodes=names)
-                for names in (("a", "b"), ("a", "c"))
-            ],
+            [open_network(np.zeros((2, 2)), unit="edge", nodes=names) for names in (("a", "b"), ("a", "c"))],
             "got 'b', 'c' in one of them alone",
         ),
         (
-            [
-                open_network(np.zeros((2, 2)), unit="edge", nodes=names)
-                for names in (("a", "b"), None)
-            ],
+            [open_network(np.zeros((2, 2)), unit="edge", nodes=names) for names in (("a", "b"), None)],
             "either every network or none must name its nodes",
         ),
     ],
@@ -287,16 +274,12 @@ def test_networks_on_other_nodes_are_refused_as_networks(model: Any, silos: list
 
 
 def test_a_delta_that_gives_a_pair_of_nodes_away_is_warned_of():
-    with pytest.warns(
-        UserWarning, match="below 1/pairs of nodes of every silo, got 0.5 where one has 1770"
-    ):
+    with pytest.warns(UserWarning, match="below 1/pairs of nodes of every silo, got 0.5 where one has 1770"):
         FedCommunities(K, delta=0.5).fit_silos(LAYERS)
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_the_pages_of_networks_speak_of_nodes_where_others_have_columns(
-    tmp_path: Path, aggregation: str
-):
+def test_the_pages_of_networks_speak_of_nodes_where_others_have_columns(tmp_path: Path, aggregation: str):
     layers = [open_network(each, unit="edge", nodes=names_of(D)) for each in LAYERS]
     given = {"network": "edge", "epsilon": 8.0, "aggregation": aggregation, "center": False}
     pages = [

@@ -80,9 +80,7 @@ def test_scores_are_turned_back_as_by_the_estimator(parameters: dict[str, object
 
 
 @pytest.mark.parametrize("parameters", PLAIN, ids=str)
-def test_without_scales_it_is_a_single_pca_with_the_same_attributes(
-    parameters: dict[str, object],
-) -> None:
+def test_without_scales_it_is_a_single_pca_with_the_same_attributes(parameters: dict[str, object]) -> None:
     model = fitted(**parameters)
     converted = model.to_sklearn()
     assert type(converted) is PCA
@@ -99,9 +97,7 @@ def test_from_rows_of_norm_one_there_is_no_way_back(parameters: dict[str, object
 
 def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
     for parameters in ({}, {"scale": SCALE}, {"normalize": True, "scale": SCALE, "center": False}):
-        model = FedPCA(3, epsilon=INF, standardize=False, **parameters).fit_silos(
-            split(ROWS, [50, 70])
-        )
+        model = FedPCA(3, epsilon=INF, standardize=False, **parameters).fit_silos(split(ROWS, [50, 70]))
         same(model.to_sklearn().transform(sparse.csr_array(ROWS)), model.transform(ROWS))
 
 
@@ -111,9 +107,7 @@ def test_columns_without_names_give_none() -> None:
 
 
 @pytest.mark.parametrize("parameters", [{}, *SCALED, *NORMALISED], ids=str)
-def test_a_folder_gives_what_the_estimator_gives(
-    tmp_path: Path, parameters: dict[str, object]
-) -> None:
+def test_a_folder_gives_what_the_estimator_gives(tmp_path: Path, parameters: dict[str, object]) -> None:
     model = fitted(**parameters)
     write_result(tmp_path / "out", model)
     ours, theirs = fedpower.read_result(tmp_path / "out").to_sklearn(), model.to_sklearn()

@@ -29,11 +29,7 @@ INF = float("inf")
 
 
 @parametrize_with_checks(
-    [
-        FedPCA(epsilon=INF),
-        FedPCA(epsilon=INF, solver="fedpower"),
-        FedPCA(epsilon=INF, solver="krylov"),
-    ]
+    [FedPCA(epsilon=INF), FedPCA(epsilon=INF, solver="fedpower"), FedPCA(epsilon=INF, solver="krylov")]
 )
 def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedPCA], None]) -> None:
     check(estimator)
@@ -45,9 +41,7 @@ SOLVERS = ["moment", "krylov", "fedpower"]
 @pytest.mark.parametrize("n_silos", range(2, 11))
 @pytest.mark.parametrize("load", [load_digits, load_breast_cancer, load_wine])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_exact_fits_match_scikit_learn_s_pca(
-    solver: str, load: Callable[[], object], n_silos: int
-) -> None:
+def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], object], n_silos: int) -> None:
     rows: Array = load().data  # type: ignore[attr-defined]
     rng = np.random.default_rng(n_silos)
     cuts = np.sort(rng.choice(np.arange(1, len(rows)), n_silos - 1, replace=False))
@@ -57,14 +51,10 @@ def test_exact_fits_match_scikit_learn_s_pca(
     signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
     np.testing.assert_allclose(ours.components_ * signs[:, None], theirs.components_, atol=1e-8)
     np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=1e-8)
-    np.testing.assert_allclose(
-        ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-8
-    )
+    np.testing.assert_allclose(ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-8)
     np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-8)
     np.testing.assert_allclose(ours.mean_, theirs.mean_, rtol=1e-10)
-    np.testing.assert_allclose(
-        ours.transform(rows) * signs, theirs.transform(rows), atol=1e-5, rtol=1e-8
-    )
+    np.testing.assert_allclose(ours.transform(rows) * signs, theirs.transform(rows), atol=1e-5, rtol=1e-8)
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.8, 0.9, 0.99])
@@ -97,18 +87,9 @@ def test_auto_says_which_solver_it_took_and_why(rows: Array) -> None:
 
 def test_drift_correction_takes_the_bias_out_of_local_steps(rows: Array) -> None:
     """Silos that differ a lot: local steps alone end beside the pooled eigenspace, corrected on it."""
-    parts = [
-        part * (np.arange(12) % 3 == which) + 0.3 * part
-        for which, part in enumerate(np.split(rows, 3))
-    ]
+    parts = [part * (np.arange(12) % 3 == which) + 0.3 * part for which, part in enumerate(np.split(rows, 3))]
     truth = PCA(3).fit(np.vstack(parts)).components_.T
-    options = {
-        "epsilon": INF,
-        "standardize": False,
-        "local_steps": 4,
-        "iteration_rank": 4,
-        "random_state": 0,
-    }
+    options = {"epsilon": INF, "standardize": False, "local_steps": 4, "iteration_rank": 4, "random_state": 0}
     plain = FedPCA(3, **options).fit_silos(parts)
     corrected = FedPCA(3, drift_correction=True, **options).fit_silos(parts)
     assert sin_theta(plain.components_.T, truth) > 1e-3
@@ -143,9 +124,7 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
     assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in model.history_)
     assert model.history_[-1]["change"] < model.history_[0]["change"]
     assert model.n_steps_ == 10
-    centred = FedPCA(3, epsilon=INF, standardize=False, n_steps=2, tol=0).fit_silos(
-        split(rows, [200, 400])
-    )
+    centred = FedPCA(3, epsilon=INF, standardize=False, n_steps=2, tol=0).fit_silos(split(rows, [200, 400]))
     assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
     one_shot = FedPCA(3, epsilon=INF, standardize=False, center=False, schedule={6}).fit_silos(
         np.split(rows, 2)
@@ -155,22 +134,10 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
 
 def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
     loose = FedPCA(
-        3,
-        solver="fedpower",
-        iteration_rank=4,
-        epsilon=INF,
-        standardize=False,
-        tol=1e-2,
-        random_state=0,
+        3, solver="fedpower", iteration_rank=4, epsilon=INF, standardize=False, tol=1e-2, random_state=0
     ).fit(rows)
     tight = FedPCA(
-        3,
-        solver="fedpower",
-        iteration_rank=4,
-        epsilon=INF,
-        standardize=False,
-        tol=1e-12,
-        random_state=0,
+        3, solver="fedpower", iteration_rank=4, epsilon=INF, standardize=False, tol=1e-12, random_state=0
     ).fit(rows)
     assert len(loose.history_) < len(tight.history_)
     with pytest.warns(ConvergenceWarning, match="still moved"):
@@ -227,9 +194,7 @@ def test_columns_are_matched_by_name(rows: Array) -> None:
     frame = pd.DataFrame(rows, columns=names)
     parts = [frame[:200], frame[200:][names[::-1]]]
     model = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(parts)
-    plain = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(
-        np.split(rows, [200])
-    )
+    plain = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(rows, [200]))
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-8)
     with pytest.raises(InputError, match="x3"):
         FedPCA(3, epsilon=INF, standardize=False).fit_silos([frame, frame.drop(columns="x3")])
@@ -255,9 +220,7 @@ def test_signs_do_not_depend_on_how_rows_are_split(seed: int) -> None:
     rows = spiked_rows(seed=seed)
     cut = 1 + seed % 599
     one = FedPCA(3, epsilon=INF, standardize=False, random_state=seed).fit(rows)
-    two = FedPCA(3, epsilon=INF, standardize=False, random_state=seed + 1).fit_silos(
-        [rows[:cut], rows[cut:]]
-    )
+    two = FedPCA(3, epsilon=INF, standardize=False, random_state=seed + 1).fit_silos([rows[:cut], rows[cut:]])
     np.testing.assert_allclose(one.components_, two.components_, atol=1e-7)
     peaks = np.abs(one.components_).argmax(axis=1)
     assert (one.components_[np.arange(3), peaks] > 0).all()
@@ -267,9 +230,7 @@ class TestHardCases:
     """A silo with few rows, constant columns, zero rows, one silo: all must work."""
 
     def test_a_silo_with_fewer_rows_than_the_basis_has_columns(self, rows: Array) -> None:
-        model = FedPCA(
-            3, epsilon=INF, standardize=False, local_steps=3, schedule="decaying", random_state=0
-        )
+        model = FedPCA(3, epsilon=INF, standardize=False, local_steps=3, schedule="decaying", random_state=0)
         model.fit_silos([rows[:1], rows[1:3], rows[3:]])
         assert sin_theta(model.components_.T, PCA(3).fit(rows).components_.T) < 1e-3
 
@@ -279,24 +240,18 @@ class TestHardCases:
         rows[:50] = 0.0
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            model = FedPCA(12, epsilon=INF, standardize=False, random_state=0).fit_silos(
-                np.split(rows, 3)
-            )
+            model = FedPCA(12, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(rows, 3))
         theirs = PCA(12).fit(rows)
         np.testing.assert_allclose(model.explained_variance_, theirs.explained_variance_, atol=1e-9)
 
     def test_rows_that_are_all_the_same_have_no_variance(self) -> None:
-        model = FedPCA(2, epsilon=INF, standardize=False).fit_silos(
-            [np.ones((5, 4)), np.ones((6, 4))]
-        )
+        model = FedPCA(2, epsilon=INF, standardize=False).fit_silos([np.ones((5, 4)), np.ones((6, 4))])
         np.testing.assert_allclose(model.explained_variance_, 0.0, atol=1e-20)
         np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(2), atol=1e-9)
 
     def test_more_columns_than_rows(self) -> None:
         rows = np.random.default_rng(0).standard_normal((10, 40))
-        model = FedPCA(9, epsilon=INF, standardize=False, random_state=0).fit_silos(
-            [rows[:4], rows[4:]]
-        )
+        model = FedPCA(9, epsilon=INF, standardize=False, random_state=0).fit_silos([rows[:4], rows[4:]])
         theirs = PCA(9).fit(rows)
         assert sin_theta(model.components_.T, theirs.components_.T) < 1e-7
 
@@ -346,13 +301,7 @@ class TestHardCases:
         ),
         ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
         (
-            {
-                "solver": "moment",
-                "epsilon": 1.0,
-                "noise": "step",
-                "row_norm": 9.0,
-                "standardize": False,
-            },
+            {"solver": "moment", "epsilon": 1.0, "noise": "step", "row_norm": 9.0, "standardize": False},
             "solver='moment' must go with",
         ),
         ({"alignment": "best"}, "alignment must be one of"),
@@ -398,9 +347,7 @@ def test_a_wrong_parameter_is_refused_in_one_sentence(
         ([np.ones((1, 3))], "2 rows at least"),
     ],
 )
-def test_silos_that_cannot_be_used_are_refused_in_one_sentence(
-    silos: object, sentence: str
-) -> None:
+def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         FedPCA(1, epsilon=INF, standardize=False).fit_silos(silos)
 
@@ -449,9 +396,7 @@ class TestPrivateFits:
             random_state=0,
         ).fit_silos(np.split(rows, 3))
         assert sin_theta(private.components_.T, exact.components_.T) < error
-        np.testing.assert_allclose(
-            private.explained_variance_, exact.explained_variance_, rtol=error
-        )
+        np.testing.assert_allclose(private.explained_variance_, exact.explained_variance_, rtol=error)
         np.testing.assert_allclose(
             private.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=error
         )

@@ -29,31 +29,19 @@ def with_column(cells: Any) -> pd.DataFrame:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "text": (with_column(CELL), "column 'extra' of X must hold numbers, got text at row 1"),
-    "text late": (
-        with_column([1.0] * 59 + [CELL]),
-        "'extra' of X must hold numbers, got text at row 60",
-    ),
+    "text late": (with_column([1.0] * 59 + [CELL]), "'extra' of X must hold numbers, got text at row 60"),
     "text that looks like a number": (with_column("1"), "'extra' of X must hold numbers, got text"),
     "nullable text": (with_column(pd.array([CELL] * 60, dtype="string")), "got text at row 1"),
     "categories": (with_column(pd.Categorical([CELL] * 60)), "got text at row 1"),
     "times": (with_column(pd.Timestamp(DAY)), "must hold numbers, got dates at row 1"),
     "dates": (with_column(DAY), "must hold numbers, got a date at row 1"),
     "durations": (with_column(pd.Timedelta(3, "h")), "must hold numbers, got durations at row 1"),
-    "Polars text": (
-        pl.DataFrame({"a": [1.0, 2.0], "b": [CELL] * 2}),
-        "column 'b' of X must hold numbers",
-    ),
+    "Polars text": (pl.DataFrame({"a": [1.0, 2.0], "b": [CELL] * 2}), "column 'b' of X must hold numbers"),
     "Polars dates": (pl.DataFrame({"a": [1.0, 2.0], "b": [DAY] * 2}), "got type date32[day]"),
     "Arrow text": (pa.table({"a": [1.0, 2.0], "b": [CELL] * 2}), "got type string at row 1"),
     "an array of text": (np.array([["1", CELL]] * 3), "column 1 of X must hold numbers, got text"),
-    "an array of objects": (
-        np.array([[1, CELL]] * 3, dtype=object),
-        "column 2 of X must hold numbers",
-    ),
-    "an array of days": (
-        np.array([[DAY, DAY]] * 3, dtype="M8[D]"),
-        "column 1 of X must hold numbers, got",
-    ),
+    "an array of objects": (np.array([[1, CELL]] * 3, dtype=object), "column 2 of X must hold numbers"),
+    "an array of days": (np.array([[DAY, DAY]] * 3, dtype="M8[D]"), "column 1 of X must hold numbers, got"),
     "a list": ([[1.0, CELL], [2.0, CELL]], "column 2 of X must hold numbers, got text at row 1"),
 }
 
@@ -93,31 +81,20 @@ def test_centres_scales_and_ranges_are_given_by_name(tmp_path: Path) -> None:
         "ranges": {"age": (0, 9)},
     }
     by_place = {"offset": [5.0, 0.0, 1.0], "scale": [3.0, 2.0, 1.0], "ranges": [(0, 9), None, None]}
-    named, placed = (
-        FedPCA(2, epsilon=EXACT, standardize=False, **given) for given in (by_name, by_place)
-    )
-    np.testing.assert_array_equal(
-        clone(named).fit(FRAME).components_, placed.fit(FRAME).components_
-    )
-    np.testing.assert_array_equal(
-        named.fit_silos([FRAME]).components_, placed.fit_silos([FRAME]).components_
-    )
+    named, placed = (FedPCA(2, epsilon=EXACT, standardize=False, **given) for given in (by_name, by_place))
+    np.testing.assert_array_equal(clone(named).fit(FRAME).components_, placed.fit(FRAME).components_)
+    np.testing.assert_array_equal(named.fit_silos([FRAME]).components_, placed.fit_silos([FRAME]).components_)
     np.testing.assert_array_equal(read_result(named.save(tmp_path / "r")).scale, [3.0, 2.0, 1.0])
     centred = FedPCA(2, epsilon=EXACT, center=by_name["offset"]).fit(FRAME)
     np.testing.assert_array_equal(
-        centred.components_,
-        FedPCA(2, epsilon=EXACT, center=by_place["offset"]).fit(FRAME).components_,
+        centred.components_, FedPCA(2, epsilon=EXACT, center=by_place["offset"]).fit(FRAME).components_
     )
 
 
 def test_a_name_too_few_or_too_many_is_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"scale must have a value for every column .*'sbp' on one"
-    ):
+    with pytest.raises(InputError, match=r"scale must have a value for every column .*'sbp' on one"):
         FedPCA(1, epsilon=EXACT, scale={"age": 1, "bmi": 1}).fit(FRAME)
-    with pytest.raises(
-        InputError, match=r"offset must have a value for every column .*'shoe' on one"
-    ):
+    with pytest.raises(InputError, match=r"offset must have a value for every column .*'shoe' on one"):
         FedPCA(1, epsilon=EXACT, offset={"age": 1, "bmi": 1, "sbp": 1, "shoe": 1}).fit(FRAME)
     with pytest.raises(InputError, match="scale must come without labels"):
         FedPCA(1, epsilon=EXACT, scale={"age": 1, "bmi": 1, "sbp": 1}).fit(ROWS)
@@ -130,9 +107,7 @@ def test_scores_are_called_as_in_the_files_of_a_result(tmp_path: Path) -> None:
     assert heading == "feature,pc1,pc2"
     scores = model.set_output(transform="pandas").transform(FRAME)
     assert list(scores.columns) == ["pc1", "pc2"]
-    pipeline = make_pipeline(StandardScaler(), FedPCA(3, epsilon=EXACT)).set_output(
-        transform="polars"
-    )
+    pipeline = make_pipeline(StandardScaler(), FedPCA(3, epsilon=EXACT)).set_output(transform="polars")
     assert pipeline.fit_transform(FRAME).columns == ["pc1", "pc2", "pc3"]
 
 

@@ -58,9 +58,7 @@ def test_gaps_in_frames_files_and_persons_count_for_nothing(tmp_path: Path):
     exact = hard.leading(rows, 1)[:, 0]
     persons = frame.assign(person=np.arange(len(frame)) // 2)
     rules = tmp_path / "rules.toml"
-    rules.write_text(
-        'format = "fedpower-codebook/2"\n[rules]\nb = { kind = "number", missing = "offset" }\n'
-    )
+    rules.write_text('format = "fedpower-codebook/2"\n[rules]\nb = { kind = "number", missing = "offset" }\n')
     for silo, more in (
         (frame, {}),
         (str(tmp_path / "north.csv"), {}),

@@ -29,9 +29,7 @@ def frame(rows: Array) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=NAMES)
 
 
-def test_a_labelled_centre_and_scale_are_matched_by_name(
-    frame: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_a_labelled_centre_and_scale_are_matched_by_name(frame: pd.DataFrame, tmp_path: Path) -> None:
     center, scale = frame.mean(), frame.std() * np.arange(1, 7)
     plain = FedPCA(2, epsilon=INF, center=center.to_numpy(), scale=scale.to_numpy())
     expected = plain.fit_silos([frame])
@@ -41,9 +39,7 @@ def test_a_labelled_centre_and_scale_are_matched_by_name(
         np.testing.assert_allclose(model.mean_, expected.mean_, atol=1e-12)
         np.testing.assert_allclose(model.transform(frame), expected.transform(frame), atol=1e-10)
         back = model.inverse_transform(model.transform(frame))
-        np.testing.assert_allclose(
-            back, expected.inverse_transform(expected.transform(frame)), atol=1e-9
-        )
+        np.testing.assert_allclose(back, expected.inverse_transform(expected.transform(frame)), atol=1e-9)
     write_result(tmp_path / "out", mixed)
     assert read_result(tmp_path / "out").run["parameters"]["center"] == center.to_dict()
     result = read_result(tmp_path / "out")
@@ -52,13 +48,9 @@ def test_a_labelled_centre_and_scale_are_matched_by_name(
 
 def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame, rows: Array) -> None:
     odd = frame.std().rename({"c": "z"})
-    with pytest.raises(
-        InputError, match=r"scale must have a value for every column .* got 'c' on one"
-    ):
+    with pytest.raises(InputError, match=r"scale must have a value for every column .* got 'c' on one"):
         FedPCA(2, epsilon=INF, scale=odd).fit_silos([frame])
-    with pytest.raises(
-        InputError, match="center must come without labels where columns have no names"
-    ):
+    with pytest.raises(InputError, match="center must come without labels where columns have no names"):
         FedPCA(2, epsilon=INF, center=frame.mean()).fit_silos([rows])
 
 
@@ -70,17 +62,13 @@ def test_advice_from_python_can_be_followed_in_python(frame: pd.DataFrame) -> No
 
 
 def test_a_series_is_no_silo(frame: pd.DataFrame) -> None:
-    with pytest.raises(
-        InputError, match=r"'silo-1' must be a 2-d table .* got a Series .*df\[\['a'\]\]"
-    ):
+    with pytest.raises(InputError, match=r"'silo-1' must be a 2-d table .* got a Series .*df\[\['a'\]\]"):
         FedPCA(1, epsilon=INF).fit_silos([frame["a"]])
 
 
 def test_the_rows_of_one_silo_are_put_into_a_list(frame: pd.DataFrame, rows: Array) -> None:
     for silo in (frame, rows, pa.table(frame), sparse.csr_array(rows)):
-        with pytest.raises(
-            InputError, match=f"got {type(silo).__name__}; put a single silo into a list"
-        ):
+        with pytest.raises(InputError, match=f"got {type(silo).__name__}; put a single silo into a list"):
             FedPCA(1, epsilon=INF).fit_silos(silo)
 
 
@@ -111,18 +99,14 @@ def test_integers_that_float64_does_not_hold_are_refused_by_fit_too(rows: Array)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_transform_takes_the_path_of_a_file(
-    frame: pd.DataFrame, tmp_path: Path, normalize: bool
-) -> None:
+def test_transform_takes_the_path_of_a_file(frame: pd.DataFrame, tmp_path: Path, normalize: bool) -> None:
     model = FedPCA(2, epsilon=INF, normalize=normalize).fit_silos([frame])
     frame[NAMES[::-1]].assign(id="x").to_csv(tmp_path / "one.csv")
     scores = model.transform(tmp_path / "one.csv")
     np.testing.assert_allclose(scores, model.transform(frame), atol=1e-10)
     assert model.transform(str(tmp_path / "one.csv")).shape == (90, 2)
     frame.drop(columns="b").to_csv(tmp_path / "two.csv", index=False)
-    with pytest.raises(
-        InputError, match=r"two\.csv must have every column of the fit, got none named 'b'"
-    ):
+    with pytest.raises(InputError, match=r"two\.csv must have every column of the fit, got none named 'b'"):
         model.transform(tmp_path / "two.csv")
 
 

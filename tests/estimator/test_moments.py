@@ -20,12 +20,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {"epsilon": 1.0, "delta": 1e-6, "row_norm": 8.0},
     "uncentred": {"epsilon": 1.0, "delta": 1e-6, "row_norm": 8.0, "center": False},
     "normalised": {"epsilon": 1.0, "delta": 1e-6, "normalize": True},
-    "scaled": {
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "row_norm": 8.0,
-        "scale": [2.0, 1.0, 1.0, 3.0, 1.0, 1.0],
-    },
+    "scaled": {"epsilon": 1.0, "delta": 1e-6, "row_norm": 8.0, "scale": [2.0, 1.0, 1.0, 3.0, 1.0, 1.0]},
     "exact": {"epsilon": INF},
 }
 FITS: tuple[dict[str, Any], ...] = (
@@ -91,9 +86,7 @@ def test_a_fit_that_keeps_its_moment_gives_it_back_from_memory_and_from_its_fold
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("told", [{}, {"row_norm": 8.0}], ids=["prepared", "bounded"])
-def test_the_moment_of_a_secure_sum_and_of_prepared_rows_is_kept_too(
-    told: dict[str, Any], tmp_path: Path
-):
+def test_the_moment_of_a_secure_sum_and_of_prepared_rows_is_kept_too(told: dict[str, Any], tmp_path: Path):
     terms = {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure", **told}
     model = FedPCA(2, keep_moment=True, **terms).fit_silos(silos(3000))
     model.moment_.save(tmp_path / "moment")
@@ -127,9 +120,7 @@ def test_the_noise_of_the_mean_and_the_moment_has_the_law_that_the_moment_tells(
     drawn = [model.fit_silos([rows]).moment_ for _ in range(40)]
     law, lower = drawn[0], np.tril_indices(20, -1)
     means = np.array([each.pooled.center for each in drawn])
-    about_origin = (
-        np.array([each.pooled.moment for each in drawn]) + means[:, :, None] * means[:, None]
-    )
+    about_origin = np.array([each.pooled.moment for each in drawn]) + means[:, :, None] * means[:, None]
     off = about_origin[:, *lower] / (law.noise_std / np.sqrt(2))
     assert np.var(off) == pytest.approx(1.0, abs=0.10)
     assert np.var(means / law.mean_noise_std) == pytest.approx(1.0, abs=0.30)
@@ -137,18 +128,14 @@ def test_the_noise_of_the_mean_and_the_moment_has_the_law_that_the_moment_tells(
 
 def test_parameters_of_the_release_cannot_be_changed_afterwards():
     moment = FedMoment(epsilon=INF).fit_silos(silos()).moment_
-    with pytest.raises(
-        InputError, match="epsilon must be left alone in a fit to a released moment"
-    ):
+    with pytest.raises(InputError, match="epsilon must be left alone in a fit to a released moment"):
         FedPCA(2, epsilon=0.5).fit_moment(moment)
     with pytest.raises(InputError, match="row_norm must be left alone"):
         FedPCA(2, row_norm=3.0).fit_moment(moment)
     FedPCA(2, epsilon=INF).fit_moment(moment)
 
 
-@pytest.mark.parametrize(
-    "change", [{"solver": "krylov"}, {"local_steps": 2}, {"noise": "step"}], ids=str
-)
+@pytest.mark.parametrize("change", [{"solver": "krylov"}, {"local_steps": 2}, {"noise": "step"}], ids=str)
 def test_a_moment_is_kept_only_where_there_is_one(change: dict[str, Any]):
     odd = next(iter(change))
     with pytest.raises(InputError, match=f"keep_moment=True must go with .* leave {odd} alone"):

@@ -16,9 +16,7 @@ from fedpower.protocol.solvers.krylov import averaged_product
 @pytest.mark.parametrize("solver", ["krylov", "fedpower"])
 @pytest.mark.parametrize("noise", ["moment", "step", "paper"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_rows_without_a_direction_determine_nothing(
-    solver: str, noise: str, *, center: bool
-) -> None:
+def test_rows_without_a_direction_determine_nothing(solver: str, noise: str, *, center: bool) -> None:
     if (solver, noise) == ("krylov", "paper"):
         pytest.skip("paper's noise is that of its own solver")
     rng = np.random.default_rng(3)

@@ -44,9 +44,7 @@ def test_an_exact_fit_is_scikit_learns(solver: dict[str, Any], standardize: bool
     axes = fix_signs(theirs.components_.T).T
     np.testing.assert_allclose(ours.components_, axes, atol=1e-6)
     np.testing.assert_allclose(ours.mean_, ROWS.mean(axis=0), rtol=1e-9)
-    scores = theirs.transform(scaler.transform(ROWS)) * np.sign(
-        (theirs.components_ * axes).sum(axis=1)
-    )
+    scores = theirs.transform(scaler.transform(ROWS)) * np.sign((theirs.components_ * axes).sum(axis=1))
     np.testing.assert_allclose(ours.transform(ROWS), scores, atol=1e-4 * np.abs(scores).max())
     whole = FedPCA(6, epsilon=INF, standardize=standardize).fit_silos(SILOS)
     np.testing.assert_allclose(whole.inverse_transform(whole.transform(ROWS)), ROWS, rtol=1e-7)
@@ -119,13 +117,7 @@ def test_covariances_are_those_of_the_moment_in_the_columns_units(aggregation: s
 
 @pytest.mark.parametrize(
     "mode",
-    [
-        {"noise": "step"},
-        {"noise": "paper"},
-        {"noise": "clipped"},
-        {"solver": "krylov"},
-        {"n_steps": 3},
-    ],
+    [{"noise": "step"}, {"noise": "paper"}, {"noise": "clipped"}, {"solver": "krylov"}, {"n_steps": 3}],
 )
 def test_a_mode_without_variances_says_what_to_pass(mode: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"; pass standardize=False$"):
@@ -140,14 +132,10 @@ def test_it_is_true_or_false() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_private_is_near_exact(
-    standardize: bool, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_is_near_exact(standardize: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded = lambda: SeededNoiseForExperiments(seed)  # noqa: E731
     monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
-    angle, off = measured(
-        standardize=standardize, epsilon=4.0, n_rows=20_000, n_features=8, seed=seed
-    )
+    angle, off = measured(standardize=standardize, epsilon=4.0, n_rows=20_000, n_features=8, seed=seed)
     assert angle <= MOST_DEGREES
     assert off <= MOST_OFF
 

@@ -50,9 +50,7 @@ def weighted(silos):
 @pytest.mark.parametrize("solver", ["moment", "krylov", "fedpower"])
 def test_without_noise_it_is_weighted_pca(silos, solver):
     n, mean, values, vectors = weighted(silos)
-    model = FedPCA(
-        2, epsilon=math.inf, unit="patient_id", solver=solver, standardize=False
-    ).fit_silos(silos)
+    model = FedPCA(2, epsilon=math.inf, unit="patient_id", solver=solver, standardize=False).fit_silos(silos)
     assert model.n_samples_ == n
     assert model.silo_sizes_ == {"north": 400, "south": 300}
     assert list(model.feature_names_in_) == NAMES
@@ -94,9 +92,7 @@ def test_every_private_way_finds_the_components(silos, way):
 def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
     said = str(model.privacy_)
-    assert (
-        "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
-    )
+    assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     assert "the number of persons of each silo" in said
     assert "The column 'patient_id' says whose each row is" in said
     assert "very row counts for one person" not in said
@@ -134,9 +130,7 @@ def test_ids_may_be_given_as_a_vector_or_stand_in_a_data_frame(silos):
     wanted = FedPCA(2, unit="patient_id", **exact).fit_silos({"silo-1": frame})
     column = FedPCA(2, unit="patient_id", **exact).fit(frame)
     vector = FedPCA(2, **exact).fit(frame[NAMES].to_numpy(), units=frame["patient_id"])
-    split = FedPCA(2, **exact).fit(
-        frame[NAMES], units=frame["patient_id"], groups=np.arange(len(frame)) % 2
-    )
+    split = FedPCA(2, **exact).fit(frame[NAMES], units=frame["patient_id"], groups=np.arange(len(frame)) % 2)
     for model in (column, vector):
         assert model.components_ == pytest.approx(wanted.components_, abs=1e-9)
         assert model.n_samples_ == 400
@@ -202,13 +196,8 @@ def test_a_result_by_persons_is_written_and_read_again(silos, tmp_path):
 
 def test_rules_and_persons_go_together(silos):
     book = CodeBook(rules=table_rules({"sex": "yes/no"}, "the test"))
-    told = {
-        name: frame.assign(sex=np.where(frame["a"] > 0, "yes", "no"))
-        for name, frame in silos.items()
-    }
-    plain = {
-        name: frame.assign(sex=(frame["a"] > 0).astype(float)) for name, frame in silos.items()
-    }
+    told = {name: frame.assign(sex=np.where(frame["a"] > 0, "yes", "no")) for name, frame in silos.items()}
+    plain = {name: frame.assign(sex=(frame["a"] > 0).astype(float)) for name, frame in silos.items()}
     ruled = FedPCA(2, epsilon=math.inf, unit="patient_id", codebook=book).fit_silos(told)
     given = FedPCA(2, epsilon=math.inf, unit="patient_id").fit_silos(plain)
     assert ruled.n_samples_ == given.n_samples_ == 700
@@ -225,9 +214,7 @@ def test_clipped_products_are_refused_for_persons_and_never_chosen(silos):
     assert model.fit_silos(silos).study_.noise == "moment"
 
 
-@pytest.mark.parametrize(
-    "terms", [{"epsilon": 2.0}, {"epsilon": 2.0, **TOLD, "row_norm": 0.5}], ids=str
-)
+@pytest.mark.parametrize("terms", [{"epsilon": 2.0}, {"epsilon": 2.0, **TOLD, "row_norm": 0.5}], ids=str)
 def test_shortened_rows_are_a_share_of_the_rows_that_were_read(terms):
     frames = {"north": visits(1, n_persons=3000)}
     seen = {}

@@ -54,9 +54,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
         ("fedpower", "paper"),
     }
     for way in made.ways:
-        fits = [
-            FedPCA(**{**model.get_params(), **_parameters(way)}).fit_silos(parts) for _ in range(9)
-        ]
+        fits = [FedPCA(**{**model.get_params(), **_parameters(way)}).fit_silos(parts) for _ in range(9)]
         error = float(np.median([sin_theta(fit.components_.T, truth) for fit in fits]))
         assert way.error is not None
         assert way.error / 1.5 < error < way.error * 1.5, way
@@ -86,9 +84,7 @@ def test_without_a_spectrum_costs_that_depend_on_it_are_left_open() -> None:
 
 
 def test_an_exact_plan_has_no_noise() -> None:
-    made = plan(
-        FedPCA(K, epsilon=math.inf), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01]
-    )
+    made = plan(FedPCA(K, epsilon=math.inf), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01])
     assert all(way.noise_level == 0 for way in made.ways)
     assert all(way.error is not None and way.error < 1e-8 for way in made.ways)
 
@@ -140,18 +136,14 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
 
 
 @pytest.mark.slow
-def test_wide_clipped_fits_are_rehearsed_with_fewer_columns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wide_clipped_fits_are_rehearsed_with_fewer_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rehearsal of each; they differ by chance by some percent."""
     spectrum = [0.02] * 4 + [0.92 / 1296]
     model = FedPCA(4, epsilon=1.0, delta=1e-6, center=False, normalize=True)
 
     def told() -> float:
         made = plan(model, sizes=[100_000], n_features=1300, spectrum=spectrum)
-        (error,) = [
-            way.error for way in made.ways if (way.noise, way.aggregation) == ("clipped", "plain")
-        ]
+        (error,) = [way.error for way in made.ways if (way.noise, way.aggregation) == ("clipped", "plain")]
         assert error is not None
         return error
 
@@ -166,11 +158,7 @@ def test_many_columns_that_are_to_be_prepared_are_planned_too() -> None:
     model = FedPCA(2, epsilon=1.0, delta=1e-6)
     few, many = (plan(model, sizes=[100] * 3, n_features=d) for d in (1024, 2048))
     for one, other in zip(few.ways, many.ways, strict=True):
-        assert (one.solver, one.noise, one.aggregation) == (
-            other.solver,
-            other.noise,
-            other.aggregation,
-        )
+        assert (one.solver, one.noise, one.aggregation) == (other.solver, other.noise, other.aggregation)
         if one.noise == "moment" and one.bytes_up is not None and other.bytes_up is not None:
             assert other.rounds == one.rounds
             assert 2.0 < other.bytes_up / one.bytes_up < 4.0
@@ -187,9 +175,7 @@ def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
 
 
 @pytest.mark.parametrize("rank", [K, "auto"])
-def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_one(
-    rank: int | str,
-) -> None:
+def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_one(rank: int | str) -> None:
     """They depend on no eigenvalue: any spectrum tells the same."""
     model = FedPCA(rank, epsilon=1.0, delta=1e-6)
     open_, told = (
@@ -253,9 +239,7 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
         assert needed.epsilon is not None
         assert needed.n_rows is not None
         # Two digits, rounded up: a tenth less of the first is not enough.
-        assert (
-            predicted(needed.epsilon, 10_000) <= wanted < predicted(needed.epsilon * 0.85, 10_000)
-        )
+        assert predicted(needed.epsilon, 10_000) <= wanted < predicted(needed.epsilon * 0.85, 10_000)
         assert predicted(1.0, needed.n_rows) <= wanted < predicted(1.0, int(needed.n_rows * 0.85))
         assert f"epsilon={needed.epsilon:g} would be needed" in needed.sentence
         assert f"{needed.n_rows:,} rows at epsilon=1" in needed.sentence
@@ -279,17 +263,13 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> No
     values = spectrum_of_result(read_result(fit.save(tmp_path / "earlier")))
     assert values.size == 6
     np.testing.assert_allclose(values[:2] * 100, fit.denoised_variance_, rtol=1e-2)
-    assert values.sum() * 100 == pytest.approx(
-        fit.explained_variance_[0] / fit.explained_variance_ratio_[0]
-    )
+    assert values.sum() * 100 == pytest.approx(fit.explained_variance_[0] / fit.explained_variance_ratio_[0])
     np.testing.assert_allclose(spectrum_of_result(fit.result_, row_norm=20.0), values / 4)
     exact = FedPCA(2, epsilon=math.inf, standardize=False).fit(rows)
     with pytest.raises(InputError, match="must have a bound on the norm of a row"):
         spectrum_of_result(exact.result_)
     truth = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
-    np.testing.assert_allclose(
-        spectrum_of_result(exact.result_, row_norm=10.0)[:2], truth[:2] / 100
-    )
+    np.testing.assert_allclose(spectrum_of_result(exact.result_, row_norm=10.0)[:2], truth[:2] / 100)
     with pytest.warns(NoiseWarning):
         useless = FedPCA(2, epsilon=0.1, row_norm=1000.0).fit(rows[:50])
     with pytest.raises(InputError, match="must have a component that is determined"):
@@ -314,10 +294,7 @@ def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
     assert made.remarks[0].startswith("solver=")
     assert "noise='moment' is predicted to be more accurate" in made.remarks[0]
     by_itself = plan(
-        FedPCA(2, epsilon=1.0, center=False),
-        sizes=[4000, 4000],
-        n_features=30,
-        spectrum=[0.3, 0.2, 0.01],
+        FedPCA(2, epsilon=1.0, center=False), sizes=[4000, 4000], n_features=30, spectrum=[0.3, 0.2, 0.01]
     )
     assert by_itself.remarks == ()
 

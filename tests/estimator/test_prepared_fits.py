@@ -73,9 +73,7 @@ def test_a_fit_that_is_told_nothing_but_epsilon_finds_the_correlations_component
     assert fitted.privacy_.leak is None
 
 
-def test_the_whole_fit_costs_the_epsilon_that_was_asked_for_and_the_statement_tells_the_share(
-    fitted,
-):
+def test_the_whole_fit_costs_the_epsilon_that_was_asked_for_and_the_statement_tells_the_share(fitted):
     told = str(fitted.privacy_)
     assert "epsilon=2, delta=1e-06" in told
     assert "found privately, out of the same epsilon. That took" in told
@@ -206,9 +204,7 @@ def test_exact_standardised_fits_are_scikit_learns(silos):
     signs = np.sign(np.sum(ours.components_ * theirs.components_, axis=1))
     wanted = theirs.transform(scaler.transform(X)) * signs
     assert np.abs(ours.transform(X) - wanted).max() < 1e-8 * np.abs(wanted).max()
-    assert ours.explained_variance_ratio_ == pytest.approx(
-        theirs.explained_variance_ratio_, abs=1e-8
-    )
+    assert ours.explained_variance_ratio_ == pytest.approx(theirs.explained_variance_ratio_, abs=1e-8)
 
 
 def levels(n=30_000, seed=0):
@@ -288,9 +284,7 @@ def test_a_secure_fit_that_is_told_nothing_finds_what_the_pooled_rows_give():
 def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
     thirds = np.array_split(np.vstack(list(silos.values())), 3)
     plain, secure = (
-        FedPCA(2, epsilon=1.0, delta=1e-6, aggregation=way, ranges=[(-1e5, 1e5)] * 8).fit_silos(
-            thirds
-        )
+        FedPCA(2, epsilon=1.0, delta=1e-6, aggregation=way, ranges=[(-1e5, 1e5)] * 8).fit_silos(thirds)
         for way in ("plain", "secure")
     )
     assert secure.study_.preparation == plain.study_.preparation
@@ -347,9 +341,7 @@ def test_prepare_sums_securely_on_the_command_line(silos, tmp_path, capsys):
     given = ["--epsilon", "1", "--aggregation", "secure", "-o", str(out)]
     assert main(["prepare", *files, *given], standalone_mode=False) == 0
     assert "it is public" in capsys.readouterr().out
-    assert read_code_book(out).n_rows == sum(len(rows) for rows in silos.values()) + len(
-        silos["north"]
-    )
+    assert read_code_book(out).n_rows == sum(len(rows) for rows in silos.values()) + len(silos["north"])
 
 
 HEADER = "year,small,flag,money,count,below,warm,same"

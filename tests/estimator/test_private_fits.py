@@ -132,9 +132,7 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str
             federate(unbounded, study=terms, settings=settings, rng=np.random.default_rng(0))
 
 
-def test_a_ledger_of_another_silo_is_refused_and_untouched(
-    parts: dict[str, Array], tmp_path: Path
-) -> None:
+def test_a_ledger_of_another_silo_is_refused_and_untouched(parts: dict[str, Array], tmp_path: Path) -> None:
     paths = ledgers(tmp_path, *parts)
     before = {name: path.read_bytes() for name, path in paths.items()}
     swapped = {**paths, "north": paths["south"], "south": paths["north"]}
@@ -190,9 +188,7 @@ class TestVersionsOfData:
         held["south"][5, 1] += world
         rounds: list[object] = []
         if world:
-            with pytest.raises(
-                LedgerError, match="of silo 'south' must be those that its ledger kn"
-            ):
+            with pytest.raises(LedgerError, match="of silo 'south' must be those that its ledger kn"):
                 model.fit_silos(held, ledgers=paths, on_round=rounds.append)
             assert not rounds, "somebody was asked"
         else:
@@ -221,9 +217,7 @@ class TestVersionsOfData:
         assert stated[0] == stated[1]
         assert [len(each) for each in stated[0][2]] == [1, 2, 1]
 
-    def test_the_statement_names_every_silo_s_version(
-        self, parts: dict[str, Array], tmp_path: Path
-    ) -> None:
+    def test_the_statement_names_every_silo_s_version(self, parts: dict[str, Array], tmp_path: Path) -> None:
         paths = ledgers(tmp_path, *parts)
         model = FedPCA(2, **OPTIONS)
         model.fit_silos(parts, ledgers=paths, data_version={"south": "2026-03"})
@@ -274,9 +268,7 @@ class TestWhatALedgerNeverBooks:
         assert not read
         assert {name: path.read_bytes() for name, path in paths.items()} == before
 
-    def test_a_ledger_that_is_not_there_is_not_made(
-        self, parts: dict[str, Array], tmp_path: Path
-    ) -> None:
+    def test_a_ledger_that_is_not_there_is_not_made(self, parts: dict[str, Array], tmp_path: Path) -> None:
         paths = {name: tmp_path / f"{name}.ledger" for name in parts}
         with pytest.raises(LedgerError, match=r"there is none at .*; create it with"):
             FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
@@ -286,12 +278,8 @@ class TestWhatALedgerNeverBooks:
         rows = spiked_rows(n_rows=200, n_features=4)
         model = FedPCA(2, **OPTIONS)
         treatment = RowTreatment(row_norm=12.0)
-        moments = read_silos(
-            {"north": open_source(rows)}, treatment, rank=2, steps=5, on_lattice=True
-        )
-        study, settings, _ = build_study(
-            Parameters.of(model), n_rows=200, n_features=4, treatment=treatment
-        )
+        moments = read_silos({"north": open_source(rows)}, treatment, rank=2, steps=5, on_lattice=True)
+        study, settings, _ = build_study(Parameters.of(model), n_rows=200, n_features=4, treatment=treatment)
         for experiment in (False, True):
             path = tmp_path / f"{experiment}.ledger"
             cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}
@@ -303,9 +291,7 @@ class TestWhatALedgerNeverBooks:
             if experiment:
                 assert run().privacy.is_private
             else:
-                with pytest.raises(
-                    InputError, match="must book private releases, got seeded noise"
-                ):
+                with pytest.raises(InputError, match="must book private releases, got seeded noise"):
                     run()
             with Ledger.open(path) as ledger:
                 assert ledger.spent().n_releases == experiment

@@ -52,9 +52,7 @@ def test_a_search_is_warned_of_once_with_what_it_spent() -> None:
         search.fit(rows(1))
     (sentence,) = told(recorded)
     assert "fitted privately for the second time in this process" in sentence
-    assert re.search(
-        r"epsilon=1\.4\d at delta=1e-06", sentence
-    )  # of two Gaussian releases of epsilon 1 each
+    assert re.search(r"epsilon=1\.4\d at delta=1e-06", sentence)  # of two Gaussian releases of epsilon 1 each
     assert "ledgers" in sentence
 
 

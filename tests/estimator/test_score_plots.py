@@ -152,10 +152,7 @@ def test_places_below_the_noise_are_drawn_empty():
         ({"epsilon": 1.0, "scores_epsilon": 1e-6}, "at least 0.0001"),
         ({"epsilon": 1.0, "scores_epsilon": -1.0}, "above 0"),
         ({"epsilon": 1.0, "scores_epsilon": 0.1, "n_components": 1}, "two components"),
-        (
-            {"epsilon": 1.0, "scores_epsilon": 0.1, "noise": "paper", "row_norm": 8.0},
-            "without noise='paper'",
-        ),
+        ({"epsilon": 1.0, "scores_epsilon": 0.1, "noise": "paper", "row_norm": 8.0}, "without noise='paper'"),
     ],
 )
 def test_what_cannot_be_counted_is_refused_in_a_sentence(given, told):

@@ -115,11 +115,7 @@ def test_what_a_secure_sum_cannot_go_with_is_refused_with_the_reason(change, sen
 
 @pytest.mark.parametrize(
     "model",
-    [
-        FedPCA(2, **EXACT),
-        FedPCA(2, **EXACT, solver="krylov", scores_epsilon=math.inf),
-        FedMoment(**EXACT),
-    ],
+    [FedPCA(2, **EXACT), FedPCA(2, **EXACT, solver="krylov", scores_epsilon=math.inf), FedMoment(**EXACT)],
     ids=lambda model: type(model).__name__,
 )
 def test_exact_secure_sums_are_refused_before_anything_is_read(model):
@@ -158,9 +154,7 @@ def test_identities_are_read_from_files_and_listed_in_the_study(tmp_path):
         files[name] = tmp_path / f"{name}.pem"
         Identity.new().save(files[name])
     model = FedPCA(2, **TERMS).fit_silos(PARTS, identities=files)
-    assert dict(model.study_.identities) == {
-        name: Identity.load(path).public for name, path in files.items()
-    }
+    assert dict(model.study_.identities) == {name: Identity.load(path).public for name, path in files.items()}
     again = FedPCA(2, **TERMS).fit_silos(PARTS, identities=files)
     assert again.study_.digest == model.study_.digest
     with pytest.raises(InputError, match="every silo must have an identity or none"):
@@ -200,11 +194,7 @@ def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must
     model = FedPCA(2, **TERMS, min_silos=2)
     treatment = public_treatment(Parameters.of(model))
     moments = read_silos(
-        {name: open_source(part) for name, part in PARTS.items()},
-        treatment,
-        rank=2,
-        steps=1,
-        on_lattice=True,
+        {name: open_source(part) for name, part in PARTS.items()}, treatment, rank=2, steps=1, on_lattice=True
     )
     broken = {**moments, "c": Slow(moments["c"])}
     keys = {name: Identity.new() for name in PARTS}

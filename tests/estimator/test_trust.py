@@ -21,9 +21,7 @@ def rows_of(n_rows: int, seed: int = 0) -> Array:
 def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
     rows = rows_of(400)
     rows[:, 4] *= 1e12
-    with pytest.warns(
-        UserWarning, match="4 columns vary less than the rounding errors of the largest"
-    ):
+    with pytest.warns(UserWarning, match="4 columns vary less than the rounding errors of the largest"):
         model = FedPCA(2, **EXACT).fit(rows)
     write_result(tmp_path / "out", model)
     assert read_result(tmp_path / "out").run["remarks"] == model.warnings_
@@ -40,9 +38,7 @@ def test_usual_rows_are_announced_nothing_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert FedPCA(2, **EXACT).fit(rows_of(50)).warnings_ == []
-        FedPCA(2, **EXACT).fit(
-            rows_of(3)
-        )  # fewer rows than columns: variances of zero, no lost ones
+        FedPCA(2, **EXACT).fit(rows_of(3))  # fewer rows than columns: variances of zero, no lost ones
         warnings.simplefilter("ignore", NoiseWarning)  # so few rows are noise, and that is said
         FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6).fit_silos([rows_of(90), rows_of(80, 1)])
 
@@ -100,13 +96,7 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
     small = rng.standard_normal((600, 6)) * [0.05, 3.0, 0.05, 0.05, 0.05, 0.05]
     terms = {"solver": solver, "noise": noise, "epsilon": 20.0, "delta": 1e-6, "random_state": 0}
     model = FedPCA(
-        1,
-        row_norm=4.0,
-        center=False,
-        standardize=False,
-        weights="noise",
-        iteration_rank=3,
-        **terms,
+        1, row_norm=4.0, center=False, standardize=False, weights="noise", iteration_rank=3, **terms
     )
     model.fit_silos([large, small])
     assert abs(model.components_[0, 0]) > 0.99
@@ -115,10 +105,6 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
 
 def test_weights_by_rows_leave_the_terms_as_they_were():
     study = FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6).fit(rows_of(90)).study_
-    other = (
-        FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6, weights="noise").fit(rows_of(90)).study_
-    )
+    other = FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6, weights="noise").fit(rows_of(90)).study_
     assert study.digest != other.digest
-    assert (
-        study.moment_terms == other.moment_terms
-    )  # what a silo releases does not depend on weights
+    assert study.moment_terms == other.moment_terms  # what a silo releases does not depend on weights

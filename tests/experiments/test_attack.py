@@ -94,8 +94,7 @@ def test_rebuilding_is_least_squares_over_symmetric_matrices(ridge):
         unit[j, k] = unit[k, j] = 1.0
         units.append(unit)
     design = [
-        np.concatenate([(u @ Z).ravel() for Z in bases] + [math.sqrt(ridge / 2) * u.ravel()])
-        for u in units
+        np.concatenate([(u @ Z).ravel() for Z in bases] + [math.sqrt(ridge / 2) * u.ravel()]) for u in units
     ]
     target = np.concatenate([Y.ravel() for Y in products] + [np.zeros(d * d)])
     solved = np.linalg.lstsq(np.array(design).T, target, rcond=None)[0]

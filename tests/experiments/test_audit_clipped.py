@@ -14,12 +14,7 @@ from fedpower.protocol.study import Study
 TERMS = {"epsilon": 4.0, "delta": 1e-5}
 RUNS = 400
 STUDY = Study(
-    columns=None,
-    n_features=3,
-    iteration_rank=2,
-    noise="clipped",
-    sums=clipped_terms(3, 5),
-    **TERMS,
+    columns=None, n_features=3, iteration_rank=2, noise="clipped", sums=clipped_terms(3, 5), **TERMS
 )
 
 

@@ -120,9 +120,7 @@ def test_half_of_the_paper_s_noise_is_caught_against_exact_accounting():
 
 @pytest.mark.parametrize("mode", ["step", "moment", "paper"])
 def test_a_control_s_silo_really_adds_that_much_less(mode):
-    full, half = (
-        audit_mode(mode, n_runs=20, noise_factor=factor, **TERMS) for factor in (1.0, 0.5)
-    )
+    full, half = (audit_mode(mode, n_runs=20, noise_factor=factor, **TERMS) for factor in (1.0, 0.5))
     assert half.claimed_epsilon == full.claimed_epsilon
     assert half.exact_epsilon == full.exact_epsilon
     twice = epsilon_of(2 * mu_of(full.reachable_epsilon, 1e-5), 1e-5)

@@ -18,13 +18,7 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 pytestmark = pytest.mark.audits
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_steps": 2, "confidence": 1 - 1e-6, "unit": "person"}
-CASES = [
-    ("moment", False),
-    ("moment", True),
-    ("step", False),
-    ("secure", True),
-    ("prepared", False),
-]
+CASES = [("moment", False), ("moment", True), ("step", False), ("secure", True), ("prepared", False)]
 
 
 def audited(mode, center=False, n_runs=400):
@@ -54,9 +48,7 @@ def test_persons_are_as_far_apart_as_the_noise_is_made_for(mode, center):
 @pytest.mark.parametrize("mode", ["moment", "step", "prepared"])
 def test_weights_that_do_not_add_up_to_one_are_caught(mode, monkeypatch):
     """The planted error: every row of a person counts in full, as it did before persons counted."""
-    monkeypatch.setattr(
-        exact_moment, "lattice_shares", lambda m, most: np.full(m.shape, 1.0 * PARTS)
-    )
+    monkeypatch.setattr(exact_moment, "lattice_shares", lambda m, most: np.full(m.shape, 1.0 * PARTS))
     monkeypatch.setattr(unit_moment, "exact_weights", lambda m, most: np.ones(m.shape))
     monkeypatch.setattr(survey, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
     assert audited(mode).violation

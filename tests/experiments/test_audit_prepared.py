@@ -25,9 +25,7 @@ def test_the_attacker_of_preparation_and_moment_sees_all_that_is_promised_and_no
 @pytest.mark.audits
 def test_preparation_keeps_its_promise_and_a_third_of_the_noise_is_caught():
     """With confidence 0.999 of the first; μ is 2.5 for 0.87 in the second, beyond ten standard errors."""
-    kept = audit_mode(
-        "prepared", n_runs=300, confidence=0.999, source=SeededNoiseForExperiments(2), **TERMS
-    )
+    kept = audit_mode("prepared", n_runs=300, confidence=0.999, source=SeededNoiseForExperiments(2), **TERMS)
     assert not kept.violation
     halved = audit_mode(
         "prepared",

@@ -45,16 +45,12 @@ def test_a_forgotten_factor_is_caught(monkeypatch):
     monkeypatch.setattr(preparation, "squared_sensitivity", halved)
     small = audited(4, 20, epsilon=1.0)
     assert small.reachable_epsilon > 1.1 * small.claimed_epsilon
-    monkeypatch.setattr(
-        preparation, "squared_sensitivity", lambda kind, *terms: right(kind, *terms[:3])
-    )
+    monkeypatch.setattr(preparation, "squared_sensitivity", lambda kind, *terms: right(kind, *terms[:3]))
     assert audited(6, unit="person").violation
 
 
 @pytest.mark.audits
 def test_a_person_whose_every_row_counts_in_full_is_caught(monkeypatch):
     """The planted error: four rows of a person are four in the counts."""
-    monkeypatch.setattr(
-        score_counts, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS)
-    )
+    monkeypatch.setattr(score_counts, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
     assert audited(6, unit="person").violation

@@ -24,13 +24,7 @@ centred = pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("n_rows", [2, 50, 1000])
 def test_the_worlds_are_as_far_apart_as_the_price_list_says(center, n_rows):
     study = Study(
-        columns=None,
-        n_features=4,
-        iteration_rank=4,
-        center=center,
-        noise="moment",
-        epsilon=4.0,
-        delta=1e-5,
+        columns=None, n_features=4, iteration_rank=4, center=center, noise="moment", epsilon=4.0, delta=1e-5
     )
     game = SecureGame(study, n_rows, SystemNoise())
     charged = budget_for(secured(study)[0]).mu

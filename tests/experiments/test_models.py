@@ -9,13 +9,7 @@ import pytest
 from fedpower import FedPCA
 from fedpower.data import open_source
 from fedpower.errors import InputError
-from fedpower.experiments.models import (
-    TILE_NODES,
-    Array,
-    Model,
-    spiked_covariance,
-    stochastic_block,
-)
+from fedpower.experiments.models import TILE_NODES, Array, Model, spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 
 MODELS: list[Callable[[], Model]] = [
@@ -193,8 +187,6 @@ def test_facts_are_json_and_name_the_seed(make: Callable[[], Model]) -> None:
         (lambda: stochastic_block(n_silos=0, seed=0), "n_silos must be at least 1"),
     ],
 )
-def test_impossible_models_are_refused_in_a_sentence(
-    make: Callable[[], Model], sentence: str
-) -> None:
+def test_impossible_models_are_refused_in_a_sentence(make: Callable[[], Model], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         make()

@@ -55,14 +55,7 @@ def write_rows(folder: Path) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
     for place, name in enumerate(SILOS):
-        rows = np.random.default_rng(place).normal(size=(400 + 50 * place, 6)) * [
-            3,
-            2,
-            1,
-            1,
-            0.5,
-            0.5,
-        ]
+        rows = np.random.default_rng(place).normal(size=(400 + 50 * place, 6)) * [3, 2, 1, 1, 0.5, 0.5]
         paths[name] = folder / f"{name}.csv"
         np.savetxt(paths[name], rows, delimiter=",", header=",".join(COLUMNS), comments="")
     return paths
@@ -97,16 +90,7 @@ class Ground(LocalFederation):
         running = [name for name in SILOS if name in self.processes]
         self.stop(*running)
         for party in (COORDINATOR, *SILOS):
-            for flag in (
-                "before-*",
-                "after-*",
-                "between-*",
-                "reached-*",
-                "full",
-                "sent",
-                "junk*",
-                "replay*",
-            ):
+            for flag in ("before-*", "after-*", "between-*", "reached-*", "full", "sent", "junk*", "replay*"):
                 for path in self.place(party).glob(flag):
                     path.unlink()
         for name in SILOS:
@@ -152,10 +136,7 @@ class Running:
         self.folder = folder
         self.error: BaseException | None = None
         runner = Runner(
-            kit=ground.runner,
-            patience=patience,
-            say=ground.sentences.append,
-            on_round=ground.rounds.append,
+            kit=ground.runner, patience=patience, say=ground.sentences.append, on_round=ground.rounds.append
         )
 
         def go() -> None:
@@ -206,9 +187,7 @@ def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str,
             path = folder / f"{name}.toml"
             path.write_text(text)
             epsilon, delta = LEDGER_CAP
-            Ledger.create(
-                folder / f"{name}.ledger", epsilon=epsilon, delta=delta, silo=name
-            ).close()
+            Ledger.create(folder / f"{name}.ledger", epsilon=epsilon, delta=delta, silo=name).close()
             noise = NoiseByRound(name)
             node = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
             silos[name] = ByRound(node.silo, noise)
@@ -218,10 +197,4 @@ def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str,
 
 
 def fedpower(*words: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*PROGRAM, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
+    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, **options)

@@ -52,9 +52,7 @@ def write_rows(path: Path, rows: Array, columns: tuple[str, ...] = COLUMNS) -> N
     np.savetxt(path, rows, delimiter=",", header=",".join(columns), comments="")
 
 
-def write_silo(
-    folder: Path, name: str = "north", *, cap: float | None = 2.0, more: str = ""
-) -> SiloFile:
+def write_silo(folder: Path, name: str = "north", *, cap: float | None = 2.0, more: str = "") -> SiloFile:
     """Write a silo's rows and its own file, and make its ledger unless it is there.
 
     ``more`` is put at the file's end; without a ``cap`` no ledger is made.

@@ -23,16 +23,9 @@ MODES: dict[str, tuple[dict[str, Any], str]] = {
     "moment": ({}, "moment"),
     "prepared": (PREPARED, "prepared-moment"),
     "exact": ({"privacy": EXACT, "rows": {"row_norm": None}}, "moment"),
-    "krylov": (
-        {"privacy": EXACT, "rows": {"row_norm": None}, "solver": {"solver": "krylov"}},
-        "steps",
-    ),
+    "krylov": ({"privacy": EXACT, "rows": {"row_norm": None}, "solver": {"solver": "krylov"}}, "steps"),
     "power": (
-        {
-            "privacy": EXACT,
-            "rows": {"row_norm": None},
-            "solver": {"solver": "fedpower", "n_steps": 3},
-        },
+        {"privacy": EXACT, "rows": {"row_norm": None}, "solver": {"solver": "fedpower", "n_steps": 3}},
         "steps",
     ),
     "drift": (
@@ -49,9 +42,7 @@ MODES: dict[str, tuple[dict[str, Any], str]] = {
 """By name: a study's settings, and the kind of the rounds from which its result comes."""
 
 
-def drive(
-    node: CoordinatorNode, silos: Mapping[str, Answers], lost: str, before: Collection[str]
-) -> None:
+def drive(node: CoordinatorNode, silos: Mapping[str, Answers], lost: str, before: Collection[str]) -> None:
     """Deliver every message; one silo answers nothing from the first round of these kinds on."""
     gone = False
     while not node.coordinator.done:
@@ -66,8 +57,7 @@ def drive(
 
 def opened(stack: ExitStack, study: StudyFile, folder: Path) -> dict[str, SiloNode]:
     return {
-        name: stack.enter_context(open_silo(study, write_silo(folder, name, cap=5.0)))
-        for name in study.silos
+        name: stack.enter_context(open_silo(study, write_silo(folder, name, cap=5.0))) for name in study.silos
     }
 
 
@@ -127,9 +117,7 @@ def test_other_questions_after_a_complete_run_are_refused_and_not_charged(tmp_pa
         assert [each.ledger.spent() for each in silos.values()] == spent
 
 
-def test_a_moment_asked_for_again_while_a_silo_is_away_comes_from_the_ledgers(
-    tmp_path: Path,
-) -> None:
+def test_a_moment_asked_for_again_while_a_silo_is_away_comes_from_the_ledgers(tmp_path: Path) -> None:
     study = write_study(tmp_path, rounds={"deadline": 60.0, "min_silos": 2})
     with ExitStack() as stack:
         silos = opened(stack, study, tmp_path)

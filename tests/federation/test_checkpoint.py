@@ -36,10 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @contextmanager
 def silos_of(study: StudyFile, folder: Path) -> Iterator[dict[str, SiloNode]]:
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(open_silo(study, write_silo(folder, name)))
-            for name in study.silos
-        }
+        yield {name: stack.enter_context(open_silo(study, write_silo(folder, name))) for name in study.silos}
 
 
 class Counted:
@@ -67,8 +64,7 @@ def reported(node: CoordinatorNode) -> bytes:
     arrays = (found.components, found.explained_variance, found.mean)
     rows = [each.as_row() for each in node.coordinator.history]
     return (
-        b"".join(np.asarray(each).tobytes() for each in arrays)
-        + repr((rows, node.outcome.privacy)).encode()
+        b"".join(np.asarray(each).tobytes() for each in arrays) + repr((rows, node.outcome.privacy)).encode()
     )
 
 
@@ -99,9 +95,7 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: A
 
 
 @pytest.mark.slow
-def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(
-    tmp_path: Path,
-) -> None:
+def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     path = tmp_path / "rounds.journal"
     with silos_of(study, tmp_path) as nodes:
@@ -120,9 +114,7 @@ def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(
 
 
 @pytest.mark.slow
-def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(
-    tmp_path: Path,
-) -> None:
+def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     path = tmp_path / "rounds.journal"
     chance = random.Random(0)

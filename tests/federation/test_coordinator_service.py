@@ -79,9 +79,7 @@ def number_for(links: FakeLinks, silo: str) -> int:
     return next(number for peer, _, number, _ in links.sent if peer == silo)
 
 
-def test_each_silo_is_sent_its_own_question_under_its_own_number(
-    asked: Any, links: FakeLinks
-) -> None:
+def test_each_silo_is_sent_its_own_question_under_its_own_number(asked: Any, links: FakeLinks) -> None:
     assert [(peer, kind) for peer, kind, _, _ in links.sent] == [(name, ASK) for name in NAMES]
     assert len({number for _, _, number, _ in links.sent}) == len(NAMES)
     assert [decode(content).silo for *_, content in links.sent] == list(NAMES)
@@ -112,9 +110,7 @@ def test_answers_to_no_open_question_are_dropped_unread(asked: Any, links: FakeL
     assert questions.wait(0.0) is None
 
 
-def test_an_answer_of_the_round_before_does_not_count_in_the_next(
-    asked: Any, links: FakeLinks
-) -> None:
+def test_an_answer_of_the_round_before_does_not_count_in_the_next(asked: Any, links: FakeLinks) -> None:
     questions, answers = asked
     late = number_for(links, "north")
     questions.leave()
@@ -152,9 +148,7 @@ def test_an_answer_in_another_s_name_is_not_taken(asked: Any, links: FakeLinks) 
     questions, answers = asked
     questions.take("south", number_for(links, "south"), encode(answers["north"]))
     arrived = questions.wait(0.0)
-    assert arrived == Unreadable(
-        silo="south", problem="an answer must be its silo's own, got another's"
-    )
+    assert arrived == Unreadable(silo="south", problem="an answer must be its silo's own, got another's")
 
 
 def test_a_silo_that_returns_is_asked_again_and_not_for_ever(asked: Any, links: FakeLinks) -> None:
@@ -255,9 +249,7 @@ def test_a_round_does_not_wait_for_a_silo_that_refused_when_no_other_can_answer(
     assert all(tuple(each.answers) == tuple(others) for each in coordinator.history)
 
 
-def test_what_a_silo_sends_that_is_no_message_is_asked_for_again_and_then_set_aside(
-    links: FakeLinks,
-) -> None:
+def test_what_a_silo_sends_that_is_no_message_is_asked_for_again_and_then_set_aside(links: FakeLinks) -> None:
     parties = parties_of("fedpower")
     spoils = NAMES[0]
 
@@ -266,9 +258,7 @@ def test_what_a_silo_sends_that_is_no_message_is_asked_for_again_and_then_set_as
 
     questions = answering(links, answer)
     coordinator = questions._coordinator
-    with pytest.raises(
-        ProtocolError, match="was set aside: an answer must hold a message, got none"
-    ):
+    with pytest.raises(ProtocolError, match="was set aside: an answer must hold a message, got none"):
         drive(coordinator, paced(questions, coordinator, Pace(deadline=1.0)))
     numbers = [number for peer, _, number, _ in links.sent if peer == spoils]
     assert len(numbers) == len(set(numbers)) == MOST_ATTEMPTS
@@ -299,9 +289,7 @@ def test_who_may_send_what_is_settled_before_anybody_connects(tmp_path: Path) ->
     assert COORDINATOR not in links._accepts
 
 
-def test_the_status_names_silos_that_are_connected_and_no_runner(
-    service: CoordinatorService,
-) -> None:
+def test_the_status_names_silos_that_are_connected_and_no_runner(service: CoordinatorService) -> None:
     service.links.there.append(RUNNER)  # type: ignore[attr-defined]
     found, more = call(service, {"do": "status"})
     assert (found["connected"], found["run"], found["under_way"]) == (["north"], None, False)
@@ -379,8 +367,7 @@ def test_a_result_is_listed_and_sent_in_pieces(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["../rounds.journal", "/etc/passwd", "", ".", "..", "run.json/", "./run.json", "run.json\0"],
+    "name", ["../rounds.journal", "/etc/passwd", "", ".", "..", "run.json/", "./run.json", "run.json\0"]
 )
 def test_a_file_that_is_none_of_the_result_s_is_not_sent(
     name: str, service: CoordinatorService, result: Path
@@ -407,9 +394,7 @@ def test_an_odd_offset_gets_no_byte(offset: Any, service: CoordinatorService, re
     assert more == b""
 
 
-def test_a_result_that_is_not_there_yet_is_told_without_a_path(
-    service: CoordinatorService,
-) -> None:
+def test_a_result_that_is_not_there_yet_is_told_without_a_path(service: CoordinatorService) -> None:
     found, more = call(service, {"do": "fetch", "run": RUN})
     assert found == {"error": "a run must have a result, got one that has none yet; see it through"}
     assert more == b""
@@ -439,9 +424,7 @@ def test_a_run_without_silos_ends_and_may_be_started_again(service: CoordinatorS
     assert (service.place(RUN) / "rounds.journal").is_file()
 
 
-def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(
-    service: CoordinatorService,
-) -> None:
+def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(service: CoordinatorService) -> None:
     """The silo that is connected says nothing, and is waited for."""
     call(service, {"do": "start", "run": RUN})
     first = service._run
@@ -461,9 +444,7 @@ def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(
 class Failing(Run):
     """A run whose opening, or whose rounds, end in an error."""
 
-    def __init__(
-        self, service: CoordinatorService, error: Exception, *, opens: bool = True
-    ) -> None:
+    def __init__(self, service: CoordinatorService, error: Exception, *, opens: bool = True) -> None:
         super().__init__(service, RUN)
         self.error, self.opens = error, opens
 
@@ -513,9 +494,7 @@ def test_a_state_is_what_a_runner_can_read(service: CoordinatorService, tmp_path
     }  # fmt: skip
 
 
-def test_answers_that_come_before_any_run_are_dropped(
-    service: CoordinatorService, tmp_path: Path
-) -> None:
+def test_answers_that_come_before_any_run_are_dropped(service: CoordinatorService, tmp_path: Path) -> None:
     service._take("north", ANSWER, 1, b"an answer")
     service._change("north", True)
     assert service._run is None

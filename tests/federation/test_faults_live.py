@@ -81,18 +81,14 @@ def test_a_coordinator_killed_within_a_round_goes_on_with_it(strict, expected):
     assert_as_expected(strict, run, expected)
 
 
-def test_a_coordinator_killed_between_rounds_and_a_damaged_checkpoint_are_survived(
-    strict, expected
-):
+def test_a_coordinator_killed_between_rounds_and_a_damaged_checkpoint_are_survived(strict, expected):
     strict.fresh()
     strict.hold(COORDINATOR, "between-3")
     run = strict.run("coordinator-killed-between")
     strict.reached(COORDINATOR, "between-3")
     strict.kill(COORDINATOR)
     strict.release(COORDINATOR, "between-3")
-    journal = max(
-        (strict.place(COORDINATOR) / "runs").glob("*/rounds.journal"), key=os.path.getmtime
-    )
+    journal = max((strict.place(COORDINATOR) / "runs").glob("*/rounds.journal"), key=os.path.getmtime)
     content = bytearray(journal.read_bytes())
     content[-200] ^= 1
     journal.write_bytes(content)
@@ -123,9 +119,7 @@ def test_a_runner_that_is_killed_takes_its_run_up_again(strict, expected, tmp_pa
     assert_as_expected(strict, strict.run("resumed", resume=True), expected)
 
 
-def test_a_replayed_round_gets_the_same_bytes_and_junk_gets_none_and_neither_is_charged(
-    strict, expected
-):
+def test_a_replayed_round_gets_the_same_bytes_and_junk_gets_none_and_neither_is_charged(strict, expected):
     strict.fresh()
     strict.hold(COORDINATOR, "replay-2")
     strict.hold(COORDINATOR, "junk")

@@ -40,11 +40,7 @@ class Parties:
         if words[:2] == ["fedpower", "study"] and words[2] == "init":
             host = words[words.index("--host") + 1]
             command = command.replace(host, f"localhost --port {self.port}")
-        if (
-            words[0] == "fedpower"
-            and words[1] in ("coordinator", "silo")
-            and "--dry-run" not in words
-        ):
+        if words[0] == "fedpower" and words[1] in ("coordinator", "silo") and "--dry-run" not in words:
             self.start(words)
             return None
         return self.run(command)
@@ -125,9 +121,7 @@ def _parties(folder: Path) -> Iterator[Parties]:
 def test_blocks_that_need_servers_give_what_is_shown(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    )
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     own = [block for block in blocks(page) if block.language == SHELL or "file" in block.remarks]
     makes_its_own = any("federation init" in block.text for block in own)
     with _parties(tmp_path) as parties:
@@ -142,9 +136,7 @@ def test_blocks_that_need_servers_give_what_is_shown(
                         parties.start_the_others()
                     got = parties.do(command)
                     if shown.strip() and got is not None:
-                        assert is_shown(shown, got, numbers_vary="numbers vary" in block.remarks), (
-                            got
-                        )
+                        assert is_shown(shown, got, numbers_vary="numbers vary" in block.remarks), got
 
 
 def _set_up(parties: Parties) -> None:

@@ -28,9 +28,7 @@ def test_every_key_of_a_silo_is_explained(keys: str) -> None:
         assert any(re.search(rf"\b{key}\b", row) for row in rows), (table, key)
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "docs" / "federation.md", *UNITS], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("page", [ROOT / "docs" / "federation.md", *UNITS], ids=lambda path: path.name)
 def test_every_command_is_one(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"(?:`|\$ |bin/)fedpower ([a-z]+)", text)

@@ -66,9 +66,7 @@ def test_nothing_of_flare_that_could_run_a_command_is_loaded():
 def test_flare_is_pinned_to_the_minor_version_that_was_looked_at():
     lines = importlib.metadata.requires("fedpower") or []
     (pinned,) = {line.split(";")[0].strip() for line in lines if line.startswith("nvflare")}
-    assert re.fullmatch(
-        r"nvflare<2\.10,>=2\.9(\.\d+)?|nvflare~=2\.9\.\d+|nvflare==2\.9\.\*", pinned
-    )
+    assert re.fullmatch(r"nvflare<2\.10,>=2\.9(\.\d+)?|nvflare~=2\.9\.\d+|nvflare==2\.9\.\*", pinned)
     assert importlib.metadata.version("nvflare").startswith("2.9.")
 
 

@@ -85,9 +85,7 @@ def greeted(ground, startup: Path | None) -> bool:
     with socket.create_connection(("127.0.0.1", ground.study.port), timeout=30) as raw:
         try:
             with context.wrap_socket(raw, server_hostname="localhost") as stream:
-                stream.sendall(
-                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-                )
+                stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
                 return bool(stream.recv(1))
         except (ssl.SSLError, ConnectionError):
             return False
@@ -134,8 +132,7 @@ def test_a_silo_does_not_speak_to_a_coordinator_of_another_authority(ground, tmp
         child = start_party(COORDINATOR, str(kits / COORDINATOR), log=file.fileno())
         try:
             wait_for(
-                lambda: all(ground.log(name).count(REFUSED) > before[name] for name in SILOS),
-                "refusals",
+                lambda: all(ground.log(name).count(REFUSED) > before[name] for name in SILOS), "refusals"
             )
             with open_session(kits / "runner", patience=60.0) as session:
                 assert session.status()["connected"] == []

@@ -18,13 +18,7 @@ import pytest
 
 import fedpower
 from fedpower.federation import isolation
-from fedpower.federation.isolation import (
-    Isolation,
-    check_confined,
-    describe,
-    landlock_abi,
-    node_reads,
-)
+from fedpower.federation.isolation import Isolation, check_confined, describe, landlock_abi, node_reads
 
 pytestmark = pytest.mark.programs
 
@@ -311,9 +305,7 @@ def test_a_node_has_the_network_and_a_vault_local_sockets(ground: Path, user: in
         log.bind(str(ground / "log"))
         for name in ("socket", "log"):
             (ground / name).chmod(0o777)
-        node, vault, free = (
-            outcomes(ground, user, how, SOCKETS) for how in ("node", "vault", "open")
-        )
+        node, vault, free = (outcomes(ground, user, how, SOCKETS) for how in ("node", "vault", "open"))
     assert free.pop("io_uring") in ("done", "EPERM", "ENOSYS")
     assert not others(free, "done")
     open_to_node = ("tcp", "udp", "tcp6", "netlink", "pair")
@@ -437,9 +429,7 @@ secrets = (rows, ledger, vault, kit / "silo.toml", vault / "later.db")
 
 
 @needs_landlock
-def test_the_check_passes_in_a_confined_process_and_fails_in_another(
-    ground: Path, user: int | None
-):
+def test_the_check_passes_in_a_confined_process_and_fails_in_another(ground: Path, user: int | None):
     vault = ground / "vault"
     code = CHECKED + 'confine()\nattempt("all", lambda: checked(*secrets))'
     assert outcomes(ground, user, "node", code) == {"all": "closed"}

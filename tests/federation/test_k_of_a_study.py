@@ -14,9 +14,7 @@ from fedpower.protocol.solvers.angles import DETERMINED
 
 
 @pytest.mark.parametrize("asked", ["auto", 0.3])
-def test_the_coordinator_finds_as_many_as_are_determined(
-    tmp_path: Path, asked: str | float
-) -> None:
+def test_the_coordinator_finds_as_many_as_are_determined(tmp_path: Path, asked: str | float) -> None:
     study = write_study(
         tmp_path, components={"n_components": asked}, privacy={"epsilon": 50.0}, rows={"row_norm": 8.0}
     )  # fmt: skip

@@ -93,9 +93,7 @@ def test_nothing_that_an_authority_holds_or_gets_has_a_party_s_private_key(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_kits_made_either_way_are_those_that_flare_s_own_judges_take(
-    with_keys: bool, tmp_path: Path
-) -> None:
+def test_kits_made_either_way_are_those_that_flare_s_own_judges_take(with_keys: bool, tmp_path: Path) -> None:
     study = write_study(tmp_path)
     if with_keys:
         make_kits(study, tmp_path / "kits")
@@ -128,9 +126,7 @@ def test_keys_authority_kits_and_journals_are_private_whatever_the_umask(tmp_pat
         assert open_to_others(tmp_path / folder) == []
 
 
-def test_a_journal_that_others_could_read_is_closed_to_them_when_it_is_taken_up(
-    tmp_path: Path,
-) -> None:
+def test_a_journal_that_others_could_read_is_closed_to_them_when_it_is_taken_up(tmp_path: Path) -> None:
     place = tmp_path / "rounds.journal"
     place.touch(mode=0o666)
     Checkpoint(place, study="0" * 64, run="0" * 16)
@@ -138,9 +134,7 @@ def test_a_journal_that_others_could_read_is_closed_to_them_when_it_is_taken_up(
 
 
 @pytest.mark.slow
-def test_certificates_last_as_long_as_was_said_and_never_longer_than_their_authority(
-    tmp_path: Path,
-) -> None:
+def test_certificates_last_as_long_as_was_said_and_never_longer_than_their_authority(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     authority = make_authority(study, tmp_path / "authority", days=100)
     assert days_left(authority.certificate) == 99
@@ -257,9 +251,7 @@ def test_a_kit_takes_its_own_certificate_of_its_own_authority_and_no_other(tmp_p
     accept(tmp_path / "north", authority.signed("north"))
     with pytest.raises(InputError, match=r"of the authority that signed before"):
         accept(tmp_path / "north", foreign.signed("north"))
-    mixed = Bundle(
-        party=Bundle.read(authority.signed("south")).party, authority=foreign.certificate
-    )
+    mixed = Bundle(party=Bundle.read(authority.signed("south")).party, authority=foreign.certificate)
     (tmp_path / "mixed.crt").write_bytes(mixed.text())
     with pytest.raises(InputError, match=r"must be a certificate signed by"):
         accept(tmp_path / "south", tmp_path / "mixed.crt")
@@ -282,9 +274,7 @@ def test_key_certificate_and_authority_of_a_kit_must_belong_together(tmp_path: P
         with pytest.raises(InputError, match="must belong together"):
             check_certificate(tmp_path / "kits" / "north")
         (startup / Path(wrong).name).write_bytes(kept)
-    shutil.copyfile(
-        tmp_path / "foreign" / "north" / "startup" / "rootCA.pem", startup / "rootCA.pem"
-    )
+    shutil.copyfile(tmp_path / "foreign" / "north" / "startup" / "rootCA.pem", startup / "rootCA.pem")
     with pytest.raises(InputError, match="must belong together"):
         check_certificate(tmp_path / "kits" / "north", with_key=False)
     (startup / "client.key").unlink()

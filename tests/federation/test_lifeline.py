@@ -59,10 +59,7 @@ def test_a_party_ends_with_its_starter_also_one_that_begins_when_that_is_gone(be
 
 def test_a_node_that_no_vault_started_does_not_start():
     said = subprocess.run(
-        [sys.executable, "-m", "fedpower.federation.node"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "fedpower.federation.node"], capture_output=True, text=True, check=False
     )
     assert said.returncode != 0
     assert "must be started by `fedpower silo`" in said.stderr

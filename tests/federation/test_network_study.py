@@ -69,9 +69,7 @@ def test_a_study_with_secure_sums_has_the_noise_of_one(tmp_path: Path, monkeypat
         privacy={"epsilon": 1.0, "aggregation": "secure"},
         identities={name: key.public for name, key in KEYS.items()},
     )
-    monkeypatch.setattr(
-        "studies.write_rows", lambda path, rows: write_layer(path, LAYERS[path.stem])
-    )
+    monkeypatch.setattr("studies.write_rows", lambda path, rows: write_layer(path, LAYERS[path.stem]))
     with secure_silos_of(study, tmp_path) as silos:
         node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)

@@ -42,11 +42,7 @@ def command(log: Path, *words: object, **options) -> Iterator[subprocess.Popen[b
     """Give a command that a user started, and kill what is left of it."""
     with log.open("wb") as file:
         child = subprocess.Popen(
-            [*PROGRAM, *map(str, words)],
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-            **options,
+            [*PROGRAM, *map(str, words)], stdout=file, stderr=file, start_new_session=True, **options
         )
     try:
         yield child
@@ -222,23 +218,14 @@ def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_o
         ) as vault:
             wait_for(place.is_socket, "the vault's socket")
             with command(
-                tmp_path / "node.log",
-                "silo",
-                kit,
-                "--part",
-                "node",
-                "--socket",
-                place,
-                **users["node"],
+                tmp_path / "node.log", "silo", kit, "--part", "node", "--socket", place, **users["node"]
             ):
                 wait_for_silos(ground)
                 complete_run(ground, tmp_path, "result")
             vault.send_signal(signal.SIGTERM)
             assert vault.wait(STOPPED_S) == 0
         for secret in own.iterdir():
-            tried = subprocess.run(
-                ["cat", str(secret)], capture_output=True, check=False, **users["node"]
-            )
+            tried = subprocess.run(["cat", str(secret)], capture_output=True, check=False, **users["node"])
             assert tried.returncode != 0
             assert tried.stdout == b""
     finally:

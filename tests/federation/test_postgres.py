@@ -77,9 +77,7 @@ def source(server: PostgresServer, ask: Callable[..., SqlQuery]) -> RowSource:
     return open_source(ask("SELECT * FROM visits"))
 
 
-def test_every_type_of_number_is_read_as_a_file_s_are(
-    ask: Callable[..., SqlQuery], tmp_path: Path
-) -> None:
+def test_every_type_of_number_is_read_as_a_file_s_are(ask: Callable[..., SqlQuery], tmp_path: Path) -> None:
     found = open_source(
         ask(
             "SELECT 7::int2 AS i2, -7::int4 AS i4, 9007199254740991::int8 AS i8, 0.1::float4 AS f4, "
@@ -89,27 +87,17 @@ def test_every_type_of_number_is_read_as_a_file_s_are(
     )
     expected = [7, -7, 9007199254740991, np.float32(0.1), 0.1, 1234567890.123456789, 1, 12.34]
     np.testing.assert_array_equal(read_all(found), np.array([expected] * 3, dtype=np.float64))
-    numbers = pa.table(
-        {"i2": pa.array([7] * 3, pa.int16()), "f4": pa.array([0.1] * 3, pa.float32())}
-    )
+    numbers = pa.table({"i2": pa.array([7] * 3, pa.int16()), "f4": pa.array([0.1] * 3, pa.float32())})
     pyarrow.parquet.write_table(numbers, tmp_path / "n.parquet")
     same = open_source(tmp_path / "n.parquet")
-    np.testing.assert_array_equal(
-        read_all(found.select(("i2", "f4"), extra="drop")), read_all(same)
-    )
+    np.testing.assert_array_equal(read_all(found.select(("i2", "f4"), extra="drop")), read_all(same))
 
 
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        (
-            "NULL::float8",
-            "must hold finite numbers, got a missing value (empty, null or NaN) at row 17;",
-        ),
-        (
-            "NULL::numeric",
-            "must hold finite numbers, got a missing value (empty, null or NaN) at row 17;",
-        ),
+        ("NULL::float8", "must hold finite numbers, got a missing value (empty, null or NaN) at row 17;"),
+        ("NULL::numeric", "must hold finite numbers, got a missing value (empty, null or NaN) at row 17;"),
         ("'NaN'::float8", "got a missing value (empty, null or NaN) at row 17;"),
         ("'NaN'::numeric", "got a missing value (empty, null or NaN) at row 17;"),
         ("'-Infinity'::float4", "got an infinite value at row 17;"),
@@ -119,9 +107,7 @@ def test_every_type_of_number_is_read_as_a_file_s_are(
 def test_missing_and_infinite_values_are_refused_at_their_row(
     ask: Callable[..., SqlQuery], cell: str, words: str
 ) -> None:
-    text = (
-        f"SELECT 1.5 AS a, CASE i WHEN 17 THEN {cell} ELSE 1 END AS b FROM generate_series(1, 40) i"
-    )
+    text = f"SELECT 1.5 AS a, CASE i WHEN 17 THEN {cell} ELSE 1 END AS b FROM generate_series(1, 40) i"
     message = refusal(lambda: read_all(open_source(ask(text)), 7))
     assert message.startswith("column 'b' of the query must hold finite numbers")
     assert words in message
@@ -211,9 +197,7 @@ def test_even_the_administrator_s_query_changes_nothing(
     assert server.sql("SELECT is_called FROM kept_numbers") == "f"
 
 
-def test_the_connection_itself_is_read_only(
-    server: PostgresServer, ask: Callable[..., SqlQuery]
-) -> None:
+def test_the_connection_itself_is_read_only(server: PostgresServer, ask: Callable[..., SqlQuery]) -> None:
     server.sql("DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 1 AS a")
     for first in ((), ("COMMIT",)):  # in the transaction, and in those after it
         with connected(ask("SELECT 1"), "x") as connection, connection.cursor() as cursor:
@@ -380,9 +364,7 @@ def test_ten_times_the_rows_take_no_more_memory(server: PostgresServer, large: s
     assert float(rise) < 16  # one batch; the table is 153 MiB
 
 
-def test_the_driver_s_batches_follow_the_size_asked_for(
-    ask: Callable[..., SqlQuery], large: str
-) -> None:
+def test_the_driver_s_batches_follow_the_size_asked_for(ask: Callable[..., SqlQuery], large: str) -> None:
     table = query_table(ask(large), "the query")
     statement = table.dialect.statement(large, range(N_FEATURES), [], with_cells=False)
     for max_rows in (1_000, 20_000):
@@ -396,9 +378,7 @@ def test_a_server_that_goes_away_on_the_way_is_one_sentence(
 ) -> None:
     blocks = open_source(ask(large)).blocks(1000)
     next(blocks)
-    server.sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fedpower'"
-    )
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fedpower'")
     assert "must be a query that runs to its end" in refusal(lambda: list(blocks))
 
 

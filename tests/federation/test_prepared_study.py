@@ -42,9 +42,7 @@ def test_a_study_without_public_numbers_is_run_taken_up_again_and_charged_once(t
             assert ledger.spent().n_releases == 6
 
 
-def test_a_study_with_secure_sums_and_without_public_numbers_is_run_and_taken_up_again(
-    tmp_path: Path,
-):
+def test_a_study_with_secure_sums_and_without_public_numbers_is_run_and_taken_up_again(tmp_path: Path):
     for name, key in KEYS.items():
         key.save(tmp_path / f"{name}.pem")
     study = write_study(

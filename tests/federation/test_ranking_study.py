@@ -37,10 +37,7 @@ def games(name: str, rows: int = 1200) -> pd.DataFrame:
     won = rng.random(rows) < 1 / (1 + np.exp((first - second) / 2))
     names = np.asarray(ITEMS)
     return pd.DataFrame(
-        {
-            "winner": names[np.where(won, first, second)],
-            "loser": names[np.where(won, second, first)],
-        }
+        {"winner": names[np.where(won, first, second)], "loser": names[np.where(won, second, first)]}
     )
 
 
@@ -89,9 +86,7 @@ def test_a_private_study_ranks_within_its_intervals(tmp_path: Path, aggregation:
     assert (np.abs(unsampled.scores_ - wanted) < 5.5 * unsampled.standard_error_).all()
 
 
-def test_items_are_part_of_the_agreement_and_others_are_refused_before_a_silo_connects(
-    tmp_path: Path,
-):
+def test_items_are_part_of_the_agreement_and_others_are_refused_before_a_silo_connects(tmp_path: Path):
     agreed = write_study(tmp_path, **TABLES)
     more = {"rules": {"winner": {"items": [*ITEMS, "yew"], "against": "loser"}}}
     assert write_study(tmp_path, **{**TABLES, **more}).digest != agreed.digest
@@ -122,8 +117,7 @@ def test_comparisons_are_ranked_over_flare_with_one_command(tmp_path: Path, aggr
     for name in SIZES:
         games(name).to_csv(tmp_path / "rows" / f"{name}.csv", index=False)
     (tmp_path / "items.toml").write_text(
-        'format = "fedpower-codebook/2"\n[rules]\n'
-        f'winner = {{ items = {ITEMS}, against = "loser" }}\n'
+        f'format = "fedpower-codebook/2"\n[rules]\nwinner = {{ items = {ITEMS}, against = "loser" }}\n'
     )
     # Rehearsals put keys of their own in place of these; that there are some makes sums secure.
     keys = [f"--identity={name}={key.public}" for name, key in KEYS.items()]

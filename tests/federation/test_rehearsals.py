@@ -125,13 +125,7 @@ def test_a_rehearsal_that_fails_keeps_its_folder_and_shows_the_logs(tmp_path):
     write_hospitals(tmp_path / "rows")
     init(tmp_path)
     failed = fedpower(
-        "run",
-        "study.toml",
-        "--local=3",
-        "--data=rows",
-        "--drop=nr",
-        "--deadline=0.000001",
-        cwd=tmp_path,
+        "run", "study.toml", "--local=3", "--data=rows", "--drop=nr", "--deadline=0.000001", cwd=tmp_path
     )
     assert failed.returncode == 2
     kept = Path(re.search(r"its folder is kept: (.*)", failed.stderr)[1])

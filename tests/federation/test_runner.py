@@ -30,18 +30,14 @@ def runner_with(kit: Path, said: list[str]) -> Runner:
 
 
 @pytest.mark.parametrize("left", [None, "", "no json"])
-def test_where_no_run_was_begun_none_is_resumed(
-    left: str | None, kit: Path, tmp_path: Path
-) -> None:
+def test_where_no_run_was_begun_none_is_resumed(left: str | None, kit: Path, tmp_path: Path) -> None:
     if left is not None:
         (kit / LAST_RUN).write_text(left)
     with pytest.raises(ProtocolError, match=r"a run to resume, got no trace .*; run without --res"):
         runner_with(kit, []).run(tmp_path / "out", resume=True)
 
 
-@pytest.mark.parametrize(
-    "reported", [{}, [], {"study": "0" * 64}, {"run": "a"}, {"study": 1, "run": 2}]
-)
+@pytest.mark.parametrize("reported", [{}, [], {"study": "0" * 64}, {"run": "a"}, {"study": 1, "run": 2}])
 def test_a_trace_that_names_no_run_is_no_trace(reported: Any, kit: Path, tmp_path: Path) -> None:
     (kit / LAST_RUN).write_text(json.dumps(reported))
     with pytest.raises(ProtocolError, match="run without --resume"):
@@ -77,9 +73,7 @@ def test_a_refusal_is_told_with_what_to_do(kit: Path) -> None:
         {"reason": "bring back silo 'refused: no'", "again": True, "refused": False},
     ],
 )
-def test_what_may_be_better_another_time_is_taken_up_again(
-    state: dict[str, Any], kit: Path
-) -> None:
+def test_what_may_be_better_another_time_is_taken_up_again(state: dict[str, Any], kit: Path) -> None:
     said: list[str] = []
     runner_with(kit, said)._consider(state)
     assert len(said) == 1
@@ -163,9 +157,7 @@ def test_a_run_in_which_nothing_happens_is_given_up_after_some_starts(
 ) -> None:
     coordinator = Told(TOO_FEW)
     runner, _ = told_by(coordinator)
-    with pytest.raises(
-        ProtocolError, match=r"needs 3 answers: so it was 6 times in a row; .*--res"
-    ):
+    with pytest.raises(ProtocolError, match=r"needs 3 answers: so it was 6 times in a row; .*--res"):
         runner.run(tmp_path, resume=True)
     assert coordinator.started == [RUN] * 6
 
@@ -178,14 +170,10 @@ def test_a_coordinator_that_is_lost_again_and_again_is_given_up(
         runner.run(tmp_path, resume=True)
 
 
-def test_too_few_silos_are_told_with_whom_to_start(
-    told_by: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_too_few_silos_are_told_with_whom_to_start(told_by: Callable[..., Any], tmp_path: Path) -> None:
     coordinator = Told(DONE, connected=["north"])
     runner, said = told_by(coordinator)
-    sentence = (
-        r"^3 silos must be connected, got 1 after 0 s; start south, east and run again with --r"
-    )
+    sentence = r"^3 silos must be connected, got 1 after 0 s; start south, east and run again with --r"
     with pytest.raises(ProtocolError, match=sentence):
         runner.run(tmp_path, resume=True)
     assert said == ["waiting for south, east to connect, 0 s at most"]
@@ -225,28 +213,20 @@ def test_an_error_of_the_coordinator_is_told_without_what_a_terminal_would_obey(
 
 
 @pytest.mark.parametrize("reply", [b"", b"no json\n", b"[1]\n", b"7\n", b"\xff\xfe\n"])
-def test_a_reply_that_is_none_is_told_in_a_sentence(
-    reply: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_that_is_none_is_told_in_a_sentence(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ProtocolError, match="must answer as fedpower does, got something else"):
         session_with(Answering(reply), monkeypatch).status()
 
 
-def test_a_coordinator_that_does_not_answer_this_call_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_coordinator_that_does_not_answer_this_call_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Answering(b'{"connected": []}\n', numbered=lambda number: number - 1)
     for links in (Answering(), late):
         with pytest.raises(CoordinatorLostError):
             session_with(links, monkeypatch).status()
 
 
-def test_a_result_is_fetched_piece_by_piece(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    links = Answering(
-        b'{"files": {"a.csv": 7, "empty": 0}}\n', b'{"file": "a.csv"}\n\n\nabc', b"{}\nde"
-    )
+def test_a_result_is_fetched_piece_by_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    links = Answering(b'{"files": {"a.csv": 7, "empty": 0}}\n', b'{"file": "a.csv"}\n\n\nabc', b"{}\nde")
     session_with(links, monkeypatch).fetch(RUN, tmp_path)
     assert (tmp_path / "a.csv").read_bytes() == b"\n\nabcde"
     assert (tmp_path / "empty").read_bytes() == b""

@@ -192,9 +192,7 @@ def test_a_missing_ledger_is_refused_and_never_made(cap: float | None, tmp_path:
     """A disk that was not mounted must not begin a second account of the same rows."""
     silo = write_silo(tmp_path, cap=cap)
     (tmp_path / "north.ledger").unlink(missing_ok=True)
-    with pytest.raises(
-        LedgerError, match=r"'north' must have its ledger, got none at .*; put it b"
-    ):
+    with pytest.raises(LedgerError, match=r"'north' must have its ledger, got none at .*; put it b"):
         silo.open_ledger()
     assert not (tmp_path / "north.ledger").exists()
 
@@ -263,9 +261,7 @@ def test_where_the_rows_are_is_not_shown_by_accident(tmp_path: Path) -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_paths_are_taken_from_the_file_s_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_taken_from_the_file_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silo = write_silo(tmp_path)
     study = write_study(tmp_path)
     (tmp_path / "elsewhere").mkdir()

@@ -17,15 +17,7 @@ from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
-from fedpower.protocol.messages import (
-    AskMean,
-    AskMoment,
-    Enrol,
-    Enrolment,
-    Message,
-    PackedMoment,
-    Refusal,
-)
+from fedpower.protocol.messages import AskMean, AskMoment, Enrol, Enrolment, Message, PackedMoment, Refusal
 
 RUN = "0123456789abcdef"
 
@@ -119,10 +111,7 @@ def test_what_is_refused_is_refused_before_anything_is_charged(
     write_silo(tmp_path)
     spoil(tmp_path)
     before = files_of(tmp_path)
-    with (
-        pytest.raises(FedpowerError) as refused,
-        open_silo(study, read_silo(tmp_path / "north.toml")),
-    ):
+    with pytest.raises(FedpowerError) as refused, open_silo(study, read_silo(tmp_path / "north.toml")):
         pytest.fail("the silo was opened")
     assert "\n" not in str(refused.value)
     assert files_of(tmp_path) == before
@@ -196,15 +185,10 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
         with pytest.raises(FedpowerError, match=r"silo 'east' refused: .* has 0\.5 left"):
             run.coordinator.receive(answers[-1])
         assert isinstance(north.silo.answer(question(study, Enrol())).body, Enrolment)
-        assert all(
-            node.ledger is not None and node.ledger.spent().n_releases == 0
-            for node in silos.values()
-        )
+        assert all(node.ledger is not None and node.ledger.spent().n_releases == 0 for node in silos.values())
 
 
-def test_a_silo_answers_for_the_rows_that_were_checked_when_it_started_and_no_others(
-    tmp_path: Path,
-) -> None:
+def test_a_silo_answers_for_the_rows_that_were_checked_when_it_started_and_no_others(tmp_path: Path) -> None:
     study = write_study(tmp_path, privacy={"epsilon": float("inf"), "delta": None})
     silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
@@ -282,9 +266,7 @@ def test_rows_that_changed_stop_the_silo_before_it_connects(noise: str, tmp_path
     moved_cell(tmp_path)
     before = files_of(tmp_path)
     with (
-        pytest.raises(
-            LedgerError, match=r"got others; declare a new version with version in \[data"
-        ),
+        pytest.raises(LedgerError, match=r"got others; declare a new version with version in \[data"),
         open_silo(study, read_silo(tmp_path / "north.toml")),
     ):
         pytest.fail("the silo was opened")

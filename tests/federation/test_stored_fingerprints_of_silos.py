@@ -43,18 +43,14 @@ def silo_of(folder: Path) -> SiloFile:
 
 def answer(folder: Path, asked: Question, *, second: bool) -> None:
     """Start the silo for a study and let it release its moment."""
-    study = study_of(
-        folder, rules_of(asked, second=second), asked.second if second else asked.first
-    )
+    study = study_of(folder, rules_of(asked, second=second), asked.second if second else asked.first)
     with open_silo(study, silo_of(folder)) as node:
         assert isinstance(node.silo.answer(question(study, AskMoment())).body, PackedMoment)
 
 
 @pytest.mark.parametrize("world", [0, 1])
 @pytest.mark.parametrize("asked", QUESTIONS)
-def test_a_silo_starts_for_a_second_study_in_both_worlds(
-    tmp_path: Path, asked: str, world: int
-) -> None:
+def test_a_silo_starts_for_a_second_study_in_both_worlds(tmp_path: Path, asked: str, world: int) -> None:
     write_world(tmp_path / "north.csv", QUESTIONS[asked], world)
     make_ledger(tmp_path / "north.ledger")
     for second in (False, True):

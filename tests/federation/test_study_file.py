@@ -386,18 +386,12 @@ def test_rendered_and_read_back_a_study_is_the_same_wherever_it_moves(
         ),
         ({"privacy": SECURE, "identities": KEYS | {"east": "?"}}, "must be 64 hexadecimal digits"),
         ({"privacy": SECURE, "identities": KEYS | {"east": "1" * 64}}, "got one twice"),
-        (
-            {"privacy": SECURE | {"noise": "step"}, "identities": KEYS},
-            "must go with noise='moment'",
-        ),
+        ({"privacy": SECURE | {"noise": "step"}, "identities": KEYS}, "must go with noise='moment'"),
         (
             {"privacy": SECURE, "identities": KEYS, "rounds": {"n_participants": 2}},
             "n_participants must be left alone with aggregation='secure'",
         ),
-        (
-            {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
-            "attempts must be at least 1, got 0",
-        ),
+        ({"privacy": SECURE | {"attempts": 0}, "identities": KEYS}, "attempts must be at least 1, got 0"),
         (
             {"privacy": SECURE | EXACT, "identities": KEYS, "rows": {"row_norm": None}},
             "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums",

@@ -10,16 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from federations import (
-    CASES,
-    NAMES,
-    Party,
-    coordinator_of,
-    deliver,
-    parties_of,
-    result_bytes,
-    study_of,
-)
+from federations import CASES, NAMES, Party, coordinator_of, deliver, parties_of, result_bytes, study_of
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, decode, encode, journal
 from fedpower.protocol.exchange import Round
@@ -40,9 +31,7 @@ class DiedError(Exception):
 class CoordinatorProcess:
     """A coordinator that keeps time, writes its journal, and dies now and then."""
 
-    def __init__(
-        self, case: str, parties: dict[str, Party], network: Network, chance: random.Random
-    ) -> None:
+    def __init__(self, case: str, parties: dict[str, Party], network: Network, chance: random.Random) -> None:
         self.case, self.parties, self.network, self.chance = case, parties, network, chance
         self.study = study_of(case).digest
         self.journal = journal.opening(self.study, RUN)
@@ -137,9 +126,7 @@ def without_faults(case: str, seed: int, process: CoordinatorProcess) -> Coordin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, N_RUNS, SEEDS_A_TEST))
-def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(
-    first: int, tmp_path: Path
-) -> None:
+def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         case = list(CASES)[seed % len(CASES)]
         folder = None
@@ -169,9 +156,7 @@ def test_the_faults_happen() -> None:
     ended = [run_to_its_end(list(CASES)[seed % len(CASES)], seed, None) for seed in range(30)]
     assert sum(process.n_starts > 1 for process in ended) > 5
     missed = [
-        set(each.asked) - set(each.answers)
-        for process in ended
-        for each in process.coordinator.history
+        set(each.asked) - set(each.answers) for process in ended for each in process.coordinator.history
     ]
     assert sum(map(bool, missed)) > 5
     heard = [party for process in ended for party in process.parties.values()]

@@ -115,10 +115,7 @@ def turned(content: bytes) -> bytes:
     ],
 )  # fmt: skip
 def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
-    spoil: Callable[[bytes], bytes],
-    node: SiloNode,
-    study: StudyFile,
-    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[bytes], bytes], node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
         assert asked(stream, spoil(encode(question(study)))) == b""
@@ -141,10 +138,7 @@ def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
     ids=["another study", "another silo", "an answer", "a refusal", "an inflated basis"],
 )
 def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(
-    changes: dict[str, object],
-    node: SiloNode,
-    study: StudyFile,
-    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, object], node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         answer = decode(Vault(node.silo, study).answer(encode(question(study, **changes))))
@@ -243,9 +237,7 @@ def test_a_frame_comes_back_as_it_was_sent() -> None:
             frames.send(here, content)
             assert frames.receive(there, most_bytes=3000) == content
         frames.send(here, bytes(3001))
-        with pytest.raises(
-            ProtocolError, match="at most 3000 bytes, got 3001; send what the study"
-        ):
+        with pytest.raises(ProtocolError, match="at most 3000 bytes, got 3001; send what the study"):
             frames.receive(there, most_bytes=3000)
 
 
@@ -296,8 +288,7 @@ def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("node_uid", "expected"),
-    [(1001, "separate users"), (1000, "NOT SEPARATE"), (0, "NOT SEPARATE")],
+    ("node_uid", "expected"), [(1001, "separate users"), (1000, "NOT SEPARATE"), (0, "NOT SEPARATE")]
 )
 def test_a_vault_says_of_a_node_what_it_can_see(node_uid: int, expected: str) -> None:
     assert vault_module._separation(node_uid, 1000).startswith(expected)

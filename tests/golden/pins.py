@@ -76,12 +76,7 @@ def messages() -> dict[str, Any]:
         "mean, all": wire.MeanRow(mean=fine[:, 0], variances=np.abs(fine[:, 0])),
         "ask-steps": wire.AskSteps(basis=exact, n_local_steps=2),
         "ask-steps, all": wire.AskSteps(
-            basis=fine,
-            n_local_steps=1,
-            center=exact[:, 0],
-            shift=0.125,
-            align="procrustes",
-            pooled=exact,
+            basis=fine, n_local_steps=1, center=exact[:, 0], shift=0.125, align="procrustes", pooled=exact
         ),
         "local-steps": wire.LocalSteps(product=exact),
         "local-steps, all": wire.LocalSteps(
@@ -112,9 +107,7 @@ def messages() -> dict[str, Any]:
         "call-roll": CallRoll(attempt=1),
         "present": Present(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
         "ask-masked-moment": AskMasked(roll=b"a roll"),
-        "masked-moment": MaskedMoment(
-            words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1
-        ),
+        "masked-moment": MaskedMoment(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
         "ask-masked-sum": AskSum(roll=b"a roll", index=1, label="ranges", public=b"found before"),
         "ask-noised-sum": AskNoisedSum(index=1, label="clipped 1", public=b"a basis"),
         "noised-sum": NoisedSum(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64)),
@@ -243,9 +236,7 @@ def _commands(name: str, command: click.Command, context: click.Context) -> dict
         for part in command.list_commands(context):
             inner = command.get_command(context, part)
             assert inner is not None, f"{name} {part} is listed and not there"
-            found |= _commands(
-                f"{name} {part}", inner, click.Context(inner, info_name=part, parent=context)
-            )
+            found |= _commands(f"{name} {part}", inner, click.Context(inner, info_name=part, parent=context))
     return found
 
 

@@ -63,9 +63,7 @@ def test_sign_alignment_is_the_best_of_all_sign_patterns(seed: int) -> None:
     basis, reference = random_basis(seed), random_basis(seed + 1)
     got = np.linalg.norm(basis @ rotation("sign", basis, reference) - reference)
     patterns = np.array(np.meshgrid(*[[-1.0, 1.0]] * 3)).reshape(3, -1).T
-    assert got == pytest.approx(
-        min(np.linalg.norm(basis * pattern - reference) for pattern in patterns)
-    )
+    assert got == pytest.approx(min(np.linalg.norm(basis * pattern - reference) for pattern in patterns))
 
 
 @given(seeds)

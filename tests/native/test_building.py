@@ -75,16 +75,11 @@ def test_a_file_that_is_no_library_is_not_used(project: Path) -> None:
 
 @pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])
 def test_without_a_compiler_numpy_is_used_and_one_line_says_so(
-    project: Path,
-    compiler: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    project: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CC", compiler)
     assert hook().compile_loops(project) is None
     said = capsys.readouterr().err
-    assert said.startswith(
-        "fedpower: the loops in C were not compiled, NumPy is used in their place"
-    )
+    assert said.startswith("fedpower: the loops in C were not compiled, NumPy is used in their place")
     assert said.count("\n") == 1
     assert "were not compiled" in account_in(project)

@@ -35,9 +35,7 @@ class Given:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_same_words_give_the_same_integers(scale: int) -> None:
-    one, two = both_ways(
-        lambda: gaussian_integers(SeededNoiseForExperiments(7), 100_003, scale=scale)
-    )
+    one, two = both_ways(lambda: gaussian_integers(SeededNoiseForExperiments(7), 100_003, scale=scale))
     assert np.array_equal(one, two)
 
 
@@ -46,9 +44,7 @@ def test_candidates_at_every_edge_are_accepted_and_rounded_alike() -> None:
     parts = [0, ALL, *(entry + step for entry in (table[0], table[4]) for step in (-1, 1))]
     fractions = [0, 2**32 - 1, 2**63 - 1, 2**63, ALL - 1]
     chances = [0, 2**63, ALL - 2**40]
-    words = np.array(
-        [(part, x, u) for part in parts for x in fractions for u in chances], dtype=np.uint64
-    )
+    words = np.array([(part, x, u) for part in parts for x in fractions for u in chances], dtype=np.uint64)
     for scale in (1, 2**30, 2**41 + 12345):
         for three in words:
             one, two = both_ways(
@@ -116,9 +112,7 @@ def test_the_rest_of_two_words_is_drawn_where_they_leave_something_open(
 ) -> None:
     monkeypatch.setattr(noise, "_BATCH", 1)
     pair, rest = [first, 0], [2**63 + 5]
-    assert (
-        noise._in_one_go(np.array([[first], [0]], np.uint64), 2**30, np.empty(1, np.int64)) is None
-    )
+    assert noise._in_one_go(np.array([[first], [0]], np.uint64), 2**30, np.empty(1, np.int64)) is None
     source = Recorded(pair, rest)
     found = noise._candidates(source, 1, 2**30)
     assert not source.left
@@ -127,22 +121,16 @@ def test_the_rest_of_two_words_is_drawn_where_they_leave_something_open(
 
 
 def test_noise_is_added_in_place_to_what_numpy_makes_of_it() -> None:
-    values = np.concatenate(
-        [np.random.default_rng(0).standard_normal(70_000), [1e200, -1e200, 0.5]]
-    )
+    values = np.concatenate([np.random.default_rng(0).standard_normal(70_000), [1e200, -1e200, 0.5]])
 
     def noised() -> Any:
         parts = values[:50_000].copy(), values[50_000:].copy()
-        noise.perturb_in_place(
-            *parts, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1)
-        )
+        noise.perturb_in_place(*parts, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1))
         return np.concatenate(parts)
 
     one, two = both_ways(noised)
     assert np.array_equal(one, two)
-    whole = noise.perturb(
-        values, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1)
-    )
+    whole = noise.perturb(values, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1))
     assert np.array_equal(one, whole.value)
 
 

@@ -28,10 +28,7 @@ LAID_OUT: dict[str, dict[str, Any]] = {
     "pages of the second version": {"data_page_version": "2.0"},
     "not compressed, the second version": {"data_page_version": "2.0", "compression": "none"},
     "small pages": {"data_page_size": 999, "write_batch_size": 61},
-    "small pages of numbers": {
-        **{"use_dictionary": False, "data_page_size": 999},
-        "write_batch_size": 61,
-    },
+    "small pages of numbers": {**{"use_dictionary": False, "data_page_size": 999}, "write_batch_size": 61},
     "growing pages": {"use_dictionary": False, "row_group_size": 4100},
     "small dictionaries": {"dictionary_pagesize_limit": 700, "write_batch_size": 100},
     "pages with checksums": {"write_page_checksum": True},
@@ -120,13 +117,9 @@ def test_integers_are_the_same_for_any_row_groups_and_workers(tmp_path: Path) ->
             assert found.to_bytes() == expected.to_bytes()
 
 
-def test_columns_may_be_few_in_another_order_required_and_beside_nested_ones(
-    tmp_path: Path,
-) -> None:
+def test_columns_may_be_few_in_another_order_required_and_beside_nested_ones(tmp_path: Path) -> None:
     table = table_of()
-    fields = [
-        pa.field(name, table.schema.field(name).type, nullable=False) for name in ("c5", "c1")
-    ]
+    fields = [pa.field(name, table.schema.field(name).type, nullable=False) for name in ("c5", "c1")]
     table = table.select(["c5", "c1"]).cast(pa.schema(fields))
     table = table.append_column("a", pa.array([{"b": 1.0, "c1": 2.0}] * N_ROWS))
     table = table.append_column("a.d", pa.array(np.arange(N_ROWS, dtype=float)))
@@ -163,9 +156,7 @@ def test_a_cell_that_is_no_number_is_refused_as_by_arrow(
 @pytest.mark.parametrize("layout", ["as it is written by default", "no dictionaries", "zstd"])
 def test_damaged_files_are_read_or_refused_as_by_arrow(layout: str, tmp_path: Path) -> None:
     """A byte is changed in headers of pages, in pages and in what the end of the file says of them."""
-    path = written(
-        tmp_path / "a.parquet", table_of().select(["c0", "c1", "c2"]), **LAID_OUT[layout]
-    )
+    path = written(tmp_path / "a.parquet", table_of().select(["c0", "c1", "c2"]), **LAID_OUT[layout])
     raw = path.read_bytes()
     chunks = pyarrow.parquet.read_metadata(path).row_group(0)
     starts = [4, *(chunks.column(place).data_page_offset for place in range(3))]

@@ -22,10 +22,7 @@ pytestmark = [
 ]
 
 WIDE = wide_product.FEWEST_COLUMNS + 131  # neither whole stripes nor whole groups of columns
-COLUMNS: dict[str, Any] = {
-    "center": np.linspace(-1, 1, WIDE),
-    "scale": np.geomspace(0.5, 2.0, WIDE),
-}
+COLUMNS: dict[str, Any] = {"center": np.linspace(-1, 1, WIDE), "scale": np.geomspace(0.5, 2.0, WIDE)}
 RULES = {
     "half clipped": RowTreatment(row_norm=np.sqrt(WIDE)),
     "none too long": RowTreatment(row_norm=1e3),
@@ -112,9 +109,7 @@ def test_no_row_counts_for_more_than_a_unit_row(seed: int) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("rule", ["half clipped", "exact"])
-def test_a_value_that_is_not_finite_is_refused_with_its_row(
-    value: float, rule: str, tmp_path: Path
-) -> None:
+def test_a_value_that_is_not_finite_is_refused_with_its_row(value: float, rule: str, tmp_path: Path) -> None:
     rows = rows_of(7)
     rows[5, 17] = value
     np.save(tmp_path / "rows.npy", rows)

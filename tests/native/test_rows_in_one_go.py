@@ -76,9 +76,7 @@ def laid_out(rows: Any) -> dict[str, Any]:
 
 
 def treated(rule: RowTreatment, rows: Any, bits: int = 20) -> tuple[Any, int, Any]:
-    found, n_clipped, total = LatticeRows(rule, rows.shape[1], lattice=RowLattice(bits)).summed(
-        rows
-    )
+    found, n_clipped, total = LatticeRows(rule, rows.shape[1], lattice=RowLattice(bits)).summed(rows)
     return found.copy(), n_clipped, total
 
 
@@ -98,9 +96,7 @@ def test_rows_become_the_same_integers_however_they_lie(width: int, name: str) -
 @pytest.mark.parametrize("name", RULES)
 def test_rows_of_float32_become_the_integers_of_the_same_float64(name: str) -> None:
     rng = np.random.default_rng(1)
-    rows = (rng.standard_normal((300, 33)) * 10.0 ** rng.uniform(-30, 30, (300, 1))).astype(
-        np.float32
-    )
+    rows = (rng.standard_normal((300, 33)) * 10.0 ** rng.uniform(-30, 30, (300, 1))).astype(np.float32)
     rule = rule_of(name, 33)
     expected = treated(rule, rows.astype(np.float64))
     for lying in (rows, np.asfortranarray(rows), rows[::-1][::-1]):

@@ -9,9 +9,7 @@ from paper.communities import main
 
 
 @pytest.mark.reproduce
-def test_every_line_is_in_the_table_and_in_the_picture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_every_line_is_in_the_table_and_in_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     main(["--quick", "--repetitions", "1", "-o", str(tmp_path)])
     with (tmp_path / "communities.csv").open() as stream:
         rows = list(csv.DictReader(stream))

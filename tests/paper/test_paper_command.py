@@ -76,9 +76,7 @@ def test_the_table_has_the_columns_it_says(short: Path) -> None:
     )
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
-    short: Path, tmp_path: Path
-) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(short: Path, tmp_path: Path) -> None:
     assert run(*SHORT, "-o", tmp_path / "again") == 0
     assert contents(tmp_path / "again") == contents(short)
     assert run(*SHORT, "--seed", 1, "-o", tmp_path / "other") == 0
@@ -111,9 +109,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(
-    short: Path, tmp_path: Path
-) -> None:
+def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     process = started(folder)
     process.kill()
@@ -156,9 +152,7 @@ def test_without_matplotlib_it_says_so_before_any_work(
     assert not (tmp_path / "made").exists()
 
 
-def test_json_is_the_claims_file_and_nothing_else(
-    short: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_the_claims_file_and_nothing_else(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*SHORT, "-o", short, "--json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads((short / "claims.json").read_text())
 

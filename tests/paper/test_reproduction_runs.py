@@ -45,11 +45,7 @@ def test_without_noise_a_round_at_every_step_is_central_power_iteration() -> Non
 
 def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside() -> None:
     curves = [PLAIN, *(replace(PLAIN, noise=noise, epsilon=0.5) for noise in ("paper", "step"))]
-    curves += [
-        MOMENT,
-        replace(MOMENT, solver="krylov", local_steps=1),
-        replace(MOMENT, epsilon=1.0),
-    ]
+    curves += [MOMENT, replace(MOMENT, solver="krylov", local_steps=1), replace(MOMENT, epsilon=1.0)]
     together = run(*curves, n_jobs=3)
     for place, curve in enumerate(curves):
         (alone,) = run(curve)

@@ -47,9 +47,7 @@ def test_what_is_saved_is_read_back_to_six_digits(tmp_path: Path) -> None:
         (replace(SETTINGS, figures=("rows",)), r"figures \['silos'\] there and \['rows'\] here"),
     ],
 )
-def test_a_folder_made_with_other_settings_is_refused(
-    other: Settings, named: str, tmp_path: Path
-) -> None:
+def test_a_folder_made_with_other_settings_is_refused(other: Settings, named: str, tmp_path: Path) -> None:
     Store(tmp_path, SETTINGS)
     with pytest.raises(InputError, match=rf"same settings and versions.*{named}.*-o"):
         Store(tmp_path, other)

@@ -96,14 +96,10 @@ FALSE: dict[str, dict[str, Twist]] = {
         "error": scaled(lambda c: c.noise != "none", lambda c: (c.epsilon / 0.5) ** 2)
     },
     "more-participants-are-better": {"error": scaled(lambda c: True, lambda c: c.participation)},
-    "participation-matters-little": {
-        "error": scaled(lambda c: True, lambda c: c.participation**-2)
-    },
+    "participation-matters-little": {"error": scaled(lambda c: True, lambda c: c.participation**-2)},
     "large-p-starts-faster": {"error": scaled(_biased, lambda c: 50.0)},
     "large-p-ends-higher": {"error": scaled(_biased, lambda c: 1e-9)},
-    "decaying-p-strikes-the-balance": {
-        "error": scaled(lambda c: c.schedule == "decaying", lambda c: 1e6)
-    },
+    "decaying-p-strikes-the-balance": {"error": scaled(lambda c: c.schedule == "decaying", lambda c: 1e6)},
     "communications-are-divided-by-p": {"error": scaled(_biased, lambda c: 1e3)},
     "procrustes-frees-rho-of-p": {
         "misalignment": scaled(lambda c: c.alignment == "procrustes", lambda c: c.local_steps)
@@ -118,29 +114,17 @@ FALSE: dict[str, dict[str, Twist]] = {
         "error": scaled(lambda c: c.figure == "silos", lambda c: c.silo_share**0.5)
     },
     "default-is-25-times-closer": {"error": scaled(lambda c: c.solver == "default", lambda c: 2.0)},
-    "exact-accounting-is-5-times-closer": {
-        "error": scaled(lambda c: c.noise == "step", lambda c: 3.0)
-    },
-    "averaged-products-are-closer": {
-        "error": scaled(lambda c: c.solver == "krylov", lambda c: 2.0)
-    },
-    "krylov-is-at-the-floor-after-4-rounds": {
-        "error": scaled(lambda c: c.solver == "krylov", lambda c: 1.1)
-    },
+    "exact-accounting-is-5-times-closer": {"error": scaled(lambda c: c.noise == "step", lambda c: 3.0)},
+    "averaged-products-are-closer": {"error": scaled(lambda c: c.solver == "krylov", lambda c: 2.0)},
+    "krylov-is-at-the-floor-after-4-rounds": {"error": scaled(lambda c: c.solver == "krylov", lambda c: 1.1)},
     "printed-noise-drowns": {},  # as the world is: there the paper's sentences hold in Model II too
-    "default-is-usable-at-epsilon-10": {
-        "error": scaled(lambda c: c.solver == "default", lambda c: 2000.0)
-    },
-    "printed-noise-needs-more-rows": {
-        "error": scaled(lambda c: c.figure == "rows", lambda c: 0.05)
-    },
+    "default-is-usable-at-epsilon-10": {"error": scaled(lambda c: c.solver == "default", lambda c: 2000.0)},
+    "printed-noise-needs-more-rows": {"error": scaled(lambda c: c.figure == "rows", lambda c: 0.05)},
 }
 """By the beginning of a claim's name: a world in which it is false."""
 
 TRUE: dict[str, dict[str, Twist]] = {
-    "printed-noise-drowns": {
-        "error": lambda curve, value: 0.99 if curve.noise == "paper" else value
-    },
+    "printed-noise-drowns": {"error": lambda curve, value: 0.99 if curve.noise == "paper" else value},
     # 2% of jitter is too much for a bound of 2%: the jitter is taken out.
     "krylov-is-at-the-floor-after-4-rounds": {
         "error": lambda curve, value: 0.006 if curve.noise == "moment" else value

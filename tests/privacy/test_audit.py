@@ -40,9 +40,7 @@ def test_the_stated_confidence_is_kept():
     """300 audits of mu = 1 at 80%: at most 60 too high are expected; 100 has probability < 1e-6."""
     rng = np.random.default_rng(2)
     high = sum(
-        audit_scores(
-            rng.normal(size=400), rng.normal(1, 1, size=400), delta=1e-5, confidence=0.8
-        ).mu_lower
+        audit_scores(rng.normal(size=400), rng.normal(1, 1, size=400), delta=1e-5, confidence=0.8).mu_lower
         > 1.0
         for _ in range(300)
     )

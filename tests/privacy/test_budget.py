@@ -13,15 +13,9 @@ from fedpower.errors import InputError
 from fedpower.privacy.accounting import compose, epsilon_of, noise_std
 from fedpower.privacy.budget import FREE_ORDER_ROWS, PANEL_ROWS, Budget, longest_sum
 from fedpower.privacy.noise import lattice_for_std
-from fedpower.privacy.sensitivity import (
-    moment_sensitivity,
-    product_sensitivity,
-    summary_sensitivity,
-)
+from fedpower.privacy.sensitivity import moment_sensitivity, product_sensitivity, summary_sensitivity
 
-STEP = Budget(
-    mode="step", epsilon=1.0, delta=1e-6, n_features=20, iteration_rank=4, n_steps=10, center=False
-)
+STEP = Budget(mode="step", epsilon=1.0, delta=1e-6, n_features=20, iteration_rank=4, n_steps=10, center=False)
 MODES = [
     replace(STEP, mode=mode, center=center)
     for mode in ("paper", "step", "moment")

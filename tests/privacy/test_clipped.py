@@ -12,13 +12,7 @@ from fedpower.data.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestio
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy import clipped as privacy_clipped
-from fedpower.privacy.clipped import (
-    CLIP,
-    choose_design,
-    predicted_error,
-    predicted_gain,
-    product_moved,
-)
+from fedpower.privacy.clipped import CLIP, choose_design, predicted_error, predicted_gain, product_moved
 from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity
 from fedpower.protocol.solvers.clipped import part_kept
 
@@ -95,9 +89,7 @@ def sums_of(rows, question):
 
 @settings(max_examples=60, deadline=None)
 @given(clip=st.floats(0.02, 1.0), width=st.integers(1, 3), seed=seeds, centred=st.booleans())
-def test_whole_numbers_of_neighbours_are_no_further_apart_than_noise_is_made_for(
-    clip, width, seed, centred
-):
+def test_whole_numbers_of_neighbours_are_no_further_apart_than_noise_is_made_for(clip, width, seed, centred):
     rng = np.random.default_rng(seed)
     d = width + 3
     basis = orth(rng.standard_normal((d, width)))
@@ -110,9 +102,7 @@ def test_whole_numbers_of_neighbours_are_no_further_apart_than_noise_is_made_for
     rows = rng.standard_normal((4, d))
     other = rows.copy()
     along = basis @ rng.standard_normal(width)
-    rows[-1] = clip * along / np.linalg.norm(
-        along
-    ) + 3 * rng.standard_normal() * rng.standard_normal(d)
+    rows[-1] = clip * along / np.linalg.norm(along) + 3 * rng.standard_normal() * rng.standard_normal(d)
     other[-1] = -rows[-1] if rng.integers(2) else rng.standard_normal(d)
     apart = np.linalg.norm((sums_of(rows, question) - sums_of(other, question)).astype(float))
     most, _ = product_moved(clip, width, side=SIDE, clip_side=CLIP_SIDE, slant=SLANT)
@@ -194,13 +184,9 @@ def test_more_rows_are_predicted_to_err_less():
 @pytest.mark.parametrize(
     ("n_rows", "share", "n_steps"), [(20_000, 0.0, 6), (50_000, 0.4, 8), (100_000, 0.3, 6)]
 )
-def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_steps(
-    n_rows, share, n_steps
-):
+def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_steps(n_rows, share, n_steps):
     """From nothing to be seen, by what is nearly lost, to what is clear."""
-    design = choose_design(
-        n_features=1000, rank=4, center=False, n_rows=n_rows, multiplier=4.22, energy=None
-    )
+    design = choose_design(n_features=1000, rank=4, center=False, n_rows=n_rows, multiplier=4.22, energy=None)
     assert (design.moment_share, len(design.widths)) == (share, n_steps)
     shares = [each for _, _, each in design.sums(1000, center=False)]
     assert math.fsum(shares) == pytest.approx(1.0, rel=1e-12)

@@ -17,10 +17,7 @@ from problems import Array
 
 FIRST = DataVersion(silo="north", version="1", columns="a, b", fingerprint="0" * 64)
 OTHER_ROWS = replace(FIRST, fingerprint="f" * 64)
-OLD_FITS = (
-    {},
-    {"noise": "step", "n_steps": 2, "center": False, "iteration_rank": 2, "solver": "fedpower"},
-)
+OLD_FITS = ({}, {"noise": "step", "n_steps": 2, "center": False, "iteration_rank": 2, "solver": "fedpower"})
 """What the ledger of schema 1 was charged for, beyond `OPTIONS`."""
 OPTIONS = {"n_components": 1, "epsilon": 1.0, "delta": 1e-6, "row_norm": 2.0, "standardize": False}
 
@@ -56,25 +53,19 @@ def test_other_rows_of_a_version_that_was_booked_are_refused_and_say_what_to_do(
     before = path.read_bytes()
     with Ledger.open(path) as ledger:
         for refuse in (ledger.booked_as, lambda data: ask(ledger, data)):
-            with pytest.raises(
-                LedgerError, match="knows as version '1', got others; declare a new"
-            ):
+            with pytest.raises(LedgerError, match="knows as version '1', got others; declare a new"):
                 refuse(OTHER_ROWS)
     assert path.read_bytes() == before
 
 
-def test_rows_that_change_while_a_silo_is_open_are_refused_by_the_release_itself(
-    path: Path,
-) -> None:
+def test_rows_that_change_while_a_silo_is_open_are_refused_by_the_release_itself(path: Path) -> None:
     """Two processes found the version free; the second to release holds other rows."""
     with Ledger.open(path) as one, Ledger.open(path) as two:
         booked = [one.booked_as(FIRST), two.booked_as(OTHER_ROWS)]
         assert booked[0] == booked[1]
         ask(one, FIRST)
         with pytest.raises(LedgerError, match="got others"):
-            two.release(
-                key="k", purpose="p", study="s", mu=0.1, data=OTHER_ROWS, payload=lambda: b""
-            )
+            two.release(key="k", purpose="p", study="s", mu=0.1, data=OTHER_ROWS, payload=lambda: b"")
         assert two.spent().n_releases == 1
 
 
@@ -158,9 +149,7 @@ class TestALedgerFromBeforeVersions:
     def test_other_rows_are_refused_as_version_1(self, old: Path) -> None:
         rows = rows_of_schema_1()
         rows[0, 0] += 1e-12
-        with pytest.raises(
-            LedgerError, match="before data had versions, got others; declare a new"
-        ):
+        with pytest.raises(LedgerError, match="before data had versions, got others; declare a new"):
             FedPCA(**OPTIONS).fit_silos({"north": rows}, ledgers={"north": old})
         with Ledger.open(old) as ledger:
             assert ledger.spent().n_releases == 3
@@ -177,9 +166,7 @@ class TestALedgerFromBeforeVersions:
         with Ledger.open(old) as ledger:
             assert ledger.spent().n_releases == 4
 
-    def test_which_of_its_rows_are_version_1_is_settled_by_the_first_to_be_asked_for(
-        self, old: Path
-    ) -> None:
+    def test_which_of_its_rows_are_version_1_is_settled_by_the_first_to_be_asked_for(self, old: Path) -> None:
         rows = open_source(rows_of_schema_1())
         data = replace(FIRST, columns=columns_digest(None, 3), fingerprint=fingerprint(rows))
         with Ledger.open(old) as ledger:

@@ -82,13 +82,7 @@ def test_scales_are_the_least_whole_numbers_of_the_theorem(
 @pytest.mark.parametrize("n_rows", [10**3, 10**8, 10**12])
 def test_the_noise_is_the_ideal_one_however_many_rows_there_are(n_rows: int) -> None:
     budget = Budget(
-        mode="moment",
-        epsilon=1.0,
-        delta=1e-6,
-        n_features=100,
-        iteration_rank=5,
-        n_steps=1,
-        center=True,
+        mode="moment", epsilon=1.0, delta=1e-6, n_features=100, iteration_rank=5, n_steps=1, center=True
     )
     noise = integer_noise(budget.multiplier, side=SIDE, with_mean=True)
     ideal = budget.multiplier * summary_sensitivity(n_rows, with_mean=True)
@@ -123,9 +117,7 @@ def test_what_is_added_has_the_stated_standard_deviations() -> None:
 def test_sums_past_one_word_are_noised_exactly() -> None:
     noise = integer_noise(1.0, side=SIDE, with_mean=False)
     numbers = np.array([2**75 + 5, -(2**70) + 3, 2**64], dtype=object)
-    below = Words(
-        low=(numbers & (2**32 - 1)).astype(np.int64), high=(numbers >> 32).astype(np.int64)
-    )
+    below = Words(low=(numbers & (2**32 - 1)).astype(np.int64), high=(numbers >> 32).astype(np.int64))
     words, mean, _ = perturb_integers(below, None, 0, noise=noise, source=SystemNoise())
     assert mean is None
     off = words.to_ints() - numbers

@@ -234,11 +234,7 @@ def test_threads_that_share_a_ledger_get_one_charge_per_key(ledger):
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.floats(0.01, 20),
-    st.sampled_from([1e-3, 1e-6, 1e-10]),
-    st.lists(st.floats(1e-6, 10), max_size=6),
-)
+@given(st.floats(0.01, 20), st.sampled_from([1e-3, 1e-6, 1e-10]), st.lists(st.floats(1e-6, 10), max_size=6))
 def test_whatever_is_asked_the_advice_of_a_refusal_is_allowed(epsilon, delta, mus):
     with Ledger.in_memory(epsilon, delta) as ledger:
         for j, mu in enumerate(mus):
@@ -319,9 +315,7 @@ def test_a_large_release_of_a_ledger_in_memory_is_put_aside_and_given_again():
 
         assert ask("one", large) == large
         assert ask("two", large[::-1]) == large[::-1]
-        assert not any(
-            isinstance(each, bytes) for row in ledger._store._rows["release"] for each in row
-        )
+        assert not any(isinstance(each, bytes) for row in ledger._store._rows["release"] for each in row)
         assert ask("one", b"another") == large
         assert ask("two", b"another") == large[::-1]
 
@@ -333,9 +327,7 @@ def test_a_large_release_is_kept_in_memory_where_no_file_can_be_made(monkeypatch
     monkeypatch.setattr("fedpower.privacy.ledger_store.tempfile.TemporaryFile", refuse)
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         answers = [
-            ledger.release(
-                key="one", purpose="p", study="s", mu=0.01, payload=lambda given=given: given
-            )
+            ledger.release(key="one", purpose="p", study="s", mu=0.01, payload=lambda given=given: given)
             for given in (b"a" * 2**20, b"b")
         ]
     assert answers == [b"a" * 2**20] * 2

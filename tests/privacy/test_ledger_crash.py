@@ -111,12 +111,8 @@ def test_killed_at_any_moment_all_that_left_is_charged_and_comes_again(path, tmp
         child.kill()
         child.join()
         with Ledger.open(path) as ledger:
-            left = (
-                [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-            )
-            charged = {key for (key,) in ledger._store.query("SELECT key FROM release")} - {
-                "before"
-            }
+            left = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+            charged = {key for (key,) in ledger._store.query("SELECT key FROM release")} - {"before"}
             assert {key for key, _ in left} <= charged
             assert len(charged) <= len(left) + trial + 1
             for key, digest in left[-5:]:
@@ -128,9 +124,7 @@ def test_creation_that_is_killed_leaves_nothing_that_opens(tmp_path, monkeypatch
     path = tmp_path / "new.db"
 
     def body() -> None:
-        monkeypatch.setattr(
-            "fedpower.privacy.ledger_store.Store._initialise", lambda *_, **__: die()
-        )
+        monkeypatch.setattr("fedpower.privacy.ledger_store.Store._initialise", lambda *_, **__: die())
         Ledger.create(path, epsilon=1, delta=1e-6)
 
     assert run(body) == [KILLED]

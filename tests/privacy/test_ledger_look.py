@@ -122,11 +122,7 @@ def test_a_change_that_was_cut_off_is_never_read_as_if_it_were_made(path: Path):
 
 
 def test_a_look_waits_for_no_writer_that_is_not_committing(path: Path):
-    with (
-        Ledger.open(path) as writer,
-        writer._store.transaction("IMMEDIATE"),
-        Ledger.look(path) as ledger,
-    ):
+    with Ledger.open(path) as writer, writer._store.transaction("IMMEDIATE"), Ledger.look(path) as ledger:
         assert ledger.spent().n_releases == 1
 
 

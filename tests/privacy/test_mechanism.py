@@ -76,9 +76,7 @@ def test_no_low_bit_of_a_release_is_the_values_own():
 
 def test_the_noise_is_normal_and_independent_from_number_to_number():
     """KS of 60000 standardised numbers at 1e-7, and neighbours' correlation within 6 sigma."""
-    noised = perturb(
-        np.zeros(60_000), sensitivity=0.01, source=SeededNoiseForExperiments(2), multiplier=3.0
-    )
+    noised = perturb(np.zeros(60_000), sensitivity=0.01, source=SeededNoiseForExperiments(2), multiplier=3.0)
     standard = noised.value / noised.std
     assert stats.kstest(standard, "norm").pvalue > 1e-7
     assert abs(np.corrcoef(standard[::2], standard[1::2])[0, 1]) < 6 / 30_000**0.5
@@ -118,9 +116,7 @@ def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
         slack = rounding_slack(s, d, iteration_rank=r)
         for spacing in (2.0**-30, 2.0**-8, 2.0**-4, 2.0**-2):
             lattice = lattice_for_std(
-                spacing * 2**30,
-                sensitivity=sensitivity + slack,
-                n_coordinates=before[name].size,
+                spacing * 2**30, sensitivity=sensitivity + slack, n_coordinates=before[name].size
             )
             moved = quantise(after[name], lattice.spacing) - quantise(before[name], lattice.spacing)
             assert lattice.spacing == spacing

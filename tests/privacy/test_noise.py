@@ -14,12 +14,7 @@ from scipy.special import ndtr
 
 from fedpower.errors import InputError
 from fedpower.privacy import noise
-from fedpower.privacy.noise import (
-    BatchedNoise,
-    SeededNoiseForExperiments,
-    SystemNoise,
-    gaussian_integers,
-)
+from fedpower.privacy.noise import BatchedNoise, SeededNoiseForExperiments, SystemNoise, gaussian_integers
 
 N = 1_000_000
 

@@ -16,13 +16,7 @@ from fedpower.privacy.budget import Budget
 from fedpower.privacy.integer_release import SIDE, integer_noise, root_above
 from fedpower.privacy.noise import SeededNoiseForExperiments, gaussian_integers
 from fedpower.privacy.sensitivity import moment_sensitivity, summary_sensitivity
-from fedpower.privacy.shares import (
-    SMALLEST_SHARE,
-    WIDE_SHARE,
-    shared_noise,
-    sum_distance,
-    sum_noise,
-)
+from fedpower.privacy.shares import SMALLEST_SHARE, WIDE_SHARE, shared_noise, sum_distance, sum_noise
 from problems import Array
 
 BUDGET = Budget(
@@ -92,19 +86,14 @@ def test_real_shares_are_within_2_to_the_minus_1000_of_the_theorem():
     colluders=st.integers(1, 7),
     epsilon=st.floats(0.05, 20.0),
 )
-def test_any_honest_silos_reach_the_full_noise_and_none_adds_more_than_it_must(
-    sizes, colluders, epsilon
-):
+def test_any_honest_silos_reach_the_full_noise_and_none_adds_more_than_it_must(sizes, colluders, epsilon):
     if colluders >= len(sizes):
         colluders = len(sizes) - 1
     budget = replace(BUDGET, colluders=colluders, epsilon=epsilon)
     noise = shared_noise(budget, sizes)
     honest = len(sizes) - colluders
     whole = integer_noise(
-        budget.multiplier,
-        with_mean=budget.center,
-        shift=noise.share.shift,
-        n_features=budget.n_features,
+        budget.multiplier, with_mean=budget.center, shift=noise.share.shift, n_features=budget.n_features
     )
     assert honest * noise.share.diagonal**2 >= whole.diagonal**2
     assert honest * (noise.share.diagonal - 1) ** 2 < whole.diagonal**2
@@ -192,16 +181,11 @@ def test_shares_of_any_sum_are_the_least_that_the_honest_silos_reach_the_noise_w
     moved = root_above(Fraction(square))
     assert moved**2 >= square
     honest = n_silos - colluders
-    noise = sum_noise(
-        multiplier, sensitivity=moved, per_row=1, sizes=[10] * n_silos, colluders=colluders
-    )
+    noise = sum_noise(multiplier, sensitivity=moved, per_row=1, sizes=[10] * n_silos, colluders=colluders)
     needed = (Fraction(multiplier) * moved * 2**noise.fineness) ** 2
     assert honest * noise.share**2 >= needed
     # One step less than the whole steps that are needed would not do.
-    assert (
-        honest * (noise.share - 1) ** 2
-        < math.ceil(Fraction(multiplier) * moved * 2**noise.fineness) ** 2
-    )
+    assert honest * (noise.share - 1) ** 2 < math.ceil(Fraction(multiplier) * moved * 2**noise.fineness) ** 2
     assert noise.share >= WIDE_SHARE
     assert noise.fineness == 0 or noise.share < 4 * WIDE_SHARE
     assert noise.mu(colluders) <= (1 / multiplier) * (1 + 1e-12)
@@ -220,12 +204,6 @@ def test_shares_of_any_sum_are_the_least_that_the_honest_silos_reach_the_noise_w
     ],
 )
 def test_a_sum_that_cannot_be_is_refused_by_public_facts(terms, words):
-    given_terms = {
-        "multiplier": 4.0,
-        "sensitivity": 1.0,
-        "per_row": 1,
-        "sizes": [5, 5],
-        "colluders": 1,
-    }
+    given_terms = {"multiplier": 4.0, "sensitivity": 1.0, "per_row": 1, "sizes": [5, 5], "colluders": 1}
     with pytest.raises(InputError, match=words):
         sum_noise(**given_terms | terms)

@@ -92,17 +92,10 @@ def test_no_parameter_of_the_estimator_can_carry_a_noise_source():
         suspects = {
             name
             for name in names
-            if any(
-                word in name for word in ("noise", "seed", "random", "source", "rng", "generator")
-            )
+            if any(word in name for word in ("noise", "seed", "random", "source", "rng", "generator"))
         }
         assert suspects <= allowed
-    for source in (
-        SeededNoiseForExperiments(1),
-        SeededNoiseForExperiments,
-        7,
-        np.random.default_rng(1),
-    ):
+    for source in (SeededNoiseForExperiments(1), SeededNoiseForExperiments, 7, np.random.default_rng(1)):
         with pytest.raises(InputError, match="noise must be one of"):
             FedPCA(2, noise=source, row_norm=9.0).fit_silos(silos())
 
@@ -149,8 +142,7 @@ def test_nothing_of_the_rows_diagnostics_is_in_a_run_s_folder(tmp_path, capsys):
         paths.append(str(tmp_path / f"{name}.npy"))
     out = tmp_path / "result"
     status = main(
-        ["fit", *paths, "-k", "2", "--epsilon", "1", "--row-norm", "1", "-o", str(out)],
-        standalone_mode=False,
+        ["fit", *paths, "-k", "2", "--epsilon", "1", "--row-norm", "1", "-o", str(out)], standalone_mode=False
     )
     assert status == 0
     assert "clipped" in capsys.readouterr().err
@@ -201,11 +193,7 @@ TREATMENTS = {
     "unit rows": {"normalize": True},
     "scales": {"row_norm": 3.0, "scale": np.full(5, 1e-3)},
     "a far centre": {"row_norm": 3.0, "center": np.full(5, -1.7e308)},
-    "both, unit rows": {
-        "normalize": True,
-        "center": np.full(5, -1e308),
-        "scale": np.full(5, 1e-140),
-    },
+    "both, unit rows": {"normalize": True, "center": np.full(5, -1e308), "scale": np.full(5, 1e-140)},
 }
 
 
@@ -219,9 +207,7 @@ TREATMENTS = {
 @pytest.mark.parametrize("kind", ["array", "sparse", "csv"])
 @pytest.mark.parametrize("treatment", TREATMENTS)
 @pytest.mark.parametrize("mode", ["moment", "step"])
-def test_no_number_in_a_row_decides_whether_there_is_a_result(
-    tmp_path, kind, treatment, mode, extremes
-):
+def test_no_number_in_a_row_decides_whether_there_is_a_result(tmp_path, kind, treatment, mode, extremes):
     """Rule 8: what is finite counts, with norm 1 at most, however large or small it is."""
     for place, chosen in enumerate(extremes):
         rows = silos(20)["a"]
@@ -243,9 +229,7 @@ def test_no_number_in_a_row_decides_whether_there_is_a_result(
         assert np.isfinite(noised_numbers(model)).all()
 
 
-def test_rows_that_are_all_longer_than_the_bound_give_a_result_and_a_word_to_the_operator(
-    tmp_path, capsys
-):
+def test_rows_that_are_all_longer_than_the_bound_give_a_result_and_a_word_to_the_operator(tmp_path, capsys):
     """Rule 8: with one row more within the bound there was a result before, too."""
     rows = silos(30)["a"]
     rows *= 9 / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -265,12 +249,7 @@ def test_rows_that_are_all_longer_than_the_bound_give_a_result_and_a_word_to_the
         FedPCA(2, epsilon=1.0, row_norm=0.01).fit_silos([rows])
 
 
-BAD = {
-    "missing": [np.nan],
-    "infinite": [np.inf],
-    "beyond 2^53": [2**53 + 1],
-    "text": ["twelve"],
-}
+BAD = {"missing": [np.nan], "infinite": [np.inf], "beyond 2^53": [2**53 + 1], "text": ["twelve"]}
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -280,9 +259,7 @@ def test_what_cannot_be_a_number_is_refused_before_anything_is_charged(tmp_path,
     columns = {"a": list(range(50)), "b": [*range(49), *BAD[what]]}
     if what == "text":
         path = tmp_path / "north.csv"
-        path.write_text(
-            "a,b\n" + "".join(f"{x},{y}\n" for x, y in zip(*columns.values(), strict=True))
-        )
+        path.write_text("a,b\n" + "".join(f"{x},{y}\n" for x, y in zip(*columns.values(), strict=True)))
     else:
         parquet.write_table(pa.table(columns), path)
     Ledger.create(book, epsilon=2.0, delta=1e-5, silo="north").close()

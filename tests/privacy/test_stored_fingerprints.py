@@ -20,16 +20,7 @@ from fedpower.estimator.communities import FedCommunities
 from fedpower.privacy import Ledger
 from fedpower.privacy.data_version import DataVersion
 from layers import planted
-from two_worlds import (
-    NAMES,
-    QUESTIONS,
-    Question,
-    book_of,
-    make_ledger,
-    rows_of,
-    rules_of,
-    write_world,
-)
+from two_worlds import NAMES, QUESTIONS, Question, book_of, make_ledger, rows_of, rules_of, write_world
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TERMS = {"n_components": 1, "epsilon": 0.01, "delta": 1e-6, "row_norm": 3.0}
@@ -64,17 +55,15 @@ def read_query(path: Path) -> SqlQuery:
     place = path.with_suffix(".sqlite")
     place.unlink(missing_ok=True)
     with closing(sqlite3.connect(place)) as database:
-        read_frame(path).assign(
-            cd4=lambda table: pd.to_numeric(table["cd4"], errors="coerce")
-        ).to_sql("visits", database, index=False)
+        read_frame(path).assign(cd4=lambda table: pd.to_numeric(table["cd4"], errors="coerce")).to_sql(
+            "visits", database, index=False
+        )
     return SqlQuery("SELECT * FROM visits", f"sqlite:///{place}")
 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("asked", QUESTIONS)
-def test_a_second_study_of_a_file_is_answered_in_both_worlds(
-    tmp_path: Path, asked: str, world: int
-) -> None:
+def test_a_second_study_of_a_file_is_answered_in_both_worlds(tmp_path: Path, asked: str, world: int) -> None:
     ask_twice(tmp_path, QUESTIONS[asked], world, lambda path: path)
 
 
@@ -171,10 +160,7 @@ def test_silos_by_another_column_are_other_releases(tmp_path: Path) -> None:
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(
     ("first", "second"),
-    [
-        ({"edge_weight": 1.0}, {"edge_weight": 2.0}),
-        ({"unit": "row"}, {"edge_weight": 2.0}),
-    ],
+    [({"edge_weight": 1.0}, {"edge_weight": 2.0}), ({"unit": "row"}, {"edge_weight": 2.0})],
     ids=["edge_weight", "edge or row"],
 )
 def test_a_network_is_answered_in_both_worlds(
@@ -208,9 +194,7 @@ def a_folder(folder: Path, changed: bool) -> Path:
 
 
 def a_parquet(folder: Path, changed: bool) -> Path:
-    pa.parquet.write_table(
-        pa.Table.from_pandas(read_frame(a_csv(folder, changed))), folder / "n.parquet"
-    )
+    pa.parquet.write_table(pa.Table.from_pandas(read_frame(a_csv(folder, changed))), folder / "n.parquet")
     return folder / "n.parquet"
 
 

@@ -18,13 +18,7 @@ D, R, T = 6, 2, 4
 EPSILON, DELTA = 1.0, 1e-6
 
 STEP = Study(
-    columns=None,
-    n_features=D,
-    iteration_rank=R,
-    noise="step",
-    epsilon=EPSILON,
-    delta=DELTA,
-    n_steps=T,
+    columns=None, n_features=D, iteration_rank=R, noise="step", epsilon=EPSILON, delta=DELTA, n_steps=T
 )
 MOMENT = replace(STEP, noise="moment", n_steps=None)
 PAPER = replace(STEP, noise="paper")
@@ -56,9 +50,7 @@ def private_silo(
         budget,
         ledger=ledger,
         source=source or SystemNoise(),
-        data=DataVersion(
-            silo=name, version=version, columns="all columns", fingerprint=fingerprint
-        ),
+        data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),
     )
     return Silo(name, study, releases, data_version=version)
 

@@ -65,9 +65,7 @@ class Party:
     ledger: Ledger
 
     def ask(self, body: Any, *, run: str = RUN) -> Any:
-        question = Message(
-            study=self.silo.study.digest, run=run, round=1, silo=self.silo.name, body=body
-        )
+        question = Message(study=self.silo.study.digest, run=run, round=1, silo=self.silo.name, body=body)
         return self.silo.answer(question).body
 
     def present(self, attempt: int = 0, *, run: str = RUN) -> Present:
@@ -105,9 +103,7 @@ def party(
         identity=KEYS[name],
         ledger=kept,
         source=source or SystemNoise(),
-        data=DataVersion(
-            silo=name, version=version, columns="all columns", fingerprint=fingerprint
-        ),
+        data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),
         summands=summands,
     )
     return Party(Silo(name, study, releases), kept)
@@ -117,9 +113,7 @@ def parties(study: Study, **options: Any) -> dict[str, Party]:
     return {name: party(name, study, **options) for name, _ in study.identities}
 
 
-def roll_of(
-    study: Study, presents: dict[str, Present], *, attempt: int = 0, run: str = RUN
-) -> Roll:
+def roll_of(study: Study, presents: dict[str, Present], *, attempt: int = 0, run: str = RUN) -> Roll:
     places = tuple(
         Place(
             silo=name,
@@ -145,11 +139,7 @@ def words_of(answer: Any) -> np.ndarray:
 
 
 def coordinator_of(
-    study: Study,
-    *,
-    min_silos: int | None = None,
-    run: str = RUN,
-    recorded: Sequence[Round] = (),
+    study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Round] = ()
 ) -> Coordinator:
     settings = SecureSettings(study=study, rank=K, run=run)
     return Coordinator(

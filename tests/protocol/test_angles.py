@@ -8,13 +8,7 @@ import pytest
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.protocol.pooled import Pooled
-from fedpower.protocol.solvers.angles import (
-    DETERMINED,
-    Angles,
-    between,
-    exact_angles,
-    moment_angles,
-)
+from fedpower.protocol.solvers.angles import DETERMINED, Angles, between, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import unit_variances
 from problems import Array
 
@@ -25,10 +19,7 @@ def released(moment: Array, std: float, rng: np.random.Generator) -> Pooled:
     """Return a moment with the noise of a release: ``std`` on the diagonal, √2 times less off it."""
     half = rng.standard_normal(moment.shape) * std / 2.0
     return Pooled(
-        moment=moment + half + half.T,
-        center=None,
-        total_variance=float(np.trace(moment)),
-        noise_std=std,
+        moment=moment + half + half.T, center=None, total_variance=float(np.trace(moment)), noise_std=std
     )
 
 
@@ -93,9 +84,7 @@ def test_a_cut_widens_angles_and_leaves_those_of_noise() -> None:
     pooled = released(factors(12), 0.01, np.random.default_rng(4))
     values, vectors = np.linalg.eigh(pooled.moment)
     pairs = (values[::-1], vectors[:, ::-1])
-    plain, cut = (
-        moment_angles(pooled, RANK, pairs=pairs, cut=cut) for cut in (None, np.full(12, 0.1))
-    )
+    plain, cut = (moment_angles(pooled, RANK, pairs=pairs, cut=cut) for cut in (None, np.full(12, 0.1)))
     assert (cut.components > plain.components).all()
     np.testing.assert_allclose(cut.noise_components, plain.components, rtol=0.25)
     np.testing.assert_array_equal(plain.noise_components, plain.components)
@@ -115,9 +104,7 @@ WAYS = {
 def all_zero(way: dict[str, object], n_rows: int, d: int) -> list[float]:
     """Return the angles of two components of rows of zeros, of a fit and of subspaces."""
     rows = np.zeros((n_rows, d))
-    model = FedPCA(
-        2, **{"epsilon": 1.0, "row_norm": 1.0, "standardize": False, "random_state": 0, **way}
-    )
+    model = FedPCA(2, **{"epsilon": 1.0, "row_norm": 1.0, "standardize": False, "random_state": 0, **way})
     with pytest.warns(NoiseWarning, match="no component is determined"):
         model.fit_silos([rows[: n_rows // 2], rows[n_rows // 2 :]])
     return [*model.component_angles_, *model.subspace_angles_]

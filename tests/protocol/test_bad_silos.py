@@ -71,9 +71,7 @@ def _with(array: np.ndarray, value: float) -> np.ndarray:
 
 def mutations(body: Any) -> list[tuple[str, Any]]:
     """Return every way to spoil one field of an answer, with the answer that it leaves."""
-    found: list[tuple[str, Any]] = [
-        ("another kind", PackedMoment(triangle=np.zeros(2), total_variance=1))
-    ]
+    found: list[tuple[str, Any]] = [("another kind", PackedMoment(triangle=np.zeros(2), total_variance=1))]
     for each in fields(body):
         value = getattr(body, each.name)
         options: list[Any]
@@ -170,9 +168,7 @@ def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case:
 
 @pytest.mark.parametrize("bad_round", [0, 1, 2])
 @pytest.mark.parametrize("place", range(20))
-def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(
-    bad_round: int, place: int
-) -> None:
+def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round: int, place: int) -> None:
     study = secure_silos.study_of(attempts=2, min_silos=2)
     parties = secure_silos.parties(study)
     names = [name for name, _ in study.identities]
@@ -236,9 +232,7 @@ def test_a_moment_without_its_mean_does_not_turn_centring_off() -> None:
         spoil=lambda answer: [replace(answer, body=replace(answer.body, mean=None))],
     )
     assert coordinator.outcome.center is not None
-    assert coordinator.history[-1].set_aside == {
-        BAD: "a mean must have an array of float64, got none"
-    }
+    assert coordinator.history[-1].set_aside == {BAD: "a mean must have an array of float64, got none"}
 
 
 def test_only_what_passed_is_written_down() -> None:
@@ -272,9 +266,7 @@ def test_only_what_passed_is_written_down() -> None:
         (1, {"mean": np.zeros(5)}),
     ],
 )
-def test_a_bad_answer_in_an_old_journal_is_asked_for_again(
-    place: int, spoil: dict[str, Any]
-) -> None:
+def test_a_bad_answer_in_an_old_journal_is_asked_for_again(place: int, spoil: dict[str, Any]) -> None:
     case = "upload"
     whole = coordinator_of(case)
     carried(whole, parties_of(case), bad_round=99, spoil=lambda answer: [])
@@ -293,8 +285,7 @@ def test_a_refusal_is_shown_without_what_a_terminal_would_run() -> None:
     coordinator, parties = coordinator_of("upload", min_silos=1), parties_of("upload")
     (question, *_) = coordinator.next()
     answer = replace(
-        parties[question.silo].answer(question),
-        body=Refusal(reason="no\x1b[2J\u202e" + "x" * 10**6),
+        parties[question.silo].answer(question), body=Refusal(reason="no\x1b[2J\u202e" + "x" * 10**6)
     )
     assert coordinator.receive(answer) is Receipt.REFUSED
     reported = coordinator.history[-1].refused[question.silo]

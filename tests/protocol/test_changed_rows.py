@@ -2,18 +2,7 @@
 
 import numpy as np
 import pytest
-from private_silos import (
-    DELTA,
-    EPSILON,
-    MOMENT,
-    PAPER,
-    STEP,
-    D,
-    ask,
-    bounded_rows,
-    private_silo,
-    steps,
-)
+from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, ask, bounded_rows, private_silo, steps
 
 from fedpower.data import KernelChoice, LocalMoment, RowTreatment, open_source
 from fedpower.errors import InputError
@@ -49,9 +38,7 @@ def one_cell_moved():
 
 @pytest.mark.parametrize("study", [STEP, PAPER])
 @pytest.mark.parametrize("others", [few, one_cell_moved])
-def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(
-    tmp_path, caplog, study, others
-):
+def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(tmp_path, caplog, study, others):
     """Two rows left of 300 would have gone out with the noise of 300."""
     path = tmp_path / "north.csv"
     write(path, bounded_rows())
@@ -84,9 +71,7 @@ def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path)
     moment.product = overwriting
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         moment.prepare()
-        assert (
-            ask(private_silo(STEP, ledger, moment=moment), steps(0, n_local_steps=3)) == NOT_YOURS
-        )
+        assert ask(private_silo(STEP, ledger, moment=moment), steps(0, n_local_steps=3)) == NOT_YOURS
         assert ledger.spent().n_releases == 0
     assert len(asked) == 2
 

@@ -55,9 +55,7 @@ def test_the_pooled_eigenspace_is_the_fixed_point_whatever_the_heterogeneity(
     for part in parts:
         own = part.T @ part / len(part)
         for n_steps in (1, 2, 5):
-            ask = AskSteps(
-                basis=read_only(truth), n_local_steps=n_steps, pooled=read_only(moment @ truth)
-            )
+            ask = AskSteps(basis=read_only(truth), n_local_steps=n_steps, pooled=read_only(moment @ truth))
             answer = take_local_steps(lambda basis, own=own: own @ basis, ask)
             assert sin_theta(orth(answer.product), truth) < 1e-9
 
@@ -83,8 +81,7 @@ def test_with_one_local_step_it_is_algorithm_1() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "local_steps",
-    [pytest.param(4, marks=pytest.mark.slow), 8, pytest.param(16, marks=pytest.mark.slow)],
+    "local_steps", [pytest.param(4, marks=pytest.mark.slow), 8, pytest.param(16, marks=pytest.mark.slow)]
 )
 def test_it_passes_the_bias_floor_of_local_power(local_steps: int) -> None:
     for seed in range(2):
@@ -107,12 +104,7 @@ def test_sixteen_steps_between_silos_that_differ_much_do_not_diverge(seeds: rang
         apart = max(np.linalg.norm(each - moment, 2) for each in own) / np.linalg.norm(moment, 2)
         assert apart > 0.5
         found, _, _ = solve(
-            parts,
-            iteration_rank=4,
-            schedule=every(16),
-            corrected=True,
-            max_rounds=60,
-            seed=seed,
+            parts, iteration_rank=4, schedule=every(16), corrected=True, max_rounds=60, seed=seed
         )
         assert sin_theta(found.basis, truth) < 1e-2
 
@@ -164,12 +156,8 @@ def test_a_bad_pooled_product_is_refused_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("study", [STEP, PAPER])
-def test_where_products_are_noised_the_extra_one_is_refused_and_nothing_is_charged(
-    study: object,
-) -> None:
-    ask = AskSteps(
-        basis=read_only(np.eye(D)[:, :R]), n_local_steps=1, pooled=read_only(np.ones((D, R)))
-    )
+def test_where_products_are_noised_the_extra_one_is_refused_and_nothing_is_charged(study: object) -> None:
+    ask = AskSteps(basis=read_only(np.eye(D)[:, :R]), n_local_steps=1, pooled=read_only(np.ones((D, R))))
     with Ledger.in_memory(EPSILON, DELTA, silo="north") as ledger:
         silo = private_silo(study, ledger)  # type: ignore[arg-type]
         answer = _answer(silo, ask)
@@ -195,12 +183,7 @@ def test_a_run_names_every_exchange_in_its_history() -> None:
     parts, _ = heterogeneous(0, 0.5)
     silos = make_silos(parts, 4)
     settings = PowerSettings(
-        n_features=WIDTH,
-        rank=3,
-        iteration_rank=4,
-        schedule=every(5),
-        corrected=True,
-        max_rounds=12,
+        n_features=WIDTH, rank=3, iteration_rank=4, schedule=every(5), corrected=True, max_rounds=12
     )
     coordinator = make_coordinator(silos, settings)
     drive(coordinator, silos)

@@ -8,15 +8,7 @@ import pytest
 
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Message
-from fedpower.protocol.driving import (
-    MOST_ATTEMPTS,
-    Arrived,
-    Asking,
-    Unreadable,
-    drive,
-    in_turn,
-    rounds,
-)
+from fedpower.protocol.driving import MOST_ATTEMPTS, Arrived, Asking, Unreadable, drive, in_turn, rounds
 from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
 from runs import make_coordinator, make_silos
@@ -58,9 +50,7 @@ def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same() -> Non
 def test_a_silo_that_cannot_be_read_is_given_up_and_named() -> None:
     coordinator = make_coordinator(SILOS, SETTINGS)
     asked, ask = spoilt(10**6)
-    with pytest.raises(
-        ProtocolError, match=r"needs 3 answers and got 2; .* what silo-1 sent was set"
-    ):
+    with pytest.raises(ProtocolError, match=r"needs 3 answers and got 2; .* what silo-1 sent was set"):
         drive(coordinator, ask)  # type: ignore[arg-type]
     assert asked == {0: MOST_ATTEMPTS}
 

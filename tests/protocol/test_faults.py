@@ -16,9 +16,7 @@ from problems import Array, spiked_rows, split
 from runs import drive, make_coordinator, make_silos
 
 SIZES = [100, 150, 150, 200]
-SETTINGS = PowerSettings(
-    n_features=12, rank=3, iteration_rank=3, n_steps=6, schedule=every(2), center=True
-)
+SETTINGS = PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=6, schedule=every(2), center=True)
 
 
 def federation(min_silos: int | None = None) -> tuple[Coordinator, dict[str, Silo]]:
@@ -74,15 +72,9 @@ def test_receipts_say_what_was_done_with_an_answer() -> None:
     assert coordinator.receive(first) is Receipt.ACCEPTED
     assert coordinator.receive(first) is Receipt.DUPLICATE
     fields = {"study": first.study, "run": first.run, "round": 0, "silo": "silo-1"}
-    assert coordinator.receive(Message(**{**fields, "run": "other"}, body=first.body)) is (
-        Receipt.FOREIGN
-    )
-    assert coordinator.receive(Message(**{**fields, "silo": "nobody"}, body=first.body)) is (
-        Receipt.FOREIGN
-    )
-    assert coordinator.receive(Message(**{**fields, "round": 5}, body=first.body)) is (
-        Receipt.FOREIGN
-    )
+    assert coordinator.receive(Message(**{**fields, "run": "other"}, body=first.body)) is (Receipt.FOREIGN)
+    assert coordinator.receive(Message(**{**fields, "silo": "nobody"}, body=first.body)) is (Receipt.FOREIGN)
+    assert coordinator.receive(Message(**{**fields, "round": 5}, body=first.body)) is (Receipt.FOREIGN)
     wrong = LocalSteps(product=np.zeros((12, 3)))
     assert coordinator.receive(Message(**fields, body=wrong)) is Receipt.MALFORMED
     for name in ("silo-1", "silo-2", "silo-3"):
@@ -91,9 +83,7 @@ def test_receipts_say_what_was_done_with_an_answer() -> None:
     assert len(coordinator.history) == 2
 
 
-def test_a_straggler_past_the_deadline_is_left_out_of_the_round_and_asked_again_in_the_next() -> (
-    None
-):
+def test_a_straggler_past_the_deadline_is_left_out_of_the_round_and_asked_again_in_the_next() -> None:
     coordinator, silos = federation(min_silos=3)
     late: list[Message] = []
 
@@ -146,18 +136,14 @@ def test_non_finite_answers_are_malformed_and_the_silo_is_asked_again() -> None:
     assert isinstance(answer.body, LocalSteps)
     for bad in (np.full((12, 3), np.nan), np.zeros((12, 2)), np.zeros((3, 12))):
         body = LocalSteps(product=bad, basis=answer.body.basis)
-        message = Message(
-            study=answer.study, run=answer.run, round=answer.round, silo=answer.silo, body=body
-        )
+        message = Message(study=answer.study, run=answer.run, round=answer.round, silo=answer.silo, body=body)
         assert coordinator.receive(message) is Receipt.MALFORMED
         assert coordinator.next()[0].silo == question.silo
 
 
 def test_silos_with_the_same_name_are_refused() -> None:
     with pytest.raises(ProtocolError, match="different names"):
-        Coordinator(
-            iter(()), ["a", "a"], study=Study(columns=None, n_features=1, iteration_rank=1), run="r"
-        )  # type: ignore[arg-type]
+        Coordinator(iter(()), ["a", "a"], study=Study(columns=None, n_features=1, iteration_rank=1), run="r")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("solver", [fedpower, krylov])

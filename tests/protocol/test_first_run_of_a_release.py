@@ -5,15 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from federations import (
-    Party,
-    closed_rounds,
-    coordinator_of,
-    deliver,
-    outcome_of,
-    parties_of,
-    result_bytes,
-)
+from federations import Party, closed_rounds, coordinator_of, deliver, outcome_of, parties_of, result_bytes
 from fedpower.protocol.messages import AskMoment, AskSteps, Message, encode, read_only
 
 CASES = ["upload, moment", "krylov, moment"]
@@ -66,9 +58,7 @@ def test_a_resumed_run_keeps_its_promise(case: str) -> None:
 def test_one_silo_whose_release_is_older_takes_the_promise_away(case: str) -> None:
     parties = parties_of(case)
     north = parties["north"]
-    north.answer(
-        Message(study=north.study.digest, run="earlier", round=99, silo="north", body=AskMoment())
-    )
+    north.answer(Message(study=north.study.digest, run="earlier", round=99, silo="north", body=AskMoment()))
     inside, outside = public_epsilon(case, parties, "first")
     assert outside == inside
 

@@ -139,9 +139,7 @@ def odd_bytes(rng, study):
                 ]
             )
         text = json.dumps(header).encode()
-        content = (
-            content[:start] + len(text).to_bytes(4, "little") + text + content[start + 4 + length :]
-        )
+        content = content[:start] + len(text).to_bytes(4, "little") + text + content[start + 4 + length :]
     right = rng.random() < 0.9
     return bytes(content) + (hashlib.sha256(content).digest() if right else raw[-32:])
 
@@ -149,9 +147,7 @@ def odd_bytes(rng, study):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
-def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(
-    study, marked, tmp_path, caplog
-):
+def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(study, marked, tmp_path, caplog):
     rng = random.Random(study.digest)
     caplog.set_level(logging.WARNING)
     answered, refusals, unreadable = [], set(), 0

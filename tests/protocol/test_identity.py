@@ -55,11 +55,7 @@ def test_files_that_are_no_private_identity_are_refused(tmp_path):
 
 def test_a_key_of_another_kind_is_refused(tmp_path):
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     path = tmp_path / "north.pem"
     key = X25519PrivateKey.generate()

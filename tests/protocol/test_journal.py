@@ -39,23 +39,12 @@ def test_every_kind_of_answer_comes_back_as_it_was(case: str) -> None:
     assert len(held.rounds) == len(rounds)
     for back, closed in zip(held.rounds, rounds, strict=True):
         assert answer_bytes(back) == answer_bytes(closed)
-        reported = (
-            "number",
-            "kind",
-            "step",
-            "asked",
-            "question",
-            "local_steps",
-            "refused",
-            "bytes_up",
-        )
+        reported = ("number", "kind", "step", "asked", "question", "local_steps", "refused", "bytes_up")
         assert all(getattr(back, name) == getattr(closed, name) for name in reported)
 
 
 def test_all_kinds_of_answers_are_among_the_cases() -> None:
-    kinds = {
-        body.kind for case in CASES for each in finished(case) for body in each.answers.values()
-    }
+    kinds = {body.kind for case in CASES for each in finished(case) for body in each.answers.values()}
     assert kinds == {"enrolment", "mean", "local-steps", "moment"}
 
 
@@ -103,17 +92,13 @@ def test_with_any_bit_turned_the_records_before_it_stand_and_no_other() -> None:
             assert held.sound == max(end for end in ends if end <= place)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b"PK\x03\x04", b"fedpower-journal/2\n" + b"x" * 99]
-)
+@pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04", b"fedpower-journal/2\n" + b"x" * 99])
 def test_what_was_not_begun_by_fedpower_is_refused(content: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"must begin as fedpower writes it, got .*; start"):
         journal.read(content)
 
 
-@pytest.mark.parametrize(
-    "opening", [b"[1]", b"no json", b'{"study": "s"}', b'{"study": 1, "run": 2}']
-)
+@pytest.mark.parametrize("opening", [b"[1]", b"no json", b'{"study": "s"}', b'{"study": 1, "run": 2}'])
 def test_an_opening_that_names_no_run_is_refused(opening: bytes) -> None:
     content = journal.MAGIC + journal._framed(opening)
     with pytest.raises(ProtocolError, match="must say which run it belongs to"):

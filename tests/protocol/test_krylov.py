@@ -37,9 +37,7 @@ def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
-def test_stopping_by_tol_means_an_error_of_at_most_tol(
-    variant: dict[str, bool], tol: float
-) -> None:
+def test_stopping_by_tol_means_an_error_of_at_most_tol(variant: dict[str, bool], tol: float) -> None:
     for seed in range(3):
         parts = rotated(seed)
         solution, _ = run(parts, seed=seed, tol=tol, **variant)
@@ -167,9 +165,7 @@ def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(
-    variant: dict[str, bool],
-) -> None:
+def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(variant: dict[str, bool]) -> None:
     late = {"n_participants": 2, "participation": "first", "late": True, "max_reasks": 0}
     for seed in range(3):
         parts = rotated(seed)
@@ -187,8 +183,7 @@ def test_silos_that_are_never_asked_again_slow_a_run_and_do_not_stop_it() -> Non
         parts = rotated(seed)
         errors = [
             sin_theta(
-                run(parts, seed=seed, max_rounds=most, tol=0.0, **late)[0].basis,
-                leading(pooled(parts), 3),
+                run(parts, seed=seed, max_rounds=most, tol=0.0, **late)[0].basis, leading(pooled(parts), 3)
             )
             for most in (4, 60)
         ]
@@ -208,9 +203,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str
         silos = make_silos(parts, 4)
         for silo, part in zip(silos.values(), parts, strict=True):
             silo.releases = Rounding(ArrayMoment(part))
-        settings = KrylovSettings(
-            n_features=D, rank=3, iteration_rank=4, tol=1e-12, max_rounds=40, **variant
-        )
+        settings = KrylovSettings(n_features=D, rank=3, iteration_rank=4, tol=1e-12, max_rounds=40, **variant)
         solution, coordinator = drive(settings, silos, seed=seed)
         assert solution.converged
         assert n_rounds(coordinator) < 20
@@ -304,9 +297,7 @@ def test_the_algebraically_largest_lead_where_a_moment_is_indefinite() -> None:
         apart = 0.1 * np.diag(rng.standard_normal(D))
         for silo, side in zip(silos.values(), (1, -1), strict=True):
             silo.releases = ExactReleases(Indefinite(matrix + side * apart))  # type: ignore[arg-type]
-        settings = KrylovSettings(
-            n_features=D, rank=3, iteration_rank=4, shift=lambda *_: 3.5, **variant
-        )
+        settings = KrylovSettings(n_features=D, rank=3, iteration_rank=4, shift=lambda *_: 3.5, **variant)
         solution, _ = drive(replace(settings, max_rounds=60), silos)
         assert sin_theta(solution.basis, vectors[:, :3]) < 1e-9
 

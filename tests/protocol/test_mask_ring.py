@@ -57,9 +57,7 @@ def test_small_rolls_share_masks_between_all_and_are_written_as_before():
     assert Roll.from_bytes(roll.to_bytes()) == roll
 
 
-@pytest.mark.parametrize(
-    ("count", "colluders"), [(101, 1), (300, 1), (300, 99), (1000, 5), (5000, 1)]
-)
+@pytest.mark.parametrize(("count", "colluders"), [(101, 1), (300, 1), (300, 99), (1000, 5), (5000, 1)])
 def test_everybody_has_the_same_number_of_partners_and_they_agree(count, colluders):
     k = n_neighbours(count, colluders)
     roll = bare_roll(count, k)
@@ -104,9 +102,7 @@ def test_a_ring_that_is_too_thin_is_parted_about_as_often_as_the_theorem_says():
     """k = 8, 40 of 120: at most m²/2·3^(−8) = 1.1 by the theorem; it happens, and the order is random."""
     rng = np.random.default_rng(1)
     parted = sum(
-        not is_connected(
-            bare_roll(120, 4, attempt=attempt), rng.choice(120, size=40, replace=False).tolist()
-        )
+        not is_connected(bare_roll(120, 4, attempt=attempt), rng.choice(120, size=40, replace=False).tolist())
         for attempt in range(30)
     )
     assert parted > 0
@@ -126,12 +122,7 @@ def test_masks_on_a_ring_cancel_and_those_of_a_part_do_not():
     count = 120
     secrets = [new_exchange_key() for _ in range(count)]
     places = tuple(
-        Place(
-            silo=f"silo-{i}",
-            n_rows=1,
-            key=secret.public_key().public_bytes_raw(),
-            signature=bytes(64),
-        )
+        Place(silo=f"silo-{i}", n_rows=1, key=secret.public_key().public_bytes_raw(), signature=bytes(64))
         for i, secret in enumerate(secrets)
     )
     roll = Roll(study="s", run="r", attempt=0, places=places, neighbours=n_neighbours(count, 1))
@@ -163,15 +154,11 @@ def test_a_roll_with_another_number_of_neighbours_is_refused():
     places = []
     for name, identity in keys.items():
         key = new_exchange_key().public_key().public_bytes_raw()
-        content = signed_content(
-            study=study.digest, run="r", attempt=0, silo=name, n_rows=1, key=key
-        )
+        content = signed_content(study=study.digest, run="r", attempt=0, silo=name, n_rows=1, key=key)
         places.append(Place(silo=name, n_rows=1, key=key, signature=identity.sign(content)))
     right = n_neighbours(count, 1)
     for neighbours in (None, 2, right - 2, right + 2, -right):
-        roll = Roll(
-            study=study.digest, run="r", attempt=0, places=tuple(places), neighbours=neighbours
-        )
+        roll = Roll(study=study.digest, run="r", attempt=0, places=tuple(places), neighbours=neighbours)
         with pytest.raises(ProtocolError, match="with how many others"):
             checked_roll(roll.to_bytes(), study, "r")
     roll = replace(roll, neighbours=right)

@@ -31,9 +31,7 @@ from fedpower.protocol.messages import (
 )
 
 matrices = arrays(
-    np.float64,
-    st.tuples(st.integers(0, 5), st.integers(0, 4)),
-    elements=st.floats(allow_nan=False, width=64),
+    np.float64, st.tuples(st.integers(0, 5), st.integers(0, 4)), elements=st.floats(allow_nan=False, width=64)
 )
 vectors = arrays(np.float64, st.integers(0, 6), elements=st.floats(-1e300, 1e300))
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -60,10 +58,7 @@ bodies = st.one_of(
     ),
     st.builds(CallRoll, attempt=st.integers()),
     st.builds(
-        Present,
-        n_rows=st.integers(0, 10**12),
-        key=st.binary(max_size=40),
-        signature=st.binary(max_size=70),
+        Present, n_rows=st.integers(0, 10**12), key=st.binary(max_size=40), signature=st.binary(max_size=70)
     ),
     st.builds(AskMasked, roll=st.binary(max_size=200)),
     st.builds(MaskedMoment, words=arrays(np.uint64, st.integers(0, 9))),
@@ -79,9 +74,7 @@ def same(first: Message, second: Message) -> bool:
     for record, other in ((first, second), (first.body, second.body)):
         for field in fields(record):
             if field.name != "body":
-                np.testing.assert_array_equal(
-                    getattr(record, field.name), getattr(other, field.name)
-                )
+                np.testing.assert_array_equal(getattr(record, field.name), getattr(other, field.name))
     return True
 
 
@@ -122,9 +115,7 @@ def test_any_bytes_are_a_message_or_a_protocol_error(raw: bytes) -> None:
         {"n_local_steps": 3, "surprise": 1},
     ],
 )
-def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(
-    plain: dict[str, object],
-) -> None:
+def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(plain: dict[str, object]) -> None:
     header = json.dumps(
         {
             "study": "s",
@@ -161,15 +152,7 @@ def test_numbers_that_float32_can_hold_take_half_the_bytes() -> None:
 
 def of_kind(kind: str, arrays: list[list[object]], blob: bytes, **plain: object) -> bytes:
     header = json.dumps(
-        {
-            "study": "s",
-            "run": "r",
-            "round": 0,
-            "silo": "a",
-            "kind": kind,
-            "plain": plain,
-            "arrays": arrays,
-        }
+        {"study": "s", "run": "r", "round": 0, "silo": "a", "kind": kind, "plain": plain, "arrays": arrays}
     ).encode()
     content = MAGIC + len(header).to_bytes(4, "little") + header + blob
     return content + hashlib.sha256(content).digest()

@@ -84,9 +84,7 @@ def test_the_first_k_answers_close_a_round_and_later_ones_are_late() -> None:
 def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
     parts = split(spiked_rows(), [150] * 4)
     silos = make_silos(parts, 3)
-    settings = PowerSettings(
-        n_features=12, rank=3, iteration_rank=3, n_steps=40, schedule=decaying(4)
-    )
+    settings = PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=40, schedule=decaying(4))
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
     def without_the_first(questions: tuple[Message, ...]) -> Asking:
@@ -103,7 +101,5 @@ def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
 
 def test_full_turnout_through_drive_reaches_everyone() -> None:
     silos = make_silos(split(spiked_rows(), [300, 300]), 3)
-    coordinator = make_coordinator(
-        silos, PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=2)
-    )
+    coordinator = make_coordinator(silos, PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=2))
     assert len(drive(coordinator, silos)) == 6

@@ -71,9 +71,7 @@ def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
     first, _, _ = solve(split(rows, [200, 400]), n_steps=6, schedule=every(2))
     # the same rows stay in the same silo; only their order changes
     second, _, _ = solve(
-        [shuffled[np.asarray(order) < 200], shuffled[np.asarray(order) >= 200]],
-        n_steps=6,
-        schedule=every(2),
+        [shuffled[np.asarray(order) < 200], shuffled[np.asarray(order) >= 200]], n_steps=6, schedule=every(2)
     )
     np.testing.assert_allclose(second.basis, first.basis, atol=1e-10)
 
@@ -91,9 +89,7 @@ def test_splitting_a_silo_in_two_changes_nothing(cut: int) -> None:
 
 @pytest.mark.slow
 @given(seed=st.integers(0, 10_000), local_steps=st.integers(1, 5))
-def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(
-    seed: int, local_steps: int
-) -> None:
+def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(seed: int, local_steps: int) -> None:
     """With Procrustes alignment the method depends on the span of the start only."""
 
     class Start:

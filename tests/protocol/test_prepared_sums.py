@@ -18,12 +18,7 @@ from fedpower.privacy.preparation import shares_of
 from fedpower.privacy.shares import sum_noise
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import AskTally, Refusal
-from fedpower.protocol.prepared_sums import (
-    from_public,
-    moved_by_a_row,
-    to_public,
-    weights_of_parts,
-)
+from fedpower.protocol.prepared_sums import from_public, moved_by_a_row, to_public, weights_of_parts
 from fedpower.protocol.private_study import budget_of, state_privacy
 from fedpower.protocol.secure_releases import total
 from fedpower.protocol.silo import assemble
@@ -80,9 +75,7 @@ def everybody(study=STUDY):
     for name in SIZES:
         ledger = Ledger.in_memory(30.0, 1e-5, silo=name)
         survey = Survey(open_source(rows_of(name)))
-        made[name] = Party(
-            assemble(name, survey, study, ledger=ledger, identity=KEYS[name]), ledger
-        )
+        made[name] = Party(assemble(name, survey, study, ledger=ledger, identity=KEYS[name]), ledger)
     return made
 
 
@@ -104,13 +97,7 @@ def test_the_sums_have_the_shares_of_the_stages_and_together_cost_one_epsilon(st
     budget = budget_of(study)
     plain = budget_of(
         study_of(
-            study.ranges,
-            aggregation="plain",
-            colluders=0,
-            identities=(),
-            min_silos=0,
-            attempts=1,
-            sums=(),
+            study.ranges, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, sums=()
         )
     )
     assert budget.n_releases == 1

@@ -86,9 +86,7 @@ def ledger():
 
 
 LOW, HIGH = np.full(D, -1e6), np.full(D, 1e6)
-PREPARED_MOMENT = AskPreparedMoment(
-    low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D), bound=3.0
-)
+PREPARED_MOMENT = AskPreparedMoment(low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D), bound=3.0)
 
 
 def test_an_octave_holds_the_cells_between_its_edges():
@@ -141,13 +139,10 @@ def test_the_same_question_gets_the_same_bytes_from_a_silo_that_was_started_agai
 
 def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap_allows(tmp_path):
     agreed = study()
-    with Ledger.create(
-        tmp_path / "l", epsilon=50.0, delta=1e-6, silo="north", for_experiments=True
-    ) as rich:
+    with Ledger.create(tmp_path / "l", epsilon=50.0, delta=1e-6, silo="north", for_experiments=True) as rich:
         party = silo(agreed, rich)
         answers = [
-            ask(party, agreed, AskTally(stage="means", low=LOW - shift, high=HIGH))
-            for shift in range(14)
+            ask(party, agreed, AskTally(stage="means", low=LOW - shift, high=HIGH)) for shift in range(14)
         ]
     refused = [each for each in answers if isinstance(each, Refusal)]
     assert len(answers) - len(refused) <= math.floor(1 / agreed.preparation[3])
@@ -253,9 +248,7 @@ def test_ends_of_a_range_are_cut_where_they_are_empty_for_certain_and_only_there
 
 @pytest.mark.parametrize("place", [0, 7, 15])
 @pytest.mark.parametrize("drift", [-25.0, 0.0, 25.0])
-def test_a_column_that_lies_in_one_bin_keeps_that_one_though_noise_adds_up_over_the_others(
-    place, drift
-):
+def test_a_column_that_lies_in_one_bin_keeps_that_one_though_noise_adds_up_over_the_others(place, drift):
     """Fifteen bins with noise of 41 have 159 together, beside 4.9% of 7,000 rows; one full bin has 41."""
     counts = np.full(16, drift)
     counts[place] += 7_000
@@ -283,9 +276,7 @@ def test_the_bound_is_lower_where_there_is_more_noise_and_where_rows_are_alike()
             scale=np.ones(1),
         )
         counts = survey.tally(norms[:, None]).astype(float)
-        return choose_bound(
-            Answered(sums=counts, stds=(1.0,), n_rows=norms.size), n_features=1, std=std
-        )
+        return choose_bound(Answered(sums=counts, stds=(1.0,), n_rows=norms.size), n_features=1, std=std)
 
     spread = np.abs(np.random.default_rng(0).standard_t(3, 20_000))
     assert bound(spread, 0.3) < bound(spread, 1e-4)
@@ -397,8 +388,7 @@ def test_a_column_on_one_side_of_zero_is_rarely_mirrored(sign):
 
 
 @pytest.mark.parametrize(
-    ("times", "of_noise", "reached"),
-    [(2.0**20, 5.0, False), (2.0**20, 8.0, True), (4.0, 5.0, True)],
+    ("times", "of_noise", "reached"), [(2.0**20, 5.0, False), (2.0**20, 8.0, True), (4.0, 5.0, True)]
 )
 def test_a_range_goes_far_only_where_rows_are_there_for_certain(times, of_noise, reached):
     """Noise makes a count of 5 standard deviations somewhere in one fit of a hundred, and none of 8."""

@@ -15,13 +15,7 @@ from fedpower.privacy.sensitivity import pack, summary_sensitivity
 from fedpower.protocol import Coordinator
 from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import (
-    SMOOTHED,
-    budget_of,
-    noise_shift,
-    state_privacy,
-    study_mu,
-)
+from fedpower.protocol.private_study import SMOOTHED, budget_of, noise_shift, state_privacy, study_mu
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings, fedpower
 from problems import ArrayMoment, spiked_rows
@@ -134,10 +128,7 @@ def test_the_worst_row_moves_the_pooled_centred_summary_by_what_is_stated():
         rounds(1, 2, kind="moment"),
         [*rounds(0, answers=2, kind="mean"), *rounds(1)],
     ],
-    ids=[
-        *("local steps", "local steps at the end", "products", "a dropout", "two sums"),
-        "a mean of some",
-    ],
+    ids=[*("local steps", "local steps at the end", "products", "a dropout", "two sums"), "a mean of some"],
 )
 def test_where_single_silos_show_through_the_public_gets_the_coordinator_s_epsilon(asked):
     _, coordinator, public = state(MOMENT, asked=asked)

@@ -112,13 +112,7 @@ def test_nothing_of_a_result_is_the_sum_of_what_the_silos_sent(center: bool) -> 
 def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there() -> None:
     """All of a packed sum at d = 60: 1,891 draws, of which the spread is 10% off once in 10⁹."""
     budget = Budget(
-        mode="moment",
-        epsilon=1.0,
-        delta=1e-6,
-        n_features=60,
-        iteration_rank=2,
-        n_steps=1,
-        center=True,
+        mode="moment", epsilon=1.0, delta=1e-6, n_features=60, iteration_rank=2, n_steps=1, center=True
     )
     smooth = smoothing(budget, SIZES.values())
     assert smooth is not None
@@ -171,13 +165,7 @@ def test_what_float64_adds_is_within_the_proof_s_bound(
 ) -> None:
     """The pooled sum as it is computed, beside the sum of fractions of what the silos released."""
     budget = Budget(
-        mode="moment",
-        epsilon=1.0,
-        delta=1e-6,
-        n_features=d,
-        iteration_rank=1,
-        n_steps=1,
-        center=center,
+        mode="moment", epsilon=1.0, delta=1e-6, n_features=d, iteration_rank=1, n_steps=1, center=center
     )
     rng = np.random.default_rng(seed)
     size = summary_size(d, with_mean=center)
@@ -222,13 +210,7 @@ def _sent(vector: Array, d: int, *, center: bool) -> PackedMoment:
 @pytest.mark.parametrize("sizes", [[1000, 1000], [100, 900], [10**5] * 10])
 def test_the_price_of_digits_is_next_to_nothing(d: int, sizes: list[int]) -> None:
     budget = Budget(
-        mode="moment",
-        epsilon=1.0,
-        delta=1e-6,
-        n_features=d,
-        iteration_rank=2,
-        n_steps=1,
-        center=True,
+        mode="moment", epsilon=1.0, delta=1e-6, n_features=d, iteration_rank=2, n_steps=1, center=True
     )
     smooth = smoothing(budget, sizes)
     assert smooth is not None
@@ -238,12 +220,6 @@ def test_the_price_of_digits_is_next_to_nothing(d: int, sizes: list[int]) -> Non
 def test_where_the_lattice_ends_nothing_is_added_and_nothing_is_claimed() -> None:
     """So many rows and silos that the noise is below 2⁻³⁰ of a row's norm."""
     budget = Budget(
-        mode="moment",
-        epsilon=60.0,
-        delta=1e-6,
-        n_features=2,
-        iteration_rank=2,
-        n_steps=1,
-        center=False,
+        mode="moment", epsilon=60.0, delta=1e-6, n_features=2, iteration_rank=2, n_steps=1, center=False
     )
     assert smoothing(budget, [2**24] * 400) is None

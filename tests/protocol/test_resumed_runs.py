@@ -58,9 +58,7 @@ def test_resumed_after_any_round_it_equals_the_uninterrupted_run_bit_for_bit(cas
 
 
 @pytest.mark.parametrize("case", ["fedpower, step", "krylov, moment", "upload, moment"])
-def test_a_round_that_was_answered_but_not_written_down_is_asked_again_free_of_charge(
-    case: str,
-) -> None:
+def test_a_round_that_was_answered_but_not_written_down_is_asked_again_free_of_charge(case: str) -> None:
     whole, unbroken = coordinator_of(case), parties_of(case)
     deliver(whole, unbroken)
     for lost in range(1, len(whole.history)):
@@ -93,9 +91,7 @@ def test_what_is_played_back_is_reported_but_not_written_down_again() -> None:
 
 @pytest.mark.parametrize("altered", [0, 1, 2, 3])
 @pytest.mark.parametrize("how", ["question", "asked", "number"])
-def test_a_record_that_answers_another_question_is_ignored_from_there_on(
-    altered: int, how: str
-) -> None:
+def test_a_record_that_answers_another_question_is_ignored_from_there_on(altered: int, how: str) -> None:
     case = "fedpower"
     whole, parties = coordinator_of(case), parties_of(case)
     deliver(whole, parties)

@@ -26,9 +26,9 @@ def test_decaying_p_is_equation_3_11(p: int, n_steps: int) -> None:
 
 @given(intervals, steps)
 def test_halving_p_halves_the_interval_until_it_is_one(p: int, n_steps: int) -> None:
-    expected = {
-        sum(max(p // 2**i, 1) for i in range(last + 1)) for last in range(n_steps + 1)
-    } & set(range(1, n_steps + 1))
+    expected = {sum(max(p // 2**i, 1) for i in range(last + 1)) for last in range(n_steps + 1)} & set(
+        range(1, n_steps + 1)
+    )
     assert halving(p).rounds(n_steps) == tuple(sorted(expected))
 
 

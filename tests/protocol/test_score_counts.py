@@ -55,12 +55,7 @@ def rows(n=500, seed=0):
 def silo(agreed, ledger, seed=1, X=None):
     on_lattice = agreed.noise == "moment"
     read = local_moment(
-        open_source(rows() if X is None else X),
-        RULE,
-        rank=D,
-        steps=1,
-        on_lattice=on_lattice,
-        rereads=True,
+        open_source(rows() if X is None else X), RULE, rank=D, steps=1, on_lattice=on_lattice, rereads=True
     )
     source = SeededNoiseForExperiments(seed) if agreed.is_private else None
     return assemble("north", read, agreed, ledger=ledger, source=source)
@@ -72,12 +67,7 @@ def ask(party, agreed, body, run="r"):
 
 
 def question(**changed):
-    terms = {
-        "axes": np.eye(D)[:, :2],
-        "offset": np.zeros(2),
-        "reach": np.full(2, 0.6),
-        "n_bins": 6,
-    }
+    terms = {"axes": np.eye(D)[:, :2], "offset": np.zeros(2), "reach": np.full(2, 0.6), "n_bins": 6}
     return AskScores(**{**terms, **changed})
 
 
@@ -255,13 +245,7 @@ def test_the_share_of_scores_is_never_more_than_was_asked_for():
     for part in (1e-3, 0.01, 0.1, 0.37, 0.5):
         agreed = study(scores=scores_share(part, 1.0, 1e-6))
         alone = prices.Budget(
-            mode="moment",
-            epsilon=part,
-            delta=1e-6,
-            n_features=D,
-            iteration_rank=D,
-            n_steps=1,
-            center=True,
+            mode="moment", epsilon=part, delta=1e-6, n_features=D, iteration_rank=D, n_steps=1, center=True
         ).total_mu
         assert 0.99 * alone < budget_of(agreed).scores_mu <= alone * (1 + 1e-6)
 

@@ -9,31 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from secure_silos import (
-    EPSILON,
-    KEYS,
-    RUN,
-    SIZES,
-    called,
-    cap,
-    parties,
-    party,
-    roll_of,
-    study_of,
-    words_of,
-)
+from secure_silos import EPSILON, KEYS, RUN, SIZES, called, cap, parties, party, roll_of, study_of, words_of
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import (
-    AskMasked,
-    CallRoll,
-    Enrol,
-    Enrolment,
-    KeyGone,
-    MaskedMoment,
-    Refusal,
-)
+from fedpower.protocol.messages import AskMasked, CallRoll, Enrol, Enrolment, KeyGone, MaskedMoment, Refusal
 from fedpower.protocol.roll import Identity, Place, Roll, new_exchange_key, signed_content
 from fedpower.protocol.secure_releases import total
 
@@ -60,9 +40,7 @@ def none_charged(there):
 def stranger(silo, n_rows=10, *, attempt=0, identity=None):
     """A place signed by somebody whom the study does not list (or by whom the test says)."""
     key = new_exchange_key().public_key().public_bytes_raw()
-    content = signed_content(
-        study=STUDY.digest, run=RUN, attempt=attempt, silo=silo, n_rows=n_rows, key=key
-    )
+    content = signed_content(study=STUDY.digest, run=RUN, attempt=attempt, silo=silo, n_rows=n_rows, key=key)
     signer = identity or Identity.new()
     return Place(silo=silo, n_rows=n_rows, key=key, signature=signer.sign(content))
 
@@ -86,11 +64,7 @@ def test_any_flipped_bit_of_a_roll_is_refused_and_costs_nothing(there):
     assert north.charges == 1
 
 
-@given(
-    name=st.sampled_from([*SIZES]),
-    field=st.sampled_from(["key", "signature"]),
-    bit=st.integers(0, 511),
-)
+@given(name=st.sampled_from([*SIZES]), field=st.sampled_from(["key", "signature"]), bit=st.integers(0, 511))
 def test_any_flipped_bit_of_a_key_or_signature_is_refused_by_every_silo(name, field, bit):
     there = parties(STUDY)
     roll = called(STUDY, there)
@@ -342,9 +316,7 @@ def test_sizes_that_would_overflow_the_ring_are_refused_before_anything_is_charg
 def test_a_key_that_gives_no_secret_is_refused(there):
     presents = {name: each.present() for name, each in there.items()}
     roll = roll_of(STUDY, presents)
-    content = signed_content(
-        study=STUDY.digest, run=RUN, attempt=0, silo="west", n_rows=100, key=bytes(32)
-    )
+    content = signed_content(study=STUDY.digest, run=RUN, attempt=0, silo="west", n_rows=100, key=bytes(32))
     zero = Place(silo="west", n_rows=100, key=bytes(32), signature=KEYS["west"].sign(content))
     lying = replace(roll, places=(*roll.places[:-1], zero))
     assert refused(there["north"].upload(lying), "a point that gives a secret")

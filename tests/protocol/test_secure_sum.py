@@ -76,10 +76,7 @@ def hidden_words(study, roll, seed=0):
     noise = shared_noise(budget_of(study), roll.sizes.values())
     return {
         name: share_of_sum(
-            ArrayMoment(rows_of(name)),
-            noise,
-            with_mean=study.center,
-            source=SeededNoiseForExperiments(seed),
+            ArrayMoment(rows_of(name)), noise, with_mean=study.center, source=SeededNoiseForExperiments(seed)
         )
         for name in roll.sizes
     }
@@ -87,10 +84,7 @@ def hidden_words(study, roll, seed=0):
 
 @centred
 def test_the_sum_of_the_uploads_is_the_lattice_sum_exactly(study):
-    there = {
-        name: party(name, study, source=SeededNoiseForExperiments(0))
-        for name, _ in study.identities
-    }
+    there = {name: party(name, study, source=SeededNoiseForExperiments(0)) for name, _ in study.identities}
     roll = called(study, there)
     uploads = {name: words_of(each.upload(roll)) for name, each in there.items()}
     expected = sum(hidden_words(study, roll).values())
@@ -172,9 +166,7 @@ def test_what_leaves_a_silo_looks_uniform_to_standard_tests():
     edge = norm.ppf(1 - 0.5e-7)
     bits = np.unpackbits(data).astype(np.int64)
     assert abs(2 * bits.sum() - bits.size) < edge * math.sqrt(bits.size)
-    changes = int(
-        np.count_nonzero(np.diff(bits))
-    )  # binomial with probability ½ where bits are fair
+    changes = int(np.count_nonzero(np.diff(bits)))  # binomial with probability ½ where bits are fair
     assert abs(2 * changes - (bits.size - 1)) < edge * math.sqrt(bits.size - 1)
     centred_bytes = data - 127.5
     products = centred_bytes[1:] * centred_bytes[:-1]
@@ -194,9 +186,7 @@ def test_masks_of_any_number_of_silos_cancel():
     rng = np.random.default_rng(0)
     for count in (2, 3, 7):
         secrets = [new_exchange_key() for _ in range(count)]
-        roll = Roll(
-            study="s", run="r", attempt=0, places=tuple(place(i, s) for i, s in enumerate(secrets))
-        )
+        roll = Roll(study="s", run="r", attempt=0, places=tuple(place(i, s) for i, s in enumerate(secrets)))
         words = [rng.integers(0, 2**64, 70_000, dtype=np.uint64) for _ in range(count)]
         hidden = [
             masked(each, silo=f"silo-{i}", roll=roll, secret=secret)
@@ -208,10 +198,7 @@ def test_masks_of_any_number_of_silos_cancel():
 
 def place(index, secret):
     return Place(
-        silo=f"silo-{index}",
-        n_rows=1,
-        key=secret.public_key().public_bytes_raw(),
-        signature=bytes(64),
+        silo=f"silo-{index}", n_rows=1, key=secret.public_key().public_bytes_raw(), signature=bytes(64)
     )
 
 
@@ -253,9 +240,7 @@ def answer_round(coordinator, there):
 
 
 def stated(coordinator, study):
-    return state_privacy(
-        study, budget_of(study), coordinator.outcome.sizes, coordinator.history[1:]
-    )
+    return state_privacy(study, budget_of(study), coordinator.outcome.sizes, coordinator.history[1:])
 
 
 def test_a_silo_restarted_between_roll_call_and_upload_is_called_again_and_the_sum_is_had():
@@ -390,9 +375,7 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
         assert reported.protections[1].epsilon >= spent.epsilon * (1 - 1e-9)
     assert there["north"].charges == 2
     assert reported.protections[1].mu == pytest.approx(there["north"].ledger.spent().mu)
-    assert "for 2 attempts, runs before this one counted. All 3 that the study allows" in str(
-        reported
-    )
+    assert "for 2 attempts, runs before this one counted. All 3 that the study allows" in str(reported)
 
 
 def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
@@ -514,17 +497,13 @@ def test_the_statement_names_every_observer_with_what_the_noise_gives():
 
 
 def test_the_noise_is_that_which_silos_share():
-    plain = Study(
-        columns=None, n_features=D, iteration_rank=K, noise="moment", epsilon=EPSILON, delta=DELTA
-    )
+    plain = Study(columns=None, n_features=D, iteration_rank=K, noise="moment", epsilon=EPSILON, delta=DELTA)
     sizes = dict.fromkeys(SIZES, 200)
     ratio = pooled_std(budget_of(STUDY), sizes) / pooled_std(budget_of(plain), sizes)
     assert ratio == pytest.approx(math.sqrt(1 / 3), rel=1e-6)  # √(m/(m−c))/√m
 
 
-@pytest.mark.parametrize(
-    "body", [AskMean(), AskMoment(), AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1)]
-)
+@pytest.mark.parametrize("body", [AskMean(), AskMoment(), AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1)])
 def test_nothing_else_can_be_asked_of_a_silo_of_a_secure_sum(body):
     north = parties(STUDY)["north"]
     answer = north.ask(body)
@@ -624,8 +603,6 @@ def test_terms_of_secure_sums_are_in_the_hash_and_leave_that_of_plain_studies_al
         )
     }  # fmt: skip
     assert len(digests) == 5
-    plain = Study(
-        columns=("a", "b"), n_features=2, iteration_rank=1, noise="moment", epsilon=1.0, delta=1e-6
-    )
+    plain = Study(columns=("a", "b"), n_features=2, iteration_rank=1, noise="moment", epsilon=1.0, delta=1e-6)
     # As it was before studies knew of secure sums: ledgers and results hold such hashes.
     assert plain.digest == "30d387d04ca210da22b59fd1094d9e0b2a6213fb06ba368f73b1fbfc957e99cc"

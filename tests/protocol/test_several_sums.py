@@ -7,19 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from scipy.stats import chi2
-from secure_silos import (
-    DELTA,
-    EPSILON,
-    RUN,
-    SIZES,
-    D,
-    called,
-    parties,
-    party,
-    roll_of,
-    rows_of,
-    study_of,
-)
+from secure_silos import DELTA, EPSILON, RUN, SIZES, D, called, parties, party, roll_of, rows_of, study_of
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
@@ -77,9 +65,7 @@ class Columns:
 
     def summand(self, label, public):
         return Summand(
-            integers=self.integers(label, public),
-            sensitivity=MOVED[label],
-            per_row=PER_ROW[label],
+            integers=self.integers(label, public), sensitivity=MOVED[label], per_row=PER_ROW[label]
         )
 
     def moment(self, public):
@@ -113,12 +99,7 @@ def solver(study=STUDY, run=RUN):
 def coordinator(study=STUDY, *, recorded=(), run=RUN):
     names = [name for name, _ in study.identities]
     return Coordinator(
-        solver(study, run),
-        names,
-        study=study,
-        run=run,
-        min_silos=study.min_silos,
-        recorded=recorded,
+        solver(study, run), names, study=study, run=run, min_silos=study.min_silos, recorded=recorded
     )
 
 
@@ -137,9 +118,7 @@ def drive(made, there, *, lost=frozenset()):
 
 
 def ask(roll, index, public=b"", label=None):
-    return AskSum(
-        roll=roll.to_bytes(), index=index, label=label or SUMS[index].label, public=public
-    )
+    return AskSum(roll=roll.to_bytes(), index=index, label=label or SUMS[index].label, public=public)
 
 
 PUBLICS = (b"", b'{"bound": 0.5}', b"as found")

@@ -83,9 +83,7 @@ def test_a_basis_orthonormal_to_1e_6_only_is_made_so_before_it_is_used() -> None
     np.testing.assert_array_equal(answer.product, exact.product)
 
 
-def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(ExactReleases):
         def mean(self, ask: AskMean, *, run: str) -> MeanRow:
             raise RuntimeError("row 17 holds 42.0")

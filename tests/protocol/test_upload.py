@@ -18,19 +18,14 @@ def solve(parts: list[Array], *, center: bool, rank: int | float = 3) -> Coordin
     silos = make_silos(parts, 5, center=center)
     settings = UploadSettings(n_features=parts[0].shape[1], rank=rank, iteration_rank=5)
     coordinator = Coordinator(
-        upload(settings, np.random.default_rng(0)),
-        list(silos),
-        study=silos["silo-0"].study,
-        run="test",
+        upload(settings, np.random.default_rng(0)), list(silos), study=silos["silo-0"].study, run="test"
     )
     drive(coordinator, silos)
     return coordinator
 
 
 @given(cuts=st.sets(st.integers(1, 599), max_size=5), offset=st.floats(-1e5, 1e5))
-def test_it_equals_the_eigendecomposition_of_the_pooled_covariance(
-    cuts: set[int], offset: float
-) -> None:
+def test_it_equals_the_eigendecomposition_of_the_pooled_covariance(cuts: set[int], offset: float) -> None:
     rows = spiked_rows() + offset
     solution = solve(np.split(rows, sorted(cuts)), center=True).outcome
     values, vectors = np.linalg.eigh(np.cov(rows.T, bias=True))
@@ -61,10 +56,7 @@ def test_moments_of_the_wrong_size_alone_end_the_run_in_one_sentence(rows: Array
     silos = make_silos(np.split(rows, [100]), 5)
     settings = UploadSettings(n_features=12, rank=3, iteration_rank=5)
     coordinator = Coordinator(
-        upload(settings, np.random.default_rng(0)),
-        list(silos),
-        study=silos["silo-0"].study,
-        run="test",
+        upload(settings, np.random.default_rng(0)), list(silos), study=silos["silo-0"].study, run="test"
     )
     for question in coordinator.next():
         coordinator.receive(silos[question.silo].answer(question))

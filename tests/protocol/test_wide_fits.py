@@ -97,17 +97,15 @@ def test_a_fit_of_few_wide_rows_is_the_pooled_one(kind: str, normalize: bool) ->
         rows = np.vstack(parts).astype(np.float64)
     if normalize:
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    model = FedPCA(
-        3, epsilon=math.inf, normalize=normalize, standardize=False, random_state=0
-    ).fit_silos(parts)
+    model = FedPCA(3, epsilon=math.inf, normalize=normalize, standardize=False, random_state=0).fit_silos(
+        parts
+    )
     about = rows - rows.mean(axis=0)
     _, sizes, right = np.linalg.svd(about, full_matrices=False)
     assert [each["kind"] for each in model.history_] == ["factor"]
     assert sin_theta(model.components_.T, right[:3].T) < 1e-9
     assert model.mean_ == pytest.approx(rows.mean(axis=0), abs=1e-12)
-    assert model.explained_variance_ratio_ == pytest.approx(
-        sizes[:3] ** 2 / np.sum(sizes**2), rel=1e-9
-    )
+    assert model.explained_variance_ratio_ == pytest.approx(sizes[:3] ** 2 / np.sum(sizes**2), rel=1e-9)
 
 
 def test_a_factor_is_of_the_moment_and_tells_the_rows_apart_no_further() -> None:
@@ -208,9 +206,7 @@ def asked(n_steps: int, noise: float, d: int = 300) -> tuple[Answers, list[Array
 
 
 @pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])
-def test_answers_that_are_held_alone_are_averaged_as_all_questions_and_answers(
-    noise: float,
-) -> None:
+def test_answers_that_are_held_alone_are_averaged_as_all_questions_and_answers(noise: float) -> None:
     _, blocks, (*products, basis) = asked(8, noise)
     whole = averaged_product(np.hstack(blocks), np.hstack(products), 3, 5)
     assert sin_theta(basis, orth(whole)) < 1e-4  # float32, far below the noise

@@ -41,9 +41,7 @@ MODELS: dict[str, Any] = {
 
 def rows(count: int = 4000) -> Any:
     rng = np.random.default_rng(6)
-    return rng.standard_normal((count, 2)) @ rng.standard_normal((2, 10)) + rng.standard_normal(
-        (count, 10)
-    )
+    return rng.standard_normal((count, 2)) @ rng.standard_normal((2, 10)) + rng.standard_normal((count, 10))
 
 
 @pytest.fixture(scope="module", params=["private", "exact"])

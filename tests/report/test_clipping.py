@@ -82,9 +82,7 @@ def test_a_bound_that_cuts_little_leaves_angles_to_the_noise() -> None:
 @pytest.mark.parametrize("law", ["normal", "t5", "alike", "counts"])
 @pytest.mark.parametrize("bound", [2.5, 4.0, 6.0, 9.0])
 @pytest.mark.parametrize("standardize", [False, True])
-def test_the_share_cut_off_lies_in_the_range_told(
-    law: str, bound: float, standardize: bool
-) -> None:
+def test_the_share_cut_off_lies_in_the_range_told(law: str, bound: float, standardize: bool) -> None:
     rng = np.random.default_rng(1)
     rows = visits() if law == "counts" else rng.standard_normal((20_000, 12))
     if law == "t5":
@@ -135,17 +133,7 @@ def test_fit_prints_what_the_bound_does_to_an_angle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pd.DataFrame(visits()).add_prefix("c").to_csv(tmp_path / "north.csv", index=False)
-    given = [
-        "-k",
-        "4",
-        "--epsilon",
-        "1",
-        "--row-norm",
-        "4",
-        "--no-standardize",
-        "-o",
-        str(tmp_path / "out"),
-    ]
+    given = ["-k", "4", "--epsilon", "1", "--row-norm", "4", "--no-standardize", "-o", str(tmp_path / "out")]
     assert main(["fit", str(tmp_path / "north.csv"), *given], standalone_mode=False) == 0
     printed = capsys.readouterr()
     assert re.search(
@@ -162,9 +150,7 @@ def test_shares_are_those_of_the_rows() -> None:
     rows, energy, uneven = shares_cut(squared, np.full(4, 0.25))
     assert rows == 0.5
     assert energy == pytest.approx(1 - 2.5 / 8.5)
-    assert uneven == pytest.approx(
-        0.5 / 2.5 - 0.5 / 8.5
-    )  # of the short rows' energy, after and before
+    assert uneven == pytest.approx(0.5 / 2.5 - 0.5 / 8.5)  # of the short rows' energy, after and before
     assert shares_cut(np.full(4, 9.0), np.full(4, 0.25))[2] == 0.0  # all are shortened alike
 
 

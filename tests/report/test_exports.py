@@ -18,14 +18,7 @@ from fedpower import FedPCA
 from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result, write_result
-from fedpower.report.export import (
-    graph_of,
-    write_cells,
-    write_csv,
-    write_onnx,
-    write_parquet,
-    write_plink,
-)
+from fedpower.report.export import graph_of, write_cells, write_csv, write_onnx, write_parquet, write_plink
 from fedpower.report.scores import Scores
 from problems import spiked_rows
 
@@ -44,9 +37,7 @@ FITS = {
 
 
 def fitted(folder: Path, **parameters: object) -> Result:
-    model = FedPCA(
-        3, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters}
-    )
+    model = FedPCA(3, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
     write_result(folder / "out", model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]}))
     return read_result(folder / "out")
 
@@ -179,16 +170,12 @@ def test_ids_are_the_iids(tmp_path: Path):
 
 
 @pytest.mark.parametrize("odd", ["two words", "", "0", None, "1", "tab\there"])
-def test_ids_that_plink_cannot_read_are_refused_without_telling_them(
-    tmp_path: Path, odd: str | None
-):
+def test_ids_that_plink_cannot_read_are_refused_without_telling_them(tmp_path: Path, odd: str | None):
     result = fitted(tmp_path)
     ids = [str(number + 1) for number in range(120)]
     ids[11] = odd
     with pytest.raises(InputError, match="at row 12") as refusal:
-        write_plink(
-            result, scores(result, FRAME, ids), eigenvec=tmp_path / "a", eigenval=tmp_path / "b"
-        )
+        write_plink(result, scores(result, FRAME, ids), eigenvec=tmp_path / "a", eigenval=tmp_path / "b")
     assert not odd or len(odd) == 1 or odd not in str(refusal.value)
 
 
@@ -204,9 +191,7 @@ def check_annotations(found: anndata.AnnData, result: Result) -> None:
     np.testing.assert_array_equal(loadings.loc[list(COLUMNS)].to_numpy(), result.components.T)
     assert not loadings.loc[["first", "last"]].to_numpy().any()
     np.testing.assert_array_equal(found.uns["pca"]["variance"], result.explained_variance)
-    np.testing.assert_array_equal(
-        found.uns["pca"]["variance_ratio"], result.explained_variance_ratio
-    )
+    np.testing.assert_array_equal(found.uns["pca"]["variance_ratio"], result.explained_variance_ratio)
     centred = result.run["parameters"]["center"] is not False
     assert found.uns["pca"]["params"]["zero_center"] == centred
     assert json.loads(found.uns["fedpower"])["private"] == result.run["privacy"]["private"]

@@ -39,9 +39,7 @@ def test_a_folder_gives_back_every_array(tmp_path: Path):
         heading, *lines = csv.reader(stream)
     assert heading == ["feature", "pc1", "pc2", "pc3"]
     assert [line[0] for line in lines] == COLUMNS
-    np.testing.assert_array_equal(
-        np.array([line[1:] for line in lines], float), model.components_.T
-    )
+    np.testing.assert_array_equal(np.array([line[1:] for line in lines], float), model.components_.T)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +70,7 @@ def test_the_record_says_how_the_result_came_about(tmp_path: Path):
         tmp_path / "out", model, command=["fedpower", "fit"], silos={"silo-1": {"rows": 50}}
     )
     text = (tmp_path / "out" / "run.json").read_text()
-    assert (
-        json.loads(text, parse_constant=pytest.fail)
-        == reported
-        == read_result(tmp_path / "out").run
-    )
+    assert json.loads(text, parse_constant=pytest.fail) == reported == read_result(tmp_path / "out").run
     assert reported["study"]["hash"] == model.study_.digest
     assert reported["privacy"] == json.loads(json.dumps(model.privacy_.as_dict()))
     assert reported["n_rounds"] == len(model.history_) == len(reported["rounds"])
@@ -114,9 +108,7 @@ def test_writing_twice_needs_force(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_failure_while_writing_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failure_while_writing_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = fitted()
     write_result(tmp_path / "out", model)
     before = (tmp_path / "out" / "run.json").read_bytes()

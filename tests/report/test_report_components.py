@@ -157,9 +157,7 @@ def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(kind: str, 
     for loadings, part in zip(whole.components, parts, strict=True):
         rows = part.every("table")[0].every("tr")[1:]
         assert len(rows) == min(len(loadings), 500)
-        shown = {
-            row.children[0].text: float(row.children[1].attributes["data-value"]) for row in rows
-        }
+        shown = {row.children[0].text: float(row.children[1].attributes["data-value"]) for row in rows}
         order = np.argsort(-np.abs(loadings), kind="stable")[:500]
         assert list(shown) == [whole.feature_names[place] for place in order]
         np.testing.assert_allclose(list(shown.values()), loadings[order], rtol=1e-8)

@@ -174,9 +174,7 @@ def test_an_exact_result_says_twice_that_nothing_is_protected(kind: str, result:
         (None, "∞", "That promises little."),
     ],
 )
-def test_a_large_epsilon_is_called_what_it_is(
-    epsilon: float | None, odds: str, verdict: str, result: Any
-):
+def test_a_large_epsilon_is_called_what_it_is(epsilon: float | None, odds: str, verdict: str, result: Any):
     whole = result("private")
     rows = [{**row, "epsilon": epsilon} for row in whole.run["privacy"]["protections"]]
     run = {**whole.run, "privacy": {**whole.run["privacy"], "protections": rows}}
@@ -244,9 +242,7 @@ def test_a_command_is_told_with_what_lets_it_run_beside_its_result(result: Any):
         ({"normalize": True, "row_norm": None}, "Every row was brought to length 1."),
     ],
 )
-def test_what_was_done_to_long_rows_is_told_in_words(
-    given: dict[str, Any], sentence: str, result: Any
-):
+def test_what_was_done_to_long_rows_is_told_in_words(given: dict[str, Any], sentence: str, result: Any):
     whole = result("private")
     run = {**whole.run, "parameters": {**whole.run["parameters"], **given}}
     assert sentence in words(parsed(page(replace(whole, run=run))).by_id("privacy"))
@@ -274,9 +270,7 @@ def test_times_are_told_to_the_second(result: Any):
 
 class _Call:
     def __init__(self, **given: Any) -> None:
-        self.given = {
-            key: "inf" if value == float("inf") else value for key, value in given.items()
-        }
+        self.given = {key: "inf" if value == float("inf") else value for key, value in given.items()}
 
     def fit_silos(self, silos: Any) -> "_Call":
         return self
@@ -304,9 +298,7 @@ def test_a_result_of_before_there_were_reports_gets_one(folders: dict[str, Path]
     assert NO_ANGLES in (tmp_path / "old" / REPORT).read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    "key", [key for key, kind in RECORD.items() if not isinstance(kind, Optional)]
-)
+@pytest.mark.parametrize("key", [key for key, kind in RECORD.items() if not isinstance(kind, Optional)])
 @pytest.mark.parametrize("instead", [None, "", [], 7.5, [{}], {"a": 1}], ids=repr)
 def test_a_record_that_lacks_what_a_report_tells_is_refused_in_one_sentence(
     key: str, instead: Any, folders: dict[str, Path], tmp_path: Path

@@ -92,8 +92,6 @@ def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result: Any):
 
 def test_a_federation_is_headed_by_the_hash_that_its_parties_compared(result: Any):
     whole = result("federated")
-    assert whole.run["federation"]["agreement"][:12] in words(
-        parsed(page(whole)).every("header")[0]
-    )
+    assert whole.run["federation"]["agreement"][:12] in words(parsed(page(whole)).every("header")[0])
     alone = result("private")
     assert alone.run["study"]["hash"][:12] in words(parsed(page(alone)).every("header")[0])

@@ -42,9 +42,7 @@ NUMBERS = ("components", "explained_variance", "explained_variance_ratio", "sing
 
 
 @pytest.fixture(scope="module", params=FITS, ids=str)
-def both(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[FedPCA, Result]:
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[FedPCA, Result]:
     """A fitted estimator, and the result that its folder gives back."""
     model = FedPCA(**{"n_components": 3, "epsilon": math.inf, "random_state": 0, **request.param})
     model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
@@ -87,9 +85,7 @@ def test_rows_and_scores_are_turned_into_each_other_as_by_the_estimator(
 
 def test_other_tools_get_what_the_estimator_gives_them(both: tuple[FedPCA, Result]) -> None:
     model, result = both
-    np.testing.assert_array_equal(
-        result.to_sklearn().transform(FRAME), model.to_sklearn().transform(FRAME)
-    )
+    np.testing.assert_array_equal(result.to_sklearn().transform(FRAME), model.to_sklearn().transform(FRAME))
     cells = [each.to_anndata(anndata.AnnData(FRAME.copy())) for each in (result, model.result_)]
     np.testing.assert_array_equal(cells[0].obsm["X_pca"], cells[1].obsm["X_pca"])
     assert cells[0].uns["fedpower"] == cells[1].uns["fedpower"]
@@ -97,9 +93,7 @@ def test_other_tools_get_what_the_estimator_gives_them(both: tuple[FedPCA, Resul
     assert result.determined == model.result_.determined
 
 
-def test_a_result_read_back_is_saved_as_the_same_bytes(
-    both: tuple[FedPCA, Result], tmp_path: Path
-) -> None:
+def test_a_result_read_back_is_saved_as_the_same_bytes(both: tuple[FedPCA, Result], tmp_path: Path) -> None:
     model, result = both
     first, second = model.save(tmp_path / "first"), result.save(tmp_path / "second")
     for name in FILES:

@@ -46,17 +46,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_are(
-    folder: Path,
-) -> None:
+def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_are(folder: Path) -> None:
     with (folder / "components.csv").open(encoding="utf-8") as stream:
         header, *lines = csv.reader(stream)
     assert [line[0] for line in lines] == SHOWN
     result = read_result(folder)
     assert list(result.feature_names or ()) == NAMES
-    np.testing.assert_array_equal(
-        [[float(cell) for cell in line[1:]] for line in lines], result.components.T
-    )
+    np.testing.assert_array_equal([[float(cell) for cell in line[1:]] for line in lines], result.components.T)
     assert header == ["feature", "pc1", "pc2"]
     write_loadings(result, folder / "loadings.csv")
     with (folder / "loadings.csv").open(encoding="utf-8") as stream:
@@ -66,7 +62,5 @@ def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_a
 def test_scores_hold_such_ids_as_text() -> None:
     stream = io.StringIO()
     block = np.array([[-1.5], [2.0]])
-    write_csv(
-        stream, Scores(names=("pc1",), blocks=[(pa.array(["=1+1", "-7"]), block)], label="@id")
-    )
+    write_csv(stream, Scores(names=("pc1",), blocks=[(pa.array(["=1+1", "-7"]), block)], label="@id"))
     assert stream.getvalue() == "'@id,pc1\n'=1+1,-1.5\n-7,2.0\n"

@@ -1,7 +1,5 @@
-"""What can be computed from a released moment, at no cost: each an estimator in scikit-learn's manners.
-
-``fit`` takes a `Moment` (`FedMoment`, `fedpower.read_moment`); numbers come with standard errors,
-intervals or verdicts that hold the privacy noise. At ε = ∞ each is what the rows would give centrally.
+"""What can be computed from a released moment, at no cost: each an estimator in scikit-learn's
+manners.
 """
 
 from fedpower.analyses.adjusted import AdjustedPCA

@@ -102,9 +102,7 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
             del means
             return np.asarray(np.linalg.eigvalsh(self._adjusted(covariance))[..., ::-1][..., :k])
 
-        self.standard_error_ = standard_errors(
-            variances, moment, found.covariance, sampling=self.sampling
-        )
+        self.standard_error_ = standard_errors(variances, moment, found.covariance, sampling=self.sampling)
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
         self.explained_variance_ = values[:k].copy()
         self.low_ = self.explained_variance_ - width * self.standard_error_
@@ -133,10 +131,7 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         """Return the adjusted scores of rows with all columns of the moment: a local computation."""
         check_is_fitted(self)
         given = brought(
-            X,
-            self.feature_names_in_,
-            what="columns of the moment, covariates too",
-            advice="bring them",
+            X, self.feature_names_in_, what="columns of the moment, covariates too", advice="bring them"
         )
         apart = given - self.moment_.mean
         left = apart[:, self._in] - apart[:, self._out] @ self.coef_
@@ -153,9 +148,7 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         """Return a drawn moment in the rows' own units, its covariates floored as `usable` does."""
         values, vectors = np.linalg.eigh(drawn[np.ix_(self._out, self._out)])
         made = drawn.copy()
-        made[np.ix_(self._out, self._out)] = (
-            vectors * np.maximum(values, moment.noise_std)
-        ) @ vectors.T
+        made[np.ix_(self._out, self._out)] = (vectors * np.maximum(values, moment.noise_std)) @ vectors.T
         return np.asarray(made * np.outer(moment.units, moment.units))
 
     def account(self) -> Account:
@@ -182,28 +175,15 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         )
         pictures = [(chart, "Variances after adjustment; a ring is a component not determined.")]
         if len(labels) > 1:
-            plane = biplot(
-                self.components_[0].tolist(), self.components_[1].tolist(), names, ("pc1", "pc2")
-            )
+            plane = biplot(self.components_[0].tolist(), self.components_[1].tolist(), names, ("pc1", "pc2"))
             pictures.append((plane, "Columns by their loadings on the first two components."))
-        heads = (
-            "Component",
-            "Variance",
-            "Standard error",
-            "From",
-            "To",
-            "Share of what is left",
-            "Angle",
-        )
+        heads = ("Component", "Variance", "Standard error", "From", "To", "Share of what is left", "Angle")
         return Account(
             kind="adjusted",
             title=f"{count(len(labels), 'component')} of {len(names)} columns without {listed(outside)}",
             sentences=(
                 *angle_sentences(
-                    self.component_angles_,
-                    self.subspace_angles_,
-                    self.components_.shape[1],
-                    exact=exact,
+                    self.component_angles_, self.subspace_angles_, self.components_.shape[1], exact=exact
                 ),
                 f"Intervals are of {percent(self.level)} each and hold the privacy noise"
                 + (" and that of sampling normal rows." if self.sampling else " alone."),
@@ -211,9 +191,7 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
                 *clipping_remark(self.moment_),
             ),
             tables=(
-                Table(
-                    title="Variances", headings=heads, rows=tuple(variances), file="variances.csv"
-                ),
+                Table(title="Variances", headings=heads, rows=tuple(variances), file="variances.csv"),
                 Table(
                     title="Loadings",
                     headings=("Column", *labels),

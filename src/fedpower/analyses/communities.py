@@ -80,9 +80,7 @@ class Communities(BaseEstimator):
         What it was computed from.
     """
 
-    def __init__(
-        self, n_communities: int, *, labels: Any = None, random_state: int | None = 0
-    ) -> None:
+    def __init__(self, n_communities: int, *, labels: Any = None, random_state: int | None = 0) -> None:
         self.n_communities = n_communities
         self.labels = labels
         self.random_state = random_state
@@ -142,11 +140,7 @@ class Communities(BaseEstimator):
         return compared_nodes(self.labels, names)
 
     def _chance(self, moment: Moment, matrix: Array) -> float:
-        """Return the eigenvalue that chance exceeds with probability `_CHANCE`.
-
-        Independent edges between 0 and W that are equally likely for all pairs have a variance of at most
-        W times their mean; the mean of m silos, its m-th part. The noise adds σ²/2 to that of an entry.
-        """
+        """Return the eigenvalue that chance exceeds with probability `_CHANCE`."""
         d, most = moment.n_features, moment.study.edge_weight
         rate = float(matrix.sum()) / (d * (d - 1))
         falls = most * max(rate, 0.0) / len(moment.silo_sizes)
@@ -161,11 +155,7 @@ class Communities(BaseEstimator):
                 title="Nodes by community",
                 headings=("Node", "Community", *(f"Coordinate {place + 1}" for place in range(k))),
                 rows=tuple(
-                    (
-                        names[place],
-                        f"{self.labels_[place] + 1}",
-                        *map(float, self.embedding_[place]),
-                    )
+                    (names[place], f"{self.labels_[place] + 1}", *map(float, self.embedding_[place]))
                     for place in np.argsort(self.labels_, kind="stable")
                 ),
                 file="communities.csv",

@@ -75,23 +75,14 @@ class _Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Steady:
-    """Numbers of items drawn towards their average as far as noise is all that sets them apart.
-
-    Each is kept by τ²/(τ² + v), v the variance of its noise and τ² what the items vary beside it
-    [Efron and Morris 1975]: entirely without noise.
-    """
+    """Numbers of items drawn towards their average as far as noise is all that sets them apart."""
 
     average: float
     kept: Array
 
     @classmethod
-    def of(
-        cls, values: Array, drawn: list[Array], *, average: float, told: NDArray[np.bool_]
-    ) -> "_Steady":
-        """Return how far values may be kept, by draws of what noise makes of them: blocks (…, d).
-
-        ``told`` are the items whose ratings are told from none: nothing is kept of the others.
-        """
+    def of(cls, values: Array, drawn: list[Array], *, average: float, told: NDArray[np.bool_]) -> "_Steady":
+        """Return how far values may be kept, by draws of what noise makes of them: blocks (…, d)."""
         if not drawn:
             return cls(average=average, kept=np.ones(len(values)))
         noise = np.var(np.concatenate(drawn), axis=0)
@@ -232,10 +223,7 @@ class Completion(TransformerMixin, BaseEstimator):
         width = quantile(self.level) * np.sqrt(variance)
         ends = (found, found - width, found + width)
         return Filled(
-            *(
-                np.where(known, given, self._middle + self._half * np.clip(each, -1.0, 1.0))
-                for each in ends
-            )
+            *(np.where(known, given, self._middle + self._half * np.clip(each, -1.0, 1.0)) for each in ends)
         )
 
     def decoded(self, features: ArrayLike) -> Array:
@@ -246,12 +234,7 @@ class Completion(TransformerMixin, BaseEstimator):
         return np.where(known, self._middle + self._half * rows[:, ::2], np.nan)
 
     def _pairs(self, raw: Array) -> _Pairs:
-        """Return what the moment of ratings and of their presence says of items and of pairs.
-
-        With xx = Σwxxᵀ, xm = Σwxmᵀ, mm = Σwmmᵀ over persons, w what the bound leaves of a person: the
-        mean of an item is xm/mm on the diagonal, and a covariance is Σw(x − μ)(y − ν) over those who
-        rated both, divided by their Σw.
-        """
+        """Return what the moment of ratings and of their presence says of items and of pairs."""
         d = raw.shape[-1] // 2
         xx, xm, mm = raw[..., :d, :d], raw[..., :d, d:], raw[..., d:, d:]
         counts = np.maximum(mm, self._least)
@@ -272,9 +255,7 @@ class Completion(TransformerMixin, BaseEstimator):
         total = max(float(np.sum(sums[d:])), self._least)
         mean = float(np.clip(np.sum(np.diagonal(self._raw[:d, d:])) / total, -1.0, 1.0))
         own = max(float(np.sum(sums[:d])) / total - mean**2, 0.0)
-        self._means = _Steady.of(
-            pairs.mean, [each.mean for each in noised], average=mean, told=told
-        )
+        self._means = _Steady.of(pairs.mean, [each.mean for each in noised], average=mean, told=told)
         self._own = _Steady.of(
             _diagonal(pairs.covariance),
             [_diagonal(each.covariance) for each in noised],
@@ -306,12 +287,7 @@ class Completion(TransformerMixin, BaseEstimator):
         return self._modelled(pairs, root, values[::-1], vectors[:, ::-1])
 
     def _modelled(self, pairs: _Pairs, root: Array, values: Array, vectors: Array) -> _Model:
-        """Return Λ and ψ: eigenvalues less the average of those left out, and less what noise adds.
-
-        Without noise and with no cell empty these are the covariances of probabilistic PCA [TB99] off the
-        diagonal, as `sklearn.decomposition.PCA.get_covariance` has them. θ + R²/4θ is shown where θ is,
-        R the edge of the noise [BGN11 §3.1].
-        """
+        """Return Λ and ψ: eigenvalues less the average of those left out, and less what noise adds."""
         used = self.n_used_
         rest = max(float(np.mean(values[used:])), 0.0)
         shown = np.maximum(values[:used] - rest, 0.0)
@@ -346,9 +322,7 @@ class Completion(TransformerMixin, BaseEstimator):
             standing=["determined"] * used,
             beyond=self.spectrum_[used : asked + 20].tolist(),
         )
-        pictures = [
-            (chart, "Variances, items weighed by how often they are rated; squares are not used.")
-        ]
+        pictures = [(chart, "Variances, items weighed by how often they are rated; squares are not used.")]
         if used > 1:
             plane = biplot(
                 self.loadings_[:, 0].tolist(), self.loadings_[:, 1].tolist(), names, ("pc1", "pc2")
@@ -427,15 +401,9 @@ def _spans(moment: Moment) -> Mapping[str, tuple[float, float]]:
 
 
 def _about_the_middle(moment: Moment, spans: Mapping[str, Any]) -> Array:
-    """Return the moment about the middle of the ranges, ratings first, then whether there is one.
-
-    A moment about the mean was one about the origin before the mean was taken off, noise and all; put
-    back, its noise is what it was.
-    """
+    """Return the moment about the middle of the ranges, ratings first, then whether there is one."""
     middle = moment.pooled.center
-    values = (
-        moment.pooled.moment if middle is None else moment.pooled.moment + np.outer(middle, middle)
-    )
+    values = moment.pooled.moment if middle is None else moment.pooled.moment + np.outer(middle, middle)
     values = values * (moment.treatment.row_norm or 1.0) ** 2
     order = [2 * place + part for part in range(2) for place in range(len(spans))]
     scale = np.ones(len(order))

@@ -103,9 +103,7 @@ class FactorAnalysis(BaseEstimator):
                 f"columns, got {k!r}; choose fewer factors"
             )
         if self.rotation not in ("varimax", None):
-            raise InputError(
-                f"rotation must be 'varimax' or None, got {self.rotation!r}; choose one"
-            )
+            raise InputError(f"rotation must be 'varimax' or None, got {self.rotation!r}; choose one")
         width = quantile(self.level)
         fitted = _fit(moment, k)
         raw = fitted.loadings
@@ -137,9 +135,7 @@ class FactorAnalysis(BaseEstimator):
             for each in matrices:
                 up, down = (
                     _turned(side, loadings, rotate=self.rotation is not None)
-                    for side in response(
-                        _correlation(at + _STEP * each), _correlation(at - _STEP * each)
-                    )
+                    for side in response(_correlation(at + _STEP * each), _correlation(at - _STEP * each))
                 )
                 squares += ((up - down) / (2.0 * _STEP)) ** 2
                 seen += 1
@@ -158,10 +154,7 @@ class FactorAnalysis(BaseEstimator):
         for place, column in enumerate(names):
             row: list[Any] = [column]
             for factor in range(k):
-                row += [
-                    float(self.loadings_[place, factor]),
-                    float(self.standard_error_[place, factor]),
-                ]
+                row += [float(self.loadings_[place, factor]), float(self.standard_error_[place, factor])]
             rows.append((*row, float(self.communality_[place])))
         bound = (
             f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
@@ -182,10 +175,7 @@ class FactorAnalysis(BaseEstimator):
         )
         if k > 1:
             plane = biplot(
-                self.loadings_[:, 0].tolist(),
-                self.loadings_[:, 1].tolist(),
-                names,
-                (factors[0], factors[1]),
+                self.loadings_[:, 0].tolist(), self.loadings_[:, 1].tolist(), names, (factors[0], factors[1])
             )
             pictures = ((plane, "Columns by their loadings on the first two factors."), *pictures)
         return Account(
@@ -203,10 +193,7 @@ class FactorAnalysis(BaseEstimator):
             ),
             tables=(
                 Table(
-                    title="Loadings",
-                    headings=(*heads, "Communality"),
-                    rows=tuple(rows),
-                    file="loadings.csv",
+                    title="Loadings", headings=(*heads, "Communality"), rows=tuple(rows), file="loadings.csv"
                 ),
             ),
             pictures=pictures,
@@ -245,19 +232,7 @@ def congruence(one: Array, other: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fitted:
-    """Unrotated loadings at the minimum of a loss.
-
-    Attributes
-    ----------
-    correlation, deviations
-        What they were fitted to.
-    loadings, unique, free
-        Λ, ψ, and which columns are not at the limit of ψ.
-    weights
-        Of the squared errors of correlations; None for maximum likelihood.
-    n_floored, remark
-        See `Usable`; in least squares nothing is floored.
-    """
+    """Unrotated loadings at the minimum of a loss."""
 
     correlation: Array
     deviations: Array
@@ -273,11 +248,7 @@ class _Fitted:
         return "maximum_likelihood" if self.weights is None else "least_squares"
 
     def response(self) -> Callable[[Array, Array], tuple[Array, Array]]:
-        """Return the function from two correlation matrices, to either side, to the loadings there.
-
-        The parameters solve g(θ, R) = 0, so dθ = −H⁻¹ ∂g/∂R[dR] with H = ∂g/∂θ [implicit function
-        theorem]: of ψ for maximum likelihood, of Λ for least squares, whose rotations are left out of H.
-        """
+        """Return the function from two correlation matrices, to either side, to the loadings there."""
         k, free = self.loadings.shape[1], self.free
         if self.weights is None:
             hessian = _hessian(self.correlation, self.unique, k)[np.ix_(free, free)]
@@ -354,10 +325,7 @@ def _start(correlation: Array, k: int) -> Array:
 
 
 def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
-    """Return Λ that minimises Σ w_jl(r_jl − λ_j·λ_l)² on principal axes, with ψ above its limit.
-
-    λ = b·u/√(1 + |u|²) is shorter than b for every u, so that u is free.
-    """
+    """Return Λ that minimises Σ w_jl(r_jl − λ_j·λ_l)² on principal axes, with ψ above its limit."""
     longest = np.sqrt(1.0 - _LEAST_UNIQUE)
 
     def loss(numbers: Array) -> tuple[float, Array]:
@@ -367,9 +335,7 @@ def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
         left = correlation - loadings @ loadings.T
         slope = -2.0 * (weights * left) @ loadings
         along = np.sum(slope * free, axis=1, keepdims=True) / lengths**2
-        return 0.5 * float(np.sum(weights * left**2)), np.ravel(
-            longest * (slope - free * along) / lengths
-        )
+        return 0.5 * float(np.sum(weights * left**2)), np.ravel(longest * (slope - free * along) / lengths)
 
     free = start / np.sqrt(longest**2 - np.sum(start**2, axis=1, keepdims=True))
     minimize: Any = scipy.optimize.minimize
@@ -437,10 +403,7 @@ def _hessian(correlation: Array, unique: Array, k: int) -> Array:
     for place in range(unique.size):
         step = np.zeros_like(unique)
         step[place] = 1e-5 * unique[place]
-        up, down = (
-            _gradient(correlation, unique + step, k),
-            _gradient(correlation, unique - step, k),
-        )
+        up, down = (_gradient(correlation, unique + step, k), _gradient(correlation, unique - step, k))
         made[:, place] = (up - down) / (2.0 * step[place])
     return made
 
@@ -474,10 +437,7 @@ def _uniquenesses(correlation: Array, k: int) -> Array:
 
 
 def _varimax(loadings: Array, start: Array | None = None) -> Array:
-    """Return the rotation that makes squared loadings vary most within factors [K58].
-
-    Two factors at a time, by the angle that is best for them, until no angle is left.
-    """
+    """Return the rotation that makes squared loadings vary most within factors [K58]."""
     d, k = loadings.shape
     turn = np.eye(k) if start is None else start.copy()
     turned = loadings @ turn

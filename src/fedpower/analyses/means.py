@@ -8,13 +8,7 @@ import scipy.stats
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from fedpower.analyses.spread import (
-    clipping_remark,
-    clipping_share,
-    quantile,
-    require_centred,
-    usable,
-)
+from fedpower.analyses.spread import clipping_remark, clipping_share, quantile, require_centred, usable
 from fedpower.errors import InputError
 from fedpower.report.account import Account, Table
 from fedpower.report.moment import Moment
@@ -58,12 +52,7 @@ class MeanTests(BaseEstimator):
     """
 
     def __init__(
-        self,
-        n_factors: int = 0,
-        *,
-        null: Any = 0.0,
-        level: float = 0.95,
-        null_share: float = 0.9,
+        self, n_factors: int = 0, *, null: Any = 0.0, level: float = 0.95, null_share: float = 0.9
     ) -> None:
         self.n_factors = n_factors
         self.null = null

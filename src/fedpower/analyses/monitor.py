@@ -92,9 +92,7 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
         second = max(float(np.sum(values[k:] ** 2)) - beside, first**2 / (d - k))
         spread = scipy.stats.f.ppf(self.level, k, n - k)
         self.t2_limit_ = float(k * (n**2 - 1) / (n * (n - k)) * spread)
-        self.spe_limit_ = float(
-            second / first * scipy.stats.chi2.ppf(self.level, first**2 / second)
-        )
+        self.spe_limit_ = float(second / first * scipy.stats.chi2.ppf(self.level, first**2 / second))
         self.spectrum_ = values
         self.feature_names_in_ = np.asarray(moment.names, dtype=object)
         self.n_features_in_ = d
@@ -121,9 +119,7 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
             New rows in the units of the release; a table's columns are matched by name.
         """
         check_is_fitted(self)
-        given = brought(
-            X, self.feature_names_in_, what="columns of the moment", advice="bring them"
-        )
+        given = brought(X, self.feature_names_in_, what="columns of the moment", advice="bring them")
         scaled = (given - self.mean_) / self.scale_
         scores = scaled @ self.components_.T
         beside = scaled - scores @ self.components_

@@ -38,20 +38,7 @@ _CONNECTED = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Graph:
-    """What a release says of comparisons, by comparison: means over all rows.
-
-    Attributes
-    ----------
-    laplacian
-        Σ(e_i − e_j)(e_i − e_j)ᵀ/n, brought to zero sums of rows.
-    wins
-        Σ y(e_i − e_j)/n, of sum zero.
-    square
-        Σ y²/n.
-    noise, wins_noise
-        Deviations of the noise: of a diagonal entry of the Laplacian as released, √2 times that of
-        others; and of an entry of the wins.
-    """
+    """What a release says of comparisons, by comparison: means over all rows."""
 
     laplacian: Array
     wins: Array
@@ -133,11 +120,7 @@ class Ranking(BaseEstimator):
     """
 
     def __init__(
-        self,
-        method: Method = "least_squares",
-        *,
-        level: float = 0.95,
-        sampling: bool = True,
+        self, method: Method = "least_squares", *, level: float = 0.95, sampling: bool = True
     ) -> None:
         self.method = method
         self.level = level
@@ -148,9 +131,7 @@ class Ranking(BaseEstimator):
         del y
         width, rule = quantile(self.level), _rule_of(moment)
         if self.method not in _LINKS:
-            raise InputError(
-                f"method must be one of {', '.join(_LINKS)}, got {self.method!r}; choose one"
-            )
+            raise InputError(f"method must be one of {', '.join(_LINKS)}, got {self.method!r}; choose one")
         if self.method == "bradley_terry" and rule.margin:
             raise InputError(
                 "Bradley and Terry's model must have comparisons that are won or lost, got margins in "
@@ -193,12 +174,7 @@ class Ranking(BaseEstimator):
         return self
 
     def _errors(self, graph: _Graph, link: _Link, bread: Array, n: int) -> Array:
-        """Return the covariance of the scores' errors: H⁺(M/n + N)H⁺.
-
-        M is the covariance of y(e_i − e_j) given the pair and N that of the noise of
-        b_i − Σ_j n_ij t_ij, t the mean outcomes: with G = PEP the noise of the Laplacian,
-        Cov(G_ij, G_kl) = τ²(P_ik P_jl + P_il P_jk)/2.
-        """
+        """Return the covariance of the scores' errors: H⁺(M/n + N)H⁺."""
         d = len(graph.wins)
         apart = self.scores_[:, None] - self.scores_[None, :]
         means, flat = link.mean(apart), np.eye(d) - 1.0 / d
@@ -353,15 +329,12 @@ class Ranking(BaseEstimator):
         return (
             f"{sum(told)} of {len(told)} neighbours are told apart, all such verdicts together at "
             f"{percent(self.level)}; intervals and places are of {percent(self.level)} for each item and "
-            "hold the privacy noise"
-            + (" and that of the outcomes." if self.sampling else " alone.")
+            "hold the privacy noise" + (" and that of the outcomes." if self.sampling else " alone.")
         )
 
     def _unit(self, names: list[str]) -> str:
         if self._rule.margin:
-            return (
-                f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
-            )
+            return f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
         if not self.determined_ or len(names) < 2:
             return "The mean score is 0."
         chance, low, high = self.win_probability(names[0], names[-1])
@@ -426,10 +399,7 @@ def _least_squares(graph: _Graph) -> tuple[Array, Array] | None:
 
 
 def _newton(graph: _Graph, link: _Link) -> tuple[Array, Array] | None:
-    """Return the scores whose mean outcomes give the wins, and the derivative there; None for none.
-
-    Newton's steps, halved while they do not bring the equations nearer to 0.
-    """
+    """Return the scores whose mean outcomes give the wins, and the derivative there; None for none."""
     weights, scores = graph.weights, np.zeros_like(graph.wins)
     enough = _CLOSE * float(np.abs(graph.wins).max(initial=0.0))
 

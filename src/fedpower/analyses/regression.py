@@ -49,13 +49,10 @@ class _Regression(RegressorMixin, BaseEstimator):
         width, found = quantile(self.level), usable(moment)
         self._aim = moment.column(self.target)
         given = range(moment.n_features) if self.predictors is None else self.predictors
-        self._places = [
-            place for place in (moment.column(each) for each in given) if place != self._aim
-        ]
+        self._places = [place for place in (moment.column(each) for each in given) if place != self._aim]
         if not self._places or len(set(self._places)) < len(self._places):
             raise InputError(
-                f"predictors must be columns other than the target, each once, got {list(given)!r}; name "
-                "some"
+                f"predictors must be columns other than the target, each once, got {list(given)!r}; name some"
             )
         statistic = self._statistic(moment)
         values = statistic(found.covariance, moment.mean)
@@ -68,9 +65,7 @@ class _Regression(RegressorMixin, BaseEstimator):
         self.r2_ = float(np.clip(values[-1], 0.0, 1.0))
         self.standard_error_, self.intercept_error_ = errors[:-2], float(errors[-2])
         self.low_, self.high_ = self.coef_ - width * errors[:-2], self.coef_ + width * errors[:-2]
-        self.feature_names_in_ = np.asarray(
-            [moment.names[place] for place in self._places], dtype=object
-        )
+        self.feature_names_in_ = np.asarray([moment.names[place] for place in self._places], dtype=object)
         self.n_features_in_ = len(self._places)
         self.n_floored_, self._remark = found.n_floored, found.remark
         self.clipping_share_ = clipping_share(moment)
@@ -80,9 +75,7 @@ class _Regression(RegressorMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> Array:
         """Return what the target would be of rows of the predictors, in their order; or of a table."""
         check_is_fitted(self)
-        given = brought(
-            X, self.feature_names_in_, what="predictors for columns", advice="leave others out"
-        )
+        given = brought(X, self.feature_names_in_, what="predictors for columns", advice="leave others out")
         return np.asarray(given @ self.coef_ + self.intercept_)
 
     def _statistic(self, moment: Moment) -> Statistic:
@@ -287,8 +280,7 @@ class ComponentRegression(_Regression):
         k, most = self.n_components, len(self._places)
         if not (isinstance(k, int) and 1 <= k <= most):
             raise InputError(
-                f"n_components must be a whole number from 1 to the {most} predictors, got {k!r}; choose "
-                "one"
+                f"n_components must be a whole number from 1 to the {most} predictors, got {k!r}; choose one"
             )
 
         def statistic(covariance: Array, means: Array) -> Array:

@@ -9,17 +9,7 @@ from fedpower.errors import InputError
 
 
 def brought(X: Any, names: NDArray[np.object_], *, what: str, advice: str) -> NDArray[np.float64]:
-    """Return new rows as numbers; a table's columns are found by name.
-
-    Parameters
-    ----------
-    X
-        Rows with these columns, in their order, or a data frame that has them.
-    names
-        The columns.
-    what, advice
-        What a refusal calls the columns, and what to do about them.
-    """
+    """Return new rows as numbers; a table's columns are found by name."""
     wanted = f"X must have the {len(names)} {what}"
     if hasattr(X, "loc"):
         absent = [name for name in names if name not in X.columns]

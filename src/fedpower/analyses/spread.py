@@ -1,9 +1,4 @@
-"""How far a released moment may be from the law of the rows: noise and sampling, carried through.
-
-A noised moment is a covariance plus symmetric normal noise of known law. What is computed from it is a
-smooth function θ of moment and mean, so its error is θ's derivative times the error of both: normal, with
-a covariance that draws of that error give (the delta method). The draws are public and always the same.
-"""
+"""How far a released moment may be from the law of the rows: noise and sampling, carried through."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,15 +25,7 @@ _STEP = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usable:
-    """A covariance that can be divided by, from a noised one that cannot.
-
-    Attributes
-    ----------
-    covariance
-        In the rows' own units, divided by n − 1 where centred.
-    n_floored
-        How many eigenvalues lay below the noise's standard deviation and were raised to it.
-    """
+    """A covariance that can be divided by, from a noised one that cannot."""
 
     covariance: Array
     n_floored: int
@@ -56,11 +43,7 @@ class Usable:
 
 
 def usable(moment: Moment) -> Usable:
-    """Return the covariance of a moment with its spectrum floored at the noise; exact ones as they are.
-
-    In units of the treated rows the noise of uᵀAu is N(0, σ²) for every unit u, so that nothing below σ
-    is told from 0. Eigenvalues below σ are raised to it.
-    """
+    """Return the covariance of a moment with its spectrum floored at the noise; exact ones as they are."""
     sigma = moment.noise_std
     if sigma == 0:
         return Usable(covariance=moment.covariance, n_floored=0)
@@ -76,19 +59,7 @@ def usable(moment: Moment) -> Usable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisedCorrelations:
-    """Correlations of a released moment.
-
-    Attributes
-    ----------
-    deviations
-        Of the columns, in the rows' own units.
-    released
-        Correlations as released, with the noise in them; between −1 and 1, but not always positive.
-    shrunk
-        The same without most of the noise: with a shrunk spectrum and 1 on the diagonal.
-    noise_variance
-        Of each released correlation; 0 on the diagonal, and everywhere without noise.
-    """
+    """Correlations of a released moment."""
 
     deviations: Array
     released: Array
@@ -97,12 +68,7 @@ class NoisedCorrelations:
 
 
 def noised_correlations(moment: Moment) -> NoisedCorrelations:
-    """Return the correlations of a moment, as released and shrunk; exact ones are the same twice.
-
-    The diagonal of a correlation matrix is known, so the spectrum is shrunk after the columns are
-    standardised, and the diagonal is set to 1 again: that is the nearest matrix with such a diagonal.
-    Dividing by the shrunk diagonal would bring its error into all entries.
-    """
+    """Return the correlations of a moment, as released and shrunk; exact ones are the same twice."""
     sigma, scales = moment.noise_std, moment.units * np.sqrt(moment.divisor)
     variances = np.diagonal(moment.pooled.moment)
     if sigma > 0:
@@ -158,10 +124,7 @@ def clipping_share(moment: Moment) -> float | None:
 
 
 def correlation_shift(moment: Moment) -> Array | None:
-    """Return by column what shortening rows does to correlations; None where none is known to be.
-
-    See `fedpower.protocol.clipping.Clipping.moves`.
-    """
+    """Return by column what shortening rows does to correlations; None where none is known to be."""
     record, book = moment.record.get("clipping"), moment.code_book
     if record is None:
         return None
@@ -175,9 +138,7 @@ def clipping_remark(moment: Moment) -> tuple[str, ...]:
     if share is None:
         return ()
     size = "less than 0.1%" if share < 0.001 else f"about {share:.1%}"
-    return (
-        f"Intervals exclude clipping bias: the bound removed {size} of the rows' squared length.",
-    )
+    return (f"Intervals exclude clipping bias: the bound removed {size} of the rows' squared length.",)
 
 
 def require_centred(moment: Moment) -> None:
@@ -192,23 +153,7 @@ def require_centred(moment: Moment) -> None:
 def draws(
     moment: Moment, covariance: Array, *, sampling: bool = True, noise: bool = True, count: int = 0
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield blocks of draws of the error of covariance and mean, in the rows' own units.
-
-    Noise: E − μeᵀ − eμᵀ with E symmetric, N(0, σ²) on the diagonal and N(0, σ²/2) off it, and e of
-    variance σ²/2c² [decision 4]; sampling: that of n normal rows, Σ^½WΣ^½/√n with W symmetric, N(0, 2)
-    on the diagonal and N(0, 1) off it [A03 Thm 3.4.4].
-
-    Parameters
-    ----------
-    moment
-        What was released.
-    covariance
-        The covariance that rows are supposed to have: positive.
-    sampling, noise
-        Which errors are drawn.
-    count
-        How many; as many as memory and time allow unless given.
-    """
+    """Yield blocks of draws of the error of covariance and mean, in the rows' own units."""
     d, units = moment.n_features, moment.units
     rng = np.random.default_rng(_SEED)
     total = count or int(np.clip(_NUMBERS / d**2, _LEAST_DRAWS, _MOST_DRAWS))
@@ -246,26 +191,9 @@ def _symmetric(rng: np.random.Generator, size: int, d: int) -> Array:
 
 
 def standard_errors(
-    statistic: Statistic,
-    moment: Moment,
-    covariance: Array,
-    *,
-    sampling: bool = True,
-    count: int = 0,
+    statistic: Statistic, moment: Moment, covariance: Array, *, sampling: bool = True, count: int = 0
 ) -> Array:
-    """Return the standard deviation of each number of a statistic, from noise and sampling together.
-
-    Parameters
-    ----------
-    statistic
-        θ, smooth near the covariance.
-    moment, covariance
-        What was released, and its usable covariance.
-    sampling
-        Whether the rows are a sample: else the noise alone counts.
-    count
-        Of draws; see `draws`.
-    """
+    """Return the standard deviation of each number of a statistic, from noise and sampling together."""
     mean, squares, seen = moment.mean, 0.0, 0
     for matrices, means in draws(moment, covariance, sampling=sampling, count=count):
         up = statistic(covariance + _STEP * matrices, mean + _STEP * means)

@@ -1,8 +1,4 @@
-"""The command line: `fedpower plan`, `fit`, `transform`, `compare`, `budget` and the rest.
-
-A command's module is imported when the command is invoked, so that ``fedpower --help`` is instant;
-errors of every command become one sentence here and nowhere else (`failures`).
-"""
+"""The command line: `fedpower plan`, `fit`, `transform`, `compare`, `budget` and the rest."""
 
 import difflib
 import importlib
@@ -21,10 +17,7 @@ from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 COMMANDS = {
     "inspect": ("fedpower.cli.inspect:inspect", "What tables hold, and a draft of rules for them."),
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
-    "prepare": (
-        "fedpower.cli.prepare:prepare",
-        "Offsets, scales and bound of columns, found privately.",
-    ),
+    "prepare": ("fedpower.cli.prepare:prepare", "Offsets, scales and bound of columns, found privately."),
     "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
     "release": (
         "fedpower.cli.release:release",
@@ -50,10 +43,7 @@ COMMANDS = {
     "identity": ("fedpower.cli.identity:identity", "A silo's signing key, for secure sums."),
     "audit": ("fedpower.cli.audit:audit", "Measure the privacy that is really delivered."),
     "attack": ("fedpower.cli.attack:attack", "Rebuild a silo's moment from its messages."),
-    "doctor": (
-        "fedpower.cli.doctor:doctor",
-        "Whether fedpower is sound here, and what is missing.",
-    ),
+    "doctor": ("fedpower.cli.doctor:doctor", "Whether fedpower is sound here, and what is missing."),
     "completion": ("fedpower.cli.completion:completion", "Words completed by bash, zsh or fish."),
 }
 """By command: where it is, and its line in the listing."""
@@ -86,9 +76,7 @@ class CommandLine(click.Group):
         )
         if not standalone_mode:
             return status
-        if (
-            status == INTERRUPTED
-        ):  # a second Ctrl-C, while threads end, is to end them without a word
+        if status == INTERRUPTED:  # a second Ctrl-C, while threads end, is to end them without a word
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(status)
 

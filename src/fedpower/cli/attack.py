@@ -28,9 +28,7 @@ from fedpower.cli.progress import bars, quiet_option
 @click.option(
     "--n-steps", type=click.IntRange(1), default=10, show_default=True, help="Rounds to read along."
 )
-@click.option(
-    "--seeds", type=click.IntRange(1), default=15, show_default=True, help="Runs of each kind."
-)
+@click.option("--seeds", type=click.IntRange(1), default=15, show_default=True, help="Runs of each kind.")
 @click.option(
     "-o",
     "--output",

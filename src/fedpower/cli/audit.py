@@ -25,19 +25,11 @@ Show = Callable[[str], Callable[[int, int], None]]
     show_default=True,
     help="Which noise mode to audit; secure is a secure sum, as its coordinator sees it.",
 )
-@click.option(
-    "--epsilon", type=float, default=4.0, show_default=True, help="The promise to put to the test."
-)
+@click.option("--epsilon", type=float, default=4.0, show_default=True, help="The promise to put to the test.")
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="Its δ.")
+@click.option("--runs", type=click.IntRange(20), default=1000, show_default=True, help="Runs of each world.")
 @click.option(
-    "--runs", type=click.IntRange(20), default=1000, show_default=True, help="Runs of each world."
-)
-@click.option(
-    "--confidence",
-    type=float,
-    default=0.999,
-    show_default=True,
-    help="That a sound silo is not accused.",
+    "--confidence", type=float, default=0.999, show_default=True, help="That a sound silo is not accused."
 )
 @click.option(
     "--control",
@@ -46,9 +38,7 @@ Show = Callable[[str], Callable[[int, int], None]]
     show_default=True,
     help="How much of the noise that is needed controls keep.",
 )
-@click.option(
-    "--halved", is_flag=True, help="Audit only the controls, whose noise is too small on purpose."
-)
+@click.option("--halved", is_flag=True, help="Audit only the controls, whose noise is too small on purpose.")
 @click.option(
     "--unit",
     type=click.Choice(["row", "person"]),
@@ -86,9 +76,7 @@ def audit(
     chosen = _available() if mode == "all" else tuple(each for each in MODES if each == mode)
     plans: list[tuple[Mode, bool, float]] = []
     for each in chosen:
-        factor = control_factor(
-            each, epsilon=epsilon, delta=delta, n_steps=STEPS, of_needed=control
-        )
+        factor = control_factor(each, epsilon=epsilon, delta=delta, n_steps=STEPS, of_needed=control)
         sound = [] if halved else [(each, center, 1.0) for center in _centrings(each)]
         plans += [*sound, (each, False, factor)]
     reports: list[AuditReport] = []
@@ -112,11 +100,7 @@ def audit(
     violated = any(report.violation for report in audited)
     if as_json:
         print_json(
-            {
-                "violation": violated,
-                "verdict": _sentence(reports, audited, control),
-                "audits": _rows(reports),
-            }
+            {"violation": violated, "verdict": _sentence(reports, audited, control), "audits": _rows(reports)}
         )
     else:
         _print(reports, _sentence(reports, audited, control))

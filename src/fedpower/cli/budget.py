@@ -13,9 +13,7 @@ from fedpower.errors import InputError
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
 
-JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print the statement as one JSON object."
-)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the statement as one JSON object.")
 
 
 class _ShowByDefault(click.Group):
@@ -52,13 +50,7 @@ def budget() -> None:
 @click.option("--data", "data_set", metavar="NAME", help="The data set it belongs to.")
 @JSON
 def init(
-    ledger: Path,
-    *,
-    epsilon: float,
-    delta: float,
-    silo: str | None,
-    data_set: str | None,
-    as_json: bool,
+    ledger: Path, *, epsilon: float, delta: float, silo: str | None, data_set: str | None, as_json: bool
 ) -> None:
     """Create the file LEDGER with a cap.
 
@@ -82,9 +74,7 @@ def init(
 
 @budget.command()
 @click.argument("ledger", type=LEDGER)
-@click.option(
-    "--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon be allowed?"
-)
+@click.option("--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon be allowed?")
 @JSON
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     """Show the cap of LEDGER, every charge, and what is left.
@@ -142,9 +132,7 @@ def share_used(statement: dict[str, Any]) -> float:
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
     out = console()
     limit, spent = statement["cap"], statement["spent"]
-    out.print(
-        f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.", soft_wrap=True
-    )
+    out.print(f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.", soft_wrap=True)
     if statement["for_experiments"]:
         out.print("It was made for experiments: what it books may be noised by a seed.")
     if statement["entries"]:

@@ -59,8 +59,7 @@ _declared = declared(
 
 
 @click.command(
-    cls=Command,
-    epilog="Example: fedpower communities north.csv south.csv -k 3 --epsilon 1 --nodes nodes.txt",
+    cls=Command, epilog="Example: fedpower communities north.csv south.csv -k 3 --epsilon 1 --nodes nodes.txt"
 )
 @_declared
 @click.pass_context
@@ -97,9 +96,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
         }
         width = max(silo.n_features for silo in silos.values())
         require_room(output, room_for(width, moment=True))
-        ledgers = find_ledgers(
-            list(silos), folder=options["ledgers"], named=options["named_ledgers"]
-        )
+        ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
         model = FedCommunities(
             options["n_communities"],
             unit=options["unit"],
@@ -147,9 +144,6 @@ def _tell_weights(weighed: Mapping[str, Weighed]) -> None:
     capped = {name: each for name, each in weighed.items() if each.n_capped}
     if capped:
         listed = ", ".join(
-            f"{each.n_capped} in {name} ({each.n_capped / each.n_edges:.1%})"
-            for name, each in capped.items()
+            f"{each.n_capped} in {name} ({each.n_capped / each.n_edges:.1%})" for name, each in capped.items()
         )
-        note(
-            f"edges heavier than --edge-weight were capped: {listed} (for your eyes, kept nowhere)"
-        )
+        note(f"edges heavier than --edge-weight were capped: {listed} (for your eyes, kept nowhere)")

@@ -49,9 +49,7 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
     angles = principal_angles(orth(first.directions), orth(second.directions))
     sines = np.sin(angles)
     shared = min(first.directions.shape[1], second.directions.shape[1])
-    cosines = np.abs(
-        np.einsum("ij,ij->j", first.directions[:, :shared], second.directions[:, :shared])
-    )
+    cosines = np.abs(np.einsum("ij,ij->j", first.directions[:, :shared], second.directions[:, :shared]))
     cosines = np.minimum(cosines, 1.0)
     if as_json:
         record: dict[str, Any] = {

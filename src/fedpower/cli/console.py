@@ -70,8 +70,7 @@ def print_result(folder: Path) -> None:
     from fedpower.report.files import REPORT  # noqa: PLC0415  (tables are printed without NumPy too)
 
     console().print(
-        f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} "
-        "FILE`)",
+        f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} FILE`)",
         soft_wrap=True,
     )
 

@@ -42,9 +42,7 @@ def _analysis(make: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--force", is_flag=True, help="Replace an earlier analysis in that folder.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @click.pass_obj
-    def command(
-        place: Path, /, output: Path | None, force: bool, as_json: bool, **options: Any
-    ) -> None:
+    def command(place: Path, /, output: Path | None, force: bool, as_json: bool, **options: Any) -> None:
         moment = read_moment(place)
         rows = options.pop("rows", None)
         told_of = {name: options.pop(name) for name in _OF_ROWS if name in options}
@@ -275,9 +273,7 @@ def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
             dense = block.toarray() if hasattr(block, "toarray") else block
             found = model.statistics(dense)
             marks = (found > [model.t2_limit_, model.spe_limit_]).any(axis=1)
-            writer.writerows(
-                [*map(float, row), int(mark)] for row, mark in zip(found, marks, strict=True)
-            )
+            writer.writerows([*map(float, row), int(mark)] for row, mark in zip(found, marks, strict=True))
             seen, beyond = seen + len(marks), beyond + int(marks.sum())
     note(f"{beyond} of {seen} rows are beyond a limit; {flags} has them all (for your eyes)")
 
@@ -304,9 +300,7 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
         place.open("w", encoding="utf-8", newline="") as out,
     ):
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            ["row" if form is None else form.person, "item", "prediction", "low", "high"]
-        )
+        writer.writerow(["row" if form is None else form.person, "item", "prediction", "low", "high"])
         for labels, block in blocks:
             cells = model.decoded(block)
             told = model.intervals(cells)
@@ -333,9 +327,7 @@ def show_account(
     """Print what an analysis found, and what is promised: ``said``, where the moment was released now."""
     if as_json:
         kept = {} if output is None else {"folder": str(output)}
-        print_json(
-            {"analysis": told.kind, **kept, **told.facts, "privacy": moment.record["privacy"]}
-        )
+        print_json({"analysis": told.kind, **kept, **told.facts, "privacy": moment.record["privacy"]})
         return
     out = console()
     out.print(f"{told.title}{without(moment.record)}.", soft_wrap=True)

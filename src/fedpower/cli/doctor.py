@@ -42,9 +42,7 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
     broken = [each for each in findings if each.state == "broken"]
     if as_json:
         overview = {"fedpower": fedpower.__version__, "sound": not broken}
-        click.echo(
-            json.dumps({**overview, "findings": [asdict(each) for each in findings]}, indent=2)
-        )
+        click.echo(json.dumps({**overview, "findings": [asdict(each) for each in findings]}, indent=2))
     else:
         _print(findings)
         names = ", ".join(each.name for each in broken)
@@ -93,8 +91,7 @@ def _without_loops() -> Finding:
         name="compiled loops",
         state="absent",
         detail=native.account(),
-        advice="nothing is wrong; for speed, a C compiler and `pip install .` again in a copy of the "
-        "project",
+        advice="nothing is wrong; for speed, a C compiler and `pip install .` again in a copy of the project",
     )
 
 
@@ -115,9 +112,7 @@ def _print(findings: list[Finding]) -> None:
         from fedpower.cli.console import console, table  # noqa: PLC0415
     except ImportError:  # the findings say so, and are told without a table
         for each in findings:
-            click.echo(
-                " ".join(filter(None, (f"{each.name}: {each.state},", each.detail, each.advice)))
-            )
+            click.echo(" ".join(filter(None, (f"{each.name}: {each.state},", each.detail, each.advice))))
         return
     shown = table(f"fedpower {fedpower.__version__}", "what", "state", "found", "to do")
     for each in findings:

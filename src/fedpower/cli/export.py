@@ -33,9 +33,7 @@ _WITH_ROWS = ("plink", "anndata")
     type=PATH,
     help="The rows whose scores go along: a file of samples for plink, an .h5ad for anndata.",
 )
-@click.option(
-    "--id-column", metavar="NAME", help="The samples' ids for plink; numbered without it."
-)
+@click.option("--id-column", metavar="NAME", help="The samples' ids for plink; numbered without it.")
 @click.option("--force", is_flag=True, help="Replace an earlier file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(
@@ -94,9 +92,7 @@ def _plink(
     """Write both files and return what is in each."""
     targets = [output.with_name(f"{output.name}{ending}") for ending in (".eigenvec", ".eigenval")]
     with ExitStack() as stack:
-        eigenvec, eigenval = (
-            stack.enter_context(new_file(target, force=force)) for target in targets
-        )
+        eigenvec, eigenval = (stack.enter_context(new_file(target, force=force)) for target in targets)
         scores = stack.enter_context(scores_of(result, rows, id_column))
         count = write_plink(result, scores, eigenvec=eigenvec, eigenval=eigenval)
     if scores.label is None:

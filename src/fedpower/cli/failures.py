@@ -28,17 +28,7 @@ class PipeClosedError(Exception):
 
 
 def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -> int:
-    """Return the exit status of a command; what it raises is told in one sentence on stderr.
-
-    Parameters
-    ----------
-    run
-        The command; an int that it returns is its status.
-    traceback
-        Whether to show where an error arose, before the sentence.
-    command
-        What it is called, as its options are to be named.
-    """
+    """Return the exit status of a command; what it raises is told in one sentence on stderr."""
     try:
         with _plain_warnings():
             status = run()

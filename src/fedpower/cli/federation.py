@@ -36,9 +36,7 @@ def federation() -> None:
     type=PATH,
     help="New folder for the authority; `authority` by default. With --with-keys: for the kits.",
 )
-@click.option(
-    "--days", type=_DAYS, default=AUTHORITY_DAYS, show_default=True, help="How long it is valid."
-)
+@click.option("--days", type=_DAYS, default=AUTHORITY_DAYS, show_default=True, help="How long it is valid.")
 @click.option(
     "--with-keys",
     is_flag=True,
@@ -71,12 +69,8 @@ def init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> Non
 @federation.command()
 @click.argument("study", type=PATH)
 @click.argument("party")
-@click.option(
-    "-o", "--output", type=PATH, help="New folder for the kit; kits/PARTY beside STUDY by default."
-)
-@click.option(
-    "--renew", is_flag=True, help="Make a new key in a kit that is there; it works meanwhile."
-)
+@click.option("-o", "--output", type=PATH, help="New folder for the kit; kits/PARTY beside STUDY by default.")
+@click.option("--renew", is_flag=True, help="Make a new key in a kit that is there; it works meanwhile.")
 def request(study: Path, party: str, *, output: Path | None, renew: bool) -> None:
     """Make the key of PARTY (a silo, `coordinator` or `runner`) of STUDY, and a request to sign it.
 
@@ -95,9 +89,7 @@ def request(study: Path, party: str, *, output: Path | None, renew: bool) -> Non
 @federation.command()
 @click.argument("authority", type=PATH)
 @click.argument("requests", type=PATH, nargs=-1, required=True)
-@click.option(
-    "--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid."
-)
+@click.option("--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid.")
 def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     """Sign the first REQUESTS of parties with the AUTHORITY in a folder.
 
@@ -110,9 +102,7 @@ def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
 @federation.command()
 @click.argument("authority", type=PATH)
 @click.argument("requests", type=PATH, nargs=-1, required=True)
-@click.option(
-    "--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid."
-)
+@click.option("--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid.")
 def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     """Sign REQUESTS of parties that have a certificate already; the others' stay as they are.
 
@@ -162,10 +152,7 @@ def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
             held = Authority(folder)
             rows.append(("authority", f"{folder}", held.certificate))
             signed = [each for each in parties(held.study) if held.signed(each).exists()]
-            rows += [
-                (each, f"{held.signed(each)}", Bundle.read(held.signed(each)).party)
-                for each in signed
-            ]
+            rows += [(each, f"{held.signed(each)}", Bundle.read(held.signed(each)).party) for each in signed]
         else:
             kit_study(folder)
             rows.append((kit_party(folder), f"{folder}", kit_certificates(folder).party))
@@ -200,11 +187,7 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
             f"a party must ask once, got two requests from {twice[0]!r}; ask that party which is its own"
         )
     rows = [
-        (
-            each.party,
-            f"{signer.signed(each.party)}",
-            signer.sign(each, days=days, renew=renew).party,
-        )
+        (each.party, f"{signer.signed(each.party)}", signer.sign(each, days=days, renew=renew).party)
         for each in read
     ]
     _show(rows, f"Signed in study {signer.study.name} ({signer.study.digest[:12]})")

@@ -22,9 +22,7 @@ def print_findings(result: Result) -> None:
         angles = None
     shown = table(None, *headings, *([] if angles is None else ["angle"]), numbers=headings)
     for place, together in enumerate(np.cumsum(ratios)):
-        shares = [
-            f"{each:.2%}" if math.isfinite(each) else "–" for each in (ratios[place], together)
-        ]
+        shares = [f"{each:.2%}" if math.isfinite(each) else "–" for each in (ratios[place], together)]
         angle = [] if angles is None else [_angle(float(angles[place]))]
         shown.add_row(f"pc{place + 1}", f"{values[place]:.6g}", *shares, *angle)
     out.print(shown)

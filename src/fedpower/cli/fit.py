@@ -182,10 +182,7 @@ release_options = declared(
 """Declares those of `fedpower release`."""
 
 
-@click.command(
-    cls=Command,
-    epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1",
-)
+@click.command(cls=Command, epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1")
 @_fit_options
 @click.pass_context
 def fit(ctx: click.Context, /, **options: Any) -> None:
@@ -202,21 +199,15 @@ def fit(ctx: click.Context, /, **options: Any) -> None:
     check_promise(options)
     with new_folder(options["output"], known=KNOWN, force=options["force"]) as place:
         silos, parameters = silos_and_parameters(options, moment=bool(options["keep_moment"]))
-        ledgers = find_ledgers(
-            list(silos), folder=options["ledgers"], named=options["named_ledgers"]
-        )
+        ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
         model = FedPCA(options["n_components"], **parameters)
-        origins: dict[str, dict[str, Any]] = {
-            name: origin_of(silos[name], options) for name in silos
-        }
+        origins: dict[str, dict[str, Any]] = {name: origin_of(silos[name], options) for name in silos}
         with _saying_how_to_go_on(model, ledgers):
             said = (NoiseWarning, RepeatedFitWarning)
             fit_shown(model, silos, ledgers, options, said=said, steps=_steps(model))
             for name, ledger in (ledgers or {}).items():
                 origins[name]["budget"] = _budget(ledger)
-            result = model.result_.with_origin(
-                command=ctx.find_root().obj, silos=origins, started=started
-            )
+            result = model.result_.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
             write_files(place, result)
     if options["as_json"]:
         print_json({"result": str(options["output"]), **result.run, **_numbers(result)})
@@ -327,10 +318,7 @@ def _prepares(options: dict[str, Any]) -> bool:
 
 
 def silos_and_parameters(options: dict[str, Any], *, moment: bool) -> tuple[Silos, dict[str, Any]]:
-    """Return the silos of a fit or a release and its parameters; tell of columns to doubt.
-
-    A disk without room for what is found, the ``moment`` where that is kept, is refused.
-    """
+    """Return the silos of a fit or a release and its parameters; tell of columns to doubt."""
     listed = _variants(options)
     silos = open_silos(
         options["files"],
@@ -351,9 +339,7 @@ def silos_and_parameters(options: dict[str, Any], *, moment: bool) -> tuple[Silo
 def _given_parameters(options: dict[str, Any], silos: Silos) -> dict[str, Any]:
     """Return FedPCA's parameters; those not given are left out."""
     parameters = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
-    parameters |= {
-        name: options[name] for name in ("codebook", "ranges") if options[name] is not None
-    }
+    parameters |= {name: options[name] for name in ("codebook", "ranges") if options[name] is not None}
     files = {"offset": options["center_file"], "scale": options["scale_file"]}
     if any(files.values()):
         columns = agreed_columns(
@@ -386,16 +372,10 @@ def _budget(path: Path) -> dict[str, Any]:
 
 
 def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) -> None:
-    """Tell the operator what the bound did to the rows.
-
-    It goes into no result, nor into whether there is one.
-    """
+    """Tell the operator what the bound did to the rows."""
     if row_norm is None:  # a code book's bound is where clipping and noise balance
         told = sum(count for count, _ in counts.values()) / sum(rows for _, rows in counts.values())
-        note(
-            f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes, kept "
-            "nowhere)"
-        )
+        note(f"{told:.0%} of all rows were shortened to the code book's bound (for your eyes, kept nowhere)")
         return
     if all(count == rows for count, rows in counts.values()):
         note(
@@ -414,13 +394,7 @@ def _tell_clipped(row_norm: float | None, counts: dict[str, tuple[int, int]]) ->
 
 
 def _numbers(result: Result) -> dict[str, Any]:
-    names = (
-        "feature_names",
-        "components",
-        "explained_variance",
-        "explained_variance_ratio",
-        "mean",
-    )
+    names = ("feature_names", "components", "explained_variance", "explained_variance_ratio", "mean")
     return {name: plain(getattr(result, name)) for name in names}
 
 
@@ -429,9 +403,7 @@ def _print(result: Result, output: Path, *, verbose: bool) -> None:
     out = console()
     record, solver, promise = result.run, result.solver, result.privacy
     things = f"{counted_as(record['parameters'])}s"
-    sizes = ", ".join(
-        f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"]
-    )
+    sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
     lines = (
         f"Silos: {sizes}; {result.n_samples} {things} of {_columns(result)} in all.",
         f"Solver: {solver.solver}, because {in_options(solver.reason)}.",

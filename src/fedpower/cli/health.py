@@ -1,8 +1,4 @@
-"""Which packages fedpower finds here: against what it needs, and for each of its extras.
-
-Nothing heavy is imported into this process. Packages are tried in a process of their own, so that one
-that crashes, prints or hangs is a finding and not the end of the doctor.
-"""
+"""Which packages fedpower finds here: against what it needs, and for each of its extras."""
 
 import importlib.metadata
 import platform
@@ -94,10 +90,7 @@ def within(version: str, bounds: str) -> bool:
 
 def check_python() -> Finding:
     """Return whether this Python is one that fedpower is for."""
-    version, needed = (
-        platform.python_version(),
-        importlib.metadata.metadata(NAME)["Requires-Python"],
-    )
+    version, needed = (platform.python_version(), importlib.metadata.metadata(NAME)["Requires-Python"])
     sound = within(version, needed)
     return Finding(
         name="Python",
@@ -146,9 +139,7 @@ def check_isolation() -> Finding:
     """Return what would keep the network from the rows in `fedpower silo`; without it silos still run."""
     found = available()
     return Finding(
-        name="isolation",
-        state="absent" if found is Isolation.NONE else "sound",
-        detail=describe(found),
+        name="isolation", state="absent" if found is Isolation.NONE else "sound", detail=describe(found)
     )
 
 

@@ -19,9 +19,7 @@ def identity() -> None:
 
 
 @identity.command()
-@click.option(
-    "-o", "--output", type=PATH, required=True, help="New file for the private key, of mode 0600."
-)
+@click.option("-o", "--output", type=PATH, required=True, help="New file for the private key, of mode 0600.")
 def new(output: Path) -> None:
     """Make a new key and print its public half, for the study."""
     made = Identity.new()

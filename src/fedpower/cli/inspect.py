@@ -1,7 +1,4 @@
-"""`fedpower inspect`: what tables hold, for their owner's eyes, and a draft of rules for everybody's.
-
-A draft from names and stored types depends on no row. One from rows does, and says so in its first line.
-"""
+"""`fedpower inspect`: what tables hold, for their owner's eyes, and a draft of rules for everybody's."""
 
 from pathlib import Path
 from typing import Any
@@ -57,21 +54,13 @@ _HEAD = """\
     help="Write rules from names and stored types to this file, to be discussed.",
 )
 @click.option(
-    "--from-rows",
-    is_flag=True,
-    help="With --draft: guess kinds from rows. Such a draft is confidential.",
+    "--from-rows", is_flag=True, help="With --draft: guess kinds from rows. Such a draft is confidential."
 )
 @text_options
 @click.option("--force", is_flag=True, help="Replace that file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def inspect(
-    files: tuple[str, ...],
-    *,
-    draft: Path | None,
-    from_rows: bool,
-    force: bool,
-    as_json: bool,
-    **reading: Any,
+    files: tuple[str, ...], *, draft: Path | None, from_rows: bool, force: bool, as_json: bool, **reading: Any
 ) -> None:
     """Look at the columns of FILES: types, missing cells, levels, and what is to be doubted.
 
@@ -81,8 +70,7 @@ def inspect(
     if from_rows and draft is None:
         raise click.UsageError("--from-rows must go with --draft, got no draft; name a file for it")
     sources = {
-        name: open_source(Path(name), **(text_reading(reading) if is_text(name) else {}))
-        for name in files
+        name: open_source(Path(name), **(text_reading(reading) if is_text(name) else {})) for name in files
     }
     found = {name: look_at(source) for name, source in sources.items()}
     if draft is not None:

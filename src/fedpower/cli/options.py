@@ -76,15 +76,7 @@ def option(*words: str, group: str, **settings: Any) -> _Decorator:
 
 
 def parameter(name: str, **changed: Any) -> _Decorator:
-    """Return the declaration of a parameter's option; one that is not given keeps its default.
-
-    Parameters
-    ----------
-    name
-        The parameter, as `Parameters` has it.
-    changed
-        What a command says otherwise.
-    """
+    """Return the declaration of a parameter's option; one that is not given keeps its default."""
     spec = SPECS[name]
     assert spec.option is not None, f"{name} has no option"
     settings = {"help": spec.help, **_type(spec.rule), **_WORDS.get(name, {}), **changed}

@@ -61,26 +61,16 @@ def coordinator(kit: Path) -> None:
 @click.command()
 @click.argument("kit", type=PATH)
 @click.argument("silo_file", type=PATH, required=False)
-@click.option(
-    "--dry-run", is_flag=True, help="Show what would leave and its price; contact nobody."
-)
+@click.option("--dry-run", is_flag=True, help="Show what would leave and its price; contact nobody.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON object.")
 @click.option(
     "--part",
     type=click.Choice(["vault", "node"]),
     help="Run only this process, when vault and node run as different users.",
 )
-@click.option(
-    "--socket", "place", type=PATH, help="With --part: the socket at which the vault listens."
-)
+@click.option("--socket", "place", type=PATH, help="With --part: the socket at which the vault listens.")
 def silo(
-    kit: Path,
-    silo_file: Path | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-    part: str | None,
-    place: Path | None,
+    kit: Path, silo_file: Path | None, *, dry_run: bool, as_json: bool, part: str | None, place: Path | None
 ) -> None:
     """Run this organisation's silo with its KIT and its own SILO_FILE, until Ctrl-C.
 
@@ -100,9 +90,7 @@ def silo(
     )
 
     if as_json and not dry_run:
-        raise InputError(
-            "--json must go with --dry-run, got it without; add --dry-run, or leave it out"
-        )
+        raise InputError("--json must go with --dry-run, got it without; add --dry-run, or leave it out")
     if (part is None) != (place is None):
         raise InputError(
             "--part and --socket must be given together, got one of them; give both, or neither to run "
@@ -156,9 +144,7 @@ def _end_with_starter() -> None:
 
 def _log_to_console() -> None:
     """Show what a party's process logs."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout
-    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
@@ -236,26 +222,19 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
     things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
     by_edge = terms.network == "edge"
     things = "networks, which is 1" if by_edge else things
-    noise = (
-        "noise_std_of_an_edge_in_units_of_edge_weight"
-        if by_edge
-        else "noise_std_for_rows_of_norm_1"
-    )
+    noise = "noise_std_of_an_edge_in_units_of_edge_weight" if by_edge else "noise_std_for_rows_of_norm_1"
     std = budget.std(node.moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0)
     delta = budget.delta - budget.n_releases * budget.slack_delta
     facts |= {
         "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
         "leaves_without_noise": (
-            f"the number of {things}; at each roll call a key, a signature and how many attempts were "
-            "charged"
+            f"the number of {things}; at each roll call a key, a signature and how many attempts were charged"
             if secure
             else f"the number of {things}"
         ),
         "largest_release": human_bytes(8 * budget.size),
         noise: (
-            f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll"
-            if secure
-            else f"{std:.3g}"
+            f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll" if secure else f"{std:.3g}"
         ),
     }
     one = epsilon_of(study_mu(budget, node.moment.n_rows), delta)
@@ -298,11 +277,7 @@ def _cut_off(node: SiloNode) -> dict[str, Any]:
 def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     """Return what leaves the silo in a private study, noised."""
     if budget.mode == "moment":
-        parts = (
-            f"the {what}, the mean row and the trace"
-            if budget.center
-            else f"the {what} and its trace"
-        )
+        parts = f"the {what}, the mean row and the trace" if budget.center else f"the {what} and its trace"
         if budget.preparation:
             parts = f"tallies of where cells lie and how long rows are, then {parts}"
         if budget.scores:

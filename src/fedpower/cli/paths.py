@@ -8,15 +8,7 @@ from click.shell_completion import CompletionItem
 
 
 class _Offered(click.Path):
-    """A path for which a shell offers what is wanted here, where there is some, else every path.
-
-    Parameters
-    ----------
-    wanted
-        Whether a path is what the command wants.
-    otherwise
-        What the shell offers where nothing is: ``"dir"`` for folders, ``"file"`` for all.
-    """
+    """A path for which a shell offers what is wanted here, where there is some, else every path."""
 
     def __init__(self, wanted: Callable[[Path], bool], otherwise: str) -> None:
         super().__init__(path_type=Path)
@@ -30,17 +22,13 @@ class _Offered(click.Path):
         return offered(incomplete, self.wanted, self.otherwise)
 
 
-def offered(
-    incomplete: str, wanted: Callable[[Path], bool], otherwise: str
-) -> list[CompletionItem]:
+def offered(incomplete: str, wanted: Callable[[Path], bool], otherwise: str) -> list[CompletionItem]:
     """Return what a shell is to offer for the beginning of a path."""
     folder, _, beginning = incomplete.rpartition("/")
     place = Path(f"{folder}/" if "/" in incomplete else ".")
     try:
         found = sorted(
-            path.name
-            for path in place.iterdir()
-            if path.name.startswith(beginning) and wanted(path)
+            path.name for path in place.iterdir() if path.name.startswith(beginning) and wanted(path)
         )
     except OSError:
         found = []

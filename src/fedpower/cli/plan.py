@@ -147,8 +147,7 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
     if options["files"]:
         if options["silos"] or options["n_features"]:
             raise InputError(
-                "FILES must stand alone or --features and --silos without them, got both; "
-                "leave one out"
+                "FILES must stand alone or --features and --silos without them, got both; leave one out"
             )
         silos = open_silos(
             options["files"],
@@ -203,9 +202,7 @@ def _sizes(words: str) -> dict[str, int]:
     return {f"silo-{place}": rows for place, rows in enumerate(numbers, start=1)}
 
 
-def _spectrum(
-    options: dict[str, Any], n_features: int, earlier: Result | None
-) -> NDArray[np.float64] | None:
+def _spectrum(options: dict[str, Any], n_features: int, earlier: Result | None) -> NDArray[np.float64] | None:
     """Return the eigenvalues that were guessed or found earlier, for rows of norm at most 1."""
     words, gap = options["spectrum"], options["gap"]
     if words is not None and gap is not None:

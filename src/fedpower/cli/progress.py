@@ -74,17 +74,7 @@ def counted(
 
 
 class _FitProgress:
-    """Two lines about a fit: rows of the pass under way, and rounds.
-
-    Parameters
-    ----------
-    shown
-        Where to draw.
-    silos
-        Whose rows are read.
-    n_steps
-        Steps in all, where that is known beforehand.
-    """
+    """Two lines about a fit: rows of the pass under way, and rounds."""
 
     def __init__(self, shown: "Progress", silos: Iterable[str], n_steps: int | None) -> None:
         self._shown = shown
@@ -108,16 +98,12 @@ class _FitProgress:
         """Take note of a closed round."""
         change = closed.notes.get("change")
         moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
-        line = (
-            f"round {closed.number}, {len(closed.answers)} of {len(closed.asked)} answered{moved}"
-        )
+        line = f"round {closed.number}, {len(closed.answers)} of {len(closed.asked)} answered{moved}"
         self._shown.update(self._steps, completed=closed.step, visible=True, note=line)
 
 
 @contextmanager
-def progress_of_fit(
-    silos: Iterable[str], n_steps: int | None = None
-) -> Iterator[_FitProgress | None]:
+def progress_of_fit(silos: Iterable[str], n_steps: int | None = None) -> Iterator[_FitProgress | None]:
     """Give what to tell of rows and rounds; None where nothing is to be shown."""
     with bars(*_columns()) as shown:
         yield None if shown is None else _FitProgress(shown, silos, n_steps)

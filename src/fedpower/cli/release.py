@@ -7,13 +7,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import console, note, print_json, print_result_of_release
-from fedpower.cli.fit import (
-    check_promise,
-    fit_shown,
-    origin_of,
-    release_options,
-    silos_and_parameters,
-)
+from fedpower.cli.fit import check_promise, fit_shown, origin_of, release_options, silos_and_parameters
 from fedpower.cli.options import Command
 from fedpower.cli.silos import find_ledgers
 from fedpower.estimator import FedMoment
@@ -26,9 +20,7 @@ from fedpower.report.page.markup import number
 from fedpower.report.record import plain, with_origin
 
 
-@click.command(
-    cls=Command, epilog="Example: fedpower release north.csv south.csv --epsilon 1 -o moment"
-)
+@click.command(cls=Command, epilog="Example: fedpower release north.csv south.csv --epsilon 1 -o moment")
 @release_options
 @click.pass_context
 def release(ctx: click.Context, /, **options: Any) -> None:
@@ -42,9 +34,7 @@ def release(ctx: click.Context, /, **options: Any) -> None:
     check_promise(options)
     with new_folder(options["output"], known=RELEASED, force=options["force"]) as place:
         silos, given = silos_and_parameters(options, moment=True)
-        ledgers = find_ledgers(
-            list(silos), folder=options["ledgers"], named=options["named_ledgers"]
-        )
+        ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
         model = FedMoment(**given)
         fit_shown(model, silos, ledgers, options, said=(NoiseWarning,))
         origins = {name: origin_of(silos[name], options) for name in silos}

@@ -11,14 +11,7 @@ import click
 
 from fedpower.cli.console import console, print_json, print_result, table
 from fedpower.cli.findings import print_findings
-from fedpower.cli.options import (
-    Command,
-    declared,
-    option,
-    parameter,
-    reading_options,
-    verbose_option,
-)
+from fedpower.cli.options import Command, declared, option, parameter, reading_options, verbose_option
 from fedpower.cli.silos import own_tables
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
@@ -33,9 +26,7 @@ PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
 
 
-_VARIED = tuple(
-    name for name, spec in SPECS.items() if spec.option is not None and spec.section is not None
-)
+_VARIED = tuple(name for name, spec in SPECS.items() if spec.option is not None and spec.section is not None)
 """Parameters of a fit that a study has: a rehearsal may try others."""
 
 _rehearsal_options = declared(
@@ -67,9 +58,7 @@ _rehearsal_options = declared(
 @option("--json", "as_json", group="main", is_flag=True, help="Print one JSON object at the end.")
 @_rehearsal_options
 @verbose_option
-def run(
-    study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **options: Any
-) -> None:
+def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **options: Any) -> None:
     """Run STUDY over its federation and put the result into a folder, the same as `fedpower fit` writes.
 
     Rounds and who answered are shown as they happen. A coordinator or a silo that dies meanwhile is
@@ -82,10 +71,7 @@ def run(
 
     read = read_study(study)
     _check_rehearsed(options)
-    with (
-        new_folder(output, known=KNOWN, force=force) as place,
-        _runner_kit(study, read, options) as kit,
-    ):
+    with new_folder(output, known=KNOWN, force=force) as place, _runner_kit(study, read, options) as kit:
         runner = Runner(kit=kit, patience=options["patience"], say=_say, on_round=_round)
         if options["n_local"] is None and runner.study.digest != read.digest:
             raise InputError(

@@ -45,8 +45,7 @@ def blas() -> str:
 
     np.ones((2, 2)) @ np.ones((2, 2))
     pools = [
-        f"{pool['internal_api']} {pool['version'] or ''}".strip()
-        + f" on {pool['num_threads']} threads"
+        f"{pool['internal_api']} {pool['version'] or ''}".strip() + f" on {pool['num_threads']} threads"
         for pool in threadpoolctl.threadpool_info()
         if pool["user_api"] == "blas"
     ]
@@ -89,18 +88,12 @@ def exact_fit() -> str:
     cosines = np.abs(np.einsum("ij,ji->i", model.components_, vectors[:, ::-1][:, :2]))
     close = np.allclose(model.explained_variance_, values[::-1][:2], rtol=1e-9)
     if not (close and np.allclose(cosines, 1.0, atol=1e-9)):
-        raise SelfTestError(
-            "a fit over two silos must be the eigenvectors of the pooled rows, got others"
-        )
+        raise SelfTestError("a fit over two silos must be the eigenvectors of the pooled rows, got others")
     return "two silos give the eigenvectors of the pooled rows"
 
 
 def noise() -> str:
-    """Return that the system's noise is fresh and of the size that is asked for.
-
-    The mean of the squares of n draws is off by √(2/n) = 0.01 for one standard deviation: a sound
-    generator fails at 0.1 with probability below 1e-20.
-    """
+    """Return that the system's noise is fresh and of the size that is asked for."""
     import numpy as np  # noqa: PLC0415
 
     from fedpower.privacy.noise import SystemNoise, gaussian_integers  # noqa: PLC0415

@@ -37,22 +37,7 @@ def open_silos(
     n_features: int | None = None,
     **reading: Unpack[Reading],
 ) -> Silos:
-    """Return the silos by name: each file one, or each value of the column ``groups`` of one file.
-
-    Parameters
-    ----------
-    files
-        Paths of files, folders or patterns, or NAME=PATH; a path gives its name up to the first dot.
-    groups
-        The column whose values name the silos.
-    columns, drop
-        The columns to use, and those to leave out. Where columns have no names (``.npy`` and the like)
-        ``columns`` names them by position, which is told on stderr.
-    n_features
-        The number of columns, which svmlight files do not tell.
-    **reading
-        How tables are read: what is about text goes to text files, and a column is renamed where it is.
-    """
+    """Return the silos by name: each file one, or each value of the column ``groups`` of one file."""
     named = named_files(files)
     if groups is None:
         _tell_parts(named)
@@ -95,9 +80,7 @@ def _ways(named: Mapping[str, Path], reading: Reading) -> dict[str, Reading]:
     return ways
 
 
-def _opened(
-    named: Mapping[str, Path], ways: Mapping[str, Reading]
-) -> dict[str, tuple[str, ...] | None]:
+def _opened(named: Mapping[str, Path], ways: Mapping[str, Reading]) -> dict[str, tuple[str, ...] | None]:
     """Return the names of the columns of each file; None where they have none."""
     return {name: open_source(path, **ways[name]).columns for name, path in named.items()}
 
@@ -110,9 +93,7 @@ def _where_they_are(
     return tuple(word for word in words if word in (columns[name] or ()) or word not in known)
 
 
-def own_tables(
-    named: Mapping[str, Path], options: Mapping[str, Any]
-) -> dict[str, dict[str, dict[str, Any]]]:
+def own_tables(named: Mapping[str, Path], options: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return for each silo what its own file says about reading, from the options of a command."""
     ways = _ways(named, reading_of(options))
     opened = _opened(named, ways)
@@ -133,10 +114,7 @@ def own_tables(
 def tell_doubts(
     silos: Mapping[str, Path | RowSource], rules: TableRules | None, unit: str | None = None
 ) -> int:
-    """Tell whoever runs this of columns that may be no measurements: before anything is spent.
-
-    Return how many columns the widest silo has.
-    """
+    """Tell whoever runs this of columns that may be no measurements: before anything is spent."""
     width = 0
     for silo in silos.values():
         source = open_source(silo)
@@ -170,17 +148,13 @@ def require_charge(options: Mapping[str, Any]) -> None:
 def find_ledgers(
     silos: Sequence[str], *, folder: Path | None, named: Mapping[str, Path]
 ) -> dict[str, Path] | None:
-    """Return the ledger of every silo; None where none was given at all.
-
-    A silo left without one would release unrecorded, so all must have one or none.
-    """
+    """Return the ledger of every silo; None where none was given at all."""
     if folder is None and not named:
         return None
     unknown = [name for name in named if name not in silos]
     if unknown:
         raise InputError(
-            f"--ledger must name a silo of this fit, got {unknown[0]!r}; the silos are "
-            f"{', '.join(silos)}"
+            f"--ledger must name a silo of this fit, got {unknown[0]!r}; the silos are {', '.join(silos)}"
         )
     ledgers = {name: named.get(name) or _ledger_in(folder, name) for name in silos}
     for name, path in ledgers.items():
@@ -259,8 +233,7 @@ def _values_by_name(path: Path) -> dict[str, float]:
                 if number == 1 and len(row) == 2:  # a heading
                     continue
                 raise InputError(
-                    f"{path} must hold lines of name,value, got something else in line {number}; "
-                    "correct it"
+                    f"{path} must hold lines of name,value, got something else in line {number}; correct it"
                 ) from None
             if name in values:
                 raise InputError(
@@ -283,9 +256,7 @@ def named_files(files: Sequence[str]) -> dict[str, Path]:
             name = name_of_silo(path)
         rows = rows_at(path)
         if not rows and not path.is_dir():
-            raise InputError(
-                f"{path} must be a file that exists, got none there; give one file per silo"
-            )
+            raise InputError(f"{path} must be a file that exists, got none there; give one file per silo")
         if name in named:
             raise InputError(
                 f"silos must have different names, got {name!r} for {named[name]} and {path}; "
@@ -321,11 +292,7 @@ def _tell_parts(named: Mapping[str, Path]) -> None:
 def _tell_unnamed(files: list[str]) -> None:
     """Say of files whose columns have no names that they are named, not chosen."""
     if files:
-        have = (
-            "has no column names, so they are"
-            if len(files) == 1
-            else "have no column names: they are"
-        )
+        have = "has no column names, so they are" if len(files) == 1 else "have no column names: they are"
         note(f"{', '.join(files)} {have} named by position, in the order of --columns")
 
 

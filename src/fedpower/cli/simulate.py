@@ -38,15 +38,9 @@ def _shared(command: Command) -> Command:
             show_default=True,
             help="File format of the silos.",
         ),
-        click.option(
-            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Gives every row."
-        ),
-        click.option(
-            "--paper-size", is_flag=True, help="The paper's size, where no option says otherwise."
-        ),
-        click.option(
-            "--no-normalize", is_flag=True, help="Leave rows as drawn; the paper scales them to 1."
-        ),
+        click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Gives every row."),
+        click.option("--paper-size", is_flag=True, help="The paper's size, where no option says otherwise."),
+        click.option("--no-normalize", is_flag=True, help="Leave rows as drawn; the paper scales them to 1."),
         click.option("--force", is_flag=True, help="Replace an earlier simulation in the folder."),
         click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON."),
         quiet_option,
@@ -60,12 +54,8 @@ def _shared(command: Command) -> Command:
 @_shared
 @click.option("--rows", type=click.IntRange(1), help="Rows of all silos together.")
 @click.option("--features", type=click.IntRange(1), default=100, show_default=True, help="Columns.")
-@click.option(
-    "--rank", type=click.IntRange(1), default=4, show_default=True, help="Planted directions."
-)
-@click.option(
-    "--noise", type=float, default=0.6, show_default=True, help="σ of the noise around them."
-)
+@click.option("--rank", type=click.IntRange(1), default=4, show_default=True, help="Planted directions.")
+@click.option("--noise", type=float, default=0.6, show_default=True, help="σ of the noise around them.")
 def spiked(
     *,
     rows: int | None,
@@ -97,9 +87,7 @@ def spiked(
 @simulate.command()
 @_shared
 @click.option("--nodes", type=click.IntRange(1), help="Nodes of each network.")
-@click.option(
-    "--communities", type=click.IntRange(1), default=2, show_default=True, help="Communities."
-)
+@click.option("--communities", type=click.IntRange(1), default=2, show_default=True, help="Communities.")
 def sbm(
     *,
     nodes: int | None,

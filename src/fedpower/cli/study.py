@@ -8,14 +8,7 @@ import numpy as np
 
 from fedpower.cli import values
 from fedpower.cli.console import print_facts, print_json
-from fedpower.cli.options import (
-    Command,
-    declared,
-    option,
-    parameter,
-    reading_of,
-    reading_options,
-)
+from fedpower.cli.options import Command, declared, option, parameter, reading_of, reading_options
 from fedpower.cli.silos import read_nodes, read_vector
 from fedpower.data import match_columns, open_source
 from fedpower.data.codebook import ranges_of
@@ -183,8 +176,7 @@ def _columns(options: dict[str, Any], rules: TableRules | None) -> tuple[str, ..
     if options["nodes"] is not None:
         if columns or options["columns_of"]:
             raise InputError(
-                "--nodes must go without columns, for nodes are those of a network, got both; leave one "
-                "out"
+                "--nodes must go without columns, for nodes are those of a network, got both; leave one out"
             )
         return tuple(read_nodes(options["nodes"]))
     if columns is None and options["columns_of"] is None and rules is not None:

@@ -28,9 +28,7 @@ from fedpower.report.scores import Scores, picture, plotted, write_csv, writer_f
 @click.command()
 @click.argument("model", type=RESULT)
 @click.argument("file", type=PATH)
-@click.option(
-    "-o", "--output", type=PATH, help="A .csv, .parquet or .npy file; else CSV on stdout."
-)
+@click.option("-o", "--output", type=PATH, help="A .csv, .parquet or .npy file; else CSV on stdout.")
 @click.option(
     "--id-column",
     metavar="NAME",
@@ -125,9 +123,7 @@ def scores_of(
         blocks = result.labelled_scores(source, id_column)
     else:
         if result.feature_names is not None and source.columns is None:
-            note(
-                f"{file} has no column names, so its columns are taken in the order of the model's"
-            )
+            note(f"{file} has no column names, so its columns are taken in the order of the model's")
         blocks = ((None, block) for block in result.score_blocks(result.select(source)))
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
@@ -147,10 +143,7 @@ def _of_samples(result: Result, source: PlinkSource) -> Iterator[tuple[Any, NDAr
 
 
 def flagged(result: Result, scores: Scores, most: float) -> Scores:
-    """Return scores with a column more: 1 for rows that lie further out on a component than ``most``.
-
-    In standard deviations of that component, as the fit found them.
-    """
+    """Return scores with a column more: 1 for rows that lie further out on a component than ``most``."""
     if not most > 0:
         raise InputError(f"--outliers must be a positive number, got {most:g}; 6 is usual")
     spread = np.sqrt(np.maximum(result.explained_variance, np.finfo(np.float64).tiny))

@@ -59,16 +59,12 @@ def names(ctx: click.Context, param: click.Parameter, value: Value) -> tuple[str
     return found
 
 
-def named_paths(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> dict[str, Path]:
+def named_paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Path]:
     """Return paths by name from words NAME=PATH."""
     return {name: Path(path) for name, path in _by_name(value, "PATH").items()}
 
 
-def named_keys(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> dict[str, str]:
+def named_keys(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     """Return public keys by name from words NAME=KEY."""
     return _by_name(value, "KEY")
 
@@ -91,9 +87,7 @@ def ranges(
     return found or None
 
 
-def renames(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> dict[str, str] | None:
+def renames(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str] | None:
     """Return new names of columns by their old ones, from words OLD=NEW."""
     found: dict[str, str] = {}
     for word in value:

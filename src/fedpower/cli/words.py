@@ -20,10 +20,7 @@ _OF_COMMANDS = {
         "by_renaming": " (rename in [columns] of the silo file)",
         "by_sharing": " by agreeing on a study without it",
     },
-    "study": {
-        "without_column": " by listing the others with --columns",
-        "elsewhere": "give another PATH",
-    },
+    "study": {"without_column": " by listing the others with --columns", "elsewhere": "give another PATH"},
     "derive": {"elsewhere": "name another"},
     "inspect": {"elsewhere": "name another with --draft"},
     "report": {"elsewhere": "ask its owner for leave to write there"},
@@ -74,10 +71,7 @@ _STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check")
 
 
 def in_options(sentence: str, command: str = "fit") -> str:
-    """Return a sentence with its parameters called as the options of a command; others as they are.
-
-    ``command`` is one word, or two where they are a command of a group.
-    """
+    """Return a sentence with its parameters called as the options of a command; others as they are."""
     return sentence.said(_names(command)) if isinstance(sentence, Sentence) else sentence
 
 

@@ -27,16 +27,7 @@ from fedpower.linalg.memory import own_memory
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnsByPlace:
-    """Columns that are known by their place, and can be given names and then selected.
-
-    Parameters
-    ----------
-    name : what error sentences call the source.
-    width : number of columns stored.
-    n_rows : number of rows, None when only a pass can tell.
-    columns : names of the columns kept; None when they have none.
-    keep : positions of the columns kept, in order; None for all of them.
-    """
+    """Columns that are known by their place, and can be given names and then selected."""
 
     name: str
     width: int
@@ -76,8 +67,7 @@ class ColumnsByPlace:
         """Return the source with exactly these columns in this order."""
         if self.columns is None:
             raise InputError(
-                "{source} must have column names to select by name, got none; name them with "
-                "{with_columns}",
+                "{source} must have column names to select by name, got none; name them with {with_columns}",
                 source=self.name,
             )
         places = pick_columns(self.name, self.columns, columns, extra=extra)
@@ -87,13 +77,7 @@ class ColumnsByPlace:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PositionalSource(ColumnsByPlace, ABC):
-    """A source read by column position.
-
-    Parameters
-    ----------
-    wide : whether values are stored as 64-bit integers, of which float64 does not hold all.
-    gaps : whether values may be missing; they are NaN.
-    """
+    """A source read by column position."""
 
     wide: bool = False
     gaps: bool = False
@@ -198,9 +182,7 @@ def array_source(array: NDArray[Any], name: str) -> ArraySource:
     values = array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
     require_matrix(name, values.shape, values.dtype)
     rows, width = values.shape
-    return ArraySource(
-        name=name, width=width, n_rows=rows, array=values, wide=is_wide(values.dtype)
-    )
+    return ArraySource(name=name, width=width, n_rows=rows, array=values, wide=is_wide(values.dtype))
 
 
 def sparse_source(matrix: Any, name: str) -> SparseSource:
@@ -208,11 +190,7 @@ def sparse_source(matrix: Any, name: str) -> SparseSource:
     require_matrix(name, tuple(matrix.shape), matrix.dtype)
     rows, width = matrix.shape
     return SparseSource(
-        name=name,
-        width=width,
-        n_rows=rows,
-        array=sparse.csr_array(matrix),
-        wide=is_wide(matrix.dtype),
+        name=name, width=width, n_rows=rows, array=sparse.csr_array(matrix), wide=is_wide(matrix.dtype)
     )
 
 
@@ -231,10 +209,7 @@ class ArrayHeader:
 
 
 def read_header(stream: IO[bytes], name: str) -> ArrayHeader:
-    """Return the header of an array in NumPy's format, leaving the stream at the first value.
-
-    Nothing is unpickled: an array of objects gives its dtype here and is refused by the caller.
-    """
+    """Return the header of an array in NumPy's format, leaving the stream at the first value."""
     try:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
@@ -250,8 +225,7 @@ def read_header(stream: IO[bytes], name: str) -> ArrayHeader:
 def corrupt(name: str) -> InputError:
     """Return the error for a truncated or damaged NumPy file."""
     return InputError(
-        f"{name} must be a complete NumPy file, got one that is truncated or damaged; "
-        "write or copy it again"
+        f"{name} must be a complete NumPy file, got one that is truncated or damaged; write or copy it again"
     )
 
 

@@ -13,13 +13,7 @@ from fedpower.data.watch import UNWATCHED, Watch
 
 
 def full_blocks(source: RowSource, max_rows: int, watch: Watch = UNWATCHED) -> Iterator[Block]:
-    """Yield the rows in order, in blocks of at most ``max_rows`` and on average at least half of it.
-
-    Files with many small row groups, and groups scattered over a file, come in slivers: joined, they cost
-    less time, and no row's contribution passes through more additions than the accounting of rounding
-    errors supposes (`privacy.budget.longest_sum`). The ``watch`` is told of every block as it is read. A
-    pass over another number of rows than is known of the source is refused at its end.
-    """
+    """Yield the rows in order, in blocks of at most ``max_rows`` and on average at least half of it."""
     held: list[Block] = []
     count = total = 0
     for block in source.blocks(max_rows):
@@ -43,12 +37,7 @@ def full_blocks(source: RowSource, max_rows: int, watch: Watch = UNWATCHED) -> I
 def dense_blocks(
     source: RowSource, max_rows: int, watch: Watch = UNWATCHED
 ) -> tuple[Iterator[Matrix], Callable[[], None]]:
-    """Return the blocks of a dense source, and what to call when a sum over them is not finite.
-
-    Rows that lie in memory are not looked at beforehand: a kernel's own sums tell, at no pass more,
-    that a value is missing or infinite, and the second function then finds and refuses it. Other
-    sources check their blocks as they read them.
-    """
+    """Return the blocks of a dense source, and what to call when a sum over them is not finite."""
     if isinstance(source, ArraySource) and source.keep is None and not source.wide:
         return _watched(source, max_rows, watch), lambda: _look_through(source, max_rows)
     return cast("Iterator[Matrix]", full_blocks(source, max_rows, watch)), lambda: None

@@ -47,19 +47,7 @@ _NAMED = "name what means missing with missing_words, give it a rule, or drop it
 def read_cells(
     rule: Rule, cells: Any, *beside: Any, gaps: bool = False
 ) -> tuple[list[Vector], list[Problem]]:
-    """Return the features of some cells, and what is wrong with those that the rule does not cover.
-
-    Parameters
-    ----------
-    rule
-        Of their column.
-    cells
-        An Arrow array; text, or of whatever type the table has.
-    *beside
-        Those of the rule's other columns, where it reads more than one.
-    gaps
-        Whether numbers may be missing: they are NaN then, unless the rule has a number for them.
-    """
+    """Return the features of some cells, and what is wrong with those that the rule does not cover."""
     cells = plain(cells)
     if rule.kind == "comparison":
         return _comparisons(rule, cells, *map(plain, beside))
@@ -195,9 +183,7 @@ def _places(text: Any, words: Sequence[str]) -> NDArray[np.int64]:
     return np.asarray(compute.fill_null(found, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _comparisons(
-    rule: Rule, winners: Any, losers: Any, *margins: Any
-) -> tuple[list[Vector], list[Problem]]:
+def _comparisons(rule: Rule, winners: Any, losers: Any, *margins: Any) -> tuple[list[Vector], list[Problem]]:
     """Return e_winner − e_loser, item by item, and the outcome beside it: the margin, or 1."""
     (won, missing), (lost, gone) = (_codes(rule, each, rule.levels) for each in (winners, losers))
     missing = missing | gone
@@ -230,15 +216,11 @@ def _comparisons(
         places = np.logical_or.reduce([each.places for each in wrong])
         problems.append(Problem(must=must, got="something else", advice=advice, places=places))
         outcome = np.clip(outcome, *(rule.range or (0.0, 1.0)))
-    signed = [
-        (won == place).astype(np.float64) - (lost == place) for place in range(len(rule.levels))
-    ]
+    signed = [(won == place).astype(np.float64) - (lost == place) for place in range(len(rule.levels))]
     return [*signed, outcome], [each for each in problems if each.places.any()]
 
 
-def _codes(
-    rule: Rule, cells: Any, words: Sequence[str], *, lower: bool = False
-) -> tuple[Vector, _Mask]:
+def _codes(rule: Rule, cells: Any, words: Sequence[str], *, lower: bool = False) -> tuple[Vector, _Mask]:
     """Return the place of each cell among words, −1 for none of them, and where cells are missing."""
     text, missing = _text_of(cells, rule.missing_words)
     text = arrow("compute").utf8_lower(text) if lower else text
@@ -286,10 +268,7 @@ def _dates(rule: Rule, cells: Any) -> _Parts:
 
 
 def _parsed(text: Any, written: str) -> Any:
-    """Return moments, null where a text is none.
-
-    Arrow takes the 30th of February for the 1st of March: a date must read the same when it is written.
-    """
+    """Return moments, null where a text is none."""
     pa, compute = arrow(), arrow("compute")
     found = pa.nulls(len(text), pa.timestamp("s"))
     bare = compute.replace_substring_regex(text, r"^(\S{10})T(\S*?)Z?$", r"\1 \2")

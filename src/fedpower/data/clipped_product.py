@@ -1,8 +1,4 @@
-"""Clipped products in whole numbers: Σ y·c(Zᵀy)ᵀ over bounded rows, for a public basis Z.
-
-A row's numbers depend on its own values and on what is public, by operations that are exact or correctly
-rounded: neither its place in a block nor the order of rows has a part in them.
-"""
+"""Clipped products in whole numbers: Σ y·c(Zᵀy)ᵀ over bounded rows, for a public basis Z."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -45,17 +41,7 @@ _HEAD = struct.Struct("<dqq")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClippedQuestion:
-    """A public basis, where coordinates are clipped, and what rows are taken about.
-
-    Attributes
-    ----------
-    clip
-        α.
-    basis
-        Z·2³⁰, d×r, in whole numbers.
-    center
-        c·S in whole numbers, or None for the origin.
-    """
+    """A public basis, where coordinates are clipped, and what rows are taken about."""
 
     clip: float
     basis: NDArray[np.int32]
@@ -84,9 +70,7 @@ class ClippedQuestion:
         return b"".join(parts)
 
     @classmethod
-    def from_bytes(
-        cls, public: bytes, *, n_features: int, width: int, center: bool
-    ) -> "ClippedQuestion":
+    def from_bytes(cls, public: bytes, *, n_features: int, width: int, center: bool) -> "ClippedQuestion":
         """Return the question in bytes that a coordinator sent; refuse what the noise is not made for."""
         expected = _HEAD.size + 4 * n_features * (width + int(center))
         if len(public) != expected:
@@ -100,13 +84,10 @@ class ClippedQuestion:
         made = cls(clip=clip, basis=basis, center=about)
         if not made.is_orthonormal:
             raise ProtocolError(
-                "a basis must have orthonormal columns to 1e-6, got one that has not; orthonormalise it "
-                "first"
+                "a basis must have orthonormal columns to 1e-6, got one that has not; orthonormalise it first"
             )
         if about is not None and np.abs(about.astype(np.int64)).max(initial=0) > SIDE:
-            raise ProtocolError(
-                "a centre must have norm 1 at most, got a longer one; send the mean"
-            )
+            raise ProtocolError("a centre must have norm 1 at most, got a longer one; send the mean")
         return made
 
     @property
@@ -127,20 +108,8 @@ def clipped_scale(clip: float) -> float:
     return float(SIDE * CLIP_SIDE) / float(clip)
 
 
-def clipped_sums(
-    moment: LocalMoment, question: ClippedQuestion, *, kappa: int
-) -> NDArray[np.int64]:
-    """Return Σ y qᵀ (d·r numbers, row by row) and ⌊κ‖y‖²⌋ summed, over all rows, in whole numbers.
-
-    y is the bounded row about the centre, shortened to norm 1 where that made it longer, times S;
-    q = c(Zᵀy)·2¹⁶/α, cut to whole numbers.
-
-    Parameters
-    ----------
-    moment : the rows.
-    question : the basis, the clip and the centre.
-    kappa : κ, by which the squared norms are multiplied.
-    """
+def clipped_sums(moment: LocalMoment, question: ClippedQuestion, *, kappa: int) -> NDArray[np.int64]:
+    """Return Σ y qᵀ (d·r numbers, row by row) and ⌊κ‖y‖²⌋ summed, over all rows, in whole numbers."""
     return _over_all(moment, _products, question, kappa)
 
 

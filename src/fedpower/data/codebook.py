@@ -166,11 +166,7 @@ class CodeBook:
     def treatment(self) -> RowTreatment:
         """What is done to each row."""
         return RowTreatment(
-            center=self.offset,
-            scale=self.scale,
-            row_norm=self.bound,
-            low=self.low,
-            high=self.high,
+            center=self.offset, scale=self.scale, row_norm=self.bound, low=self.low, high=self.high
         )
 
     @property
@@ -220,15 +216,7 @@ def comparisons(
 
 
 def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
-    """Return what was said about each column; whatever is no range, or of no column, is refused.
-
-    Parameters
-    ----------
-    given
-        None; a mapping from names to pairs; one pair for all columns; or a pair, or None, for each.
-    columns, n_features
-        Names of the columns, where they have any, and how many there are.
-    """
+    """Return what was said about each column; whatever is no range, or of no column, is refused."""
     if given is None:
         return (None,) * n_features
     if isinstance(given, Mapping):
@@ -236,8 +224,7 @@ def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> R
         unknown = [str(name) for name in given if str(name) not in known]
         if unknown:
             raise InputError(
-                f"ranges must be of columns of the fit, got {shown(unknown)}; the columns are "
-                f"{shown(known)}"
+                f"ranges must be of columns of the fit, got {shown(unknown)}; the columns are {shown(known)}"
             )
         return tuple(_range(name, given[name]) if name in given else None for name in known)
     listed: Sequence[Any] = list(given)
@@ -249,8 +236,7 @@ def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> R
             "from names to pairs"
         )
     return tuple(
-        None if each is None else _range(f"column {place + 1}", each)
-        for place, each in enumerate(listed)
+        None if each is None else _range(f"column {place + 1}", each) for place, each in enumerate(listed)
     )
 
 

@@ -88,9 +88,7 @@ def require_distinct(name: str, columns: Sequence[str]) -> None:
     twice = sorted(column for column, count in Counter(columns).items() if count > 1)
     if twice:
         raise InputError(
-            f"{name} must have distinct column names, got {shown(twice)} more than "
-            "once; "
-            "rename the columns"
+            f"{name} must have distinct column names, got {shown(twice)} more than once; rename the columns"
         )
 
 
@@ -114,15 +112,7 @@ def require_finite(
     rows: int | NDArray[np.int64],
     gaps: bool = False,
 ) -> None:
-    """Refuse a block with a missing or infinite value, naming the first such row.
-
-    Parameters
-    ----------
-    block : the rows to check.
-    name, columns : of the source, for the sentence.
-    rows : the first row's number counted from 0, or the number of each row.
-    gaps : whether values may be missing.
-    """
+    """Refuse a block with a missing or infinite value, naming the first such row."""
     values = block.data if is_sparse(block) else block
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values)):  # a finite sum has finite terms, and costs no second array
@@ -155,13 +145,7 @@ def is_wide(dtype: Any) -> bool:
 def require_exact(
     block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int | NDArray[np.int64]
 ) -> None:
-    """Refuse integers that float64 may have rounded: their small differences would be gone.
-
-    Parameters
-    ----------
-    block : what integers became in float64; NaN where one is missing.
-    name, columns, rows : see `require_finite`.
-    """
+    """Refuse integers that float64 may have rounded: their small differences would be gone."""
     values = block.data if is_sparse(block) else block
     with np.errstate(invalid="ignore"):
         large = np.abs(values) >= LARGEST_EXACT
@@ -186,17 +170,8 @@ def _first(block: Block, found: NDArray[np.bool_]) -> tuple[int, int, float]:
     return row, column, float(block[row, column])
 
 
-def pick_columns(
-    name: str, have: tuple[str, ...], want: tuple[str, ...], *, extra: Extra
-) -> list[int]:
-    """Return where each wanted column stands in `have`.
-
-    Parameters
-    ----------
-    name : of the source, for the sentence.
-    have, want : the source's columns and the agreed ones.
-    extra : whether columns beyond the agreed ones are refused or dropped.
-    """
+def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, extra: Extra) -> list[int]:
+    """Return where each wanted column stands in `have`."""
     if extra not in ("refuse", "drop"):
         raise InputError(f"extra must be 'refuse' or 'drop', got '{extra}'; choose one of the two")
     require_distinct("columns", want)
@@ -228,15 +203,7 @@ def pick_columns(
 def match_columns(
     sources: Sequence[RowSource], *, columns: Sequence[str] | None = None, extra: Extra = "refuse"
 ) -> tuple[tuple[str, ...] | None, list[RowSource]]:
-    """Return the agreed columns and the sources with exactly these, in this order.
-
-    Parameters
-    ----------
-    sources : the silos' rows. Named sources are matched by name, unnamed ones by position.
-    columns : the agreed columns; by default those of the first source, or, where ``extra`` drops,
-        those of it that every source has. For unnamed sources only their number counts.
-    extra : ``"refuse"`` or ``"drop"`` columns beyond the agreed ones.
-    """
+    """Return the agreed columns and the sources with exactly these, in this order."""
     if not sources:
         raise InputError("at least one source must be given, got none; name the silos' data")
     named = [source for source in sources if source.columns is not None]
@@ -250,9 +217,7 @@ def match_columns(
         )
     agreed = sources[0].columns if columns is None else tuple(columns)
     if columns is None and extra == "drop" and agreed is not None and not unnamed:
-        shared = tuple(
-            name for name in agreed if all(name in s.columns for s in named if s.columns)
-        )
+        shared = tuple(name for name in agreed if all(name in s.columns for s in named if s.columns))
         if not shared:
             raise InputError(
                 f"the silos must share a column at least, got none in common with {sources[0].name}; "
@@ -271,20 +236,12 @@ def match_columns(
             place=wanted.index("") + 1,
         )
     return agreed, [
-        source if source.columns == agreed else source.select(wanted, extra=extra)
-        for source in named
+        source if source.columns == agreed else source.select(wanted, extra=extra) for source in named
     ]
 
 
 def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features: int) -> RowSource:
-    """Return a source of new rows with the columns of a fit: by name where both have names.
-
-    Parameters
-    ----------
-    source : the new rows; further columns are left out.
-    names : of the fit's columns, in order; None where they have none.
-    n_features : how many there are.
-    """
+    """Return a source of new rows with the columns of a fit: by name where both have names."""
     if names is not None and source.columns is not None:
         missing = [name for name in names if name not in source.columns]
         if missing:
@@ -325,19 +282,7 @@ LARGEST = 1e150
 def public_vector(
     label: str, values: Any, *, columns: tuple[str, ...] | None = None, positive: bool = False
 ) -> Vector:
-    """Return public numbers in the order of the columns, as a read-only float64 vector without −0.
-
-    Values that carry labels (a dict, a pandas Series) are matched to the columns by name; where they are
-    other names than the columns', or the columns have none, they are refused. A default index
-    0, 1, ... is none, and such values are taken by place.
-
-    Parameters
-    ----------
-    label : what sentences call them: ``center`` or ``scale``.
-    values : a vector, or a labelled one.
-    columns : the names of the columns in order; None where they have none.
-    positive : whether they divide, and must be positive.
-    """
+    """Return public numbers in the order of the columns, as a read-only float64 vector without −0."""
     labels = _labels(values)
     if isinstance(values, Mapping):
         values = list(values.values())
@@ -380,9 +325,7 @@ def _in_order(label: str, values: Any, labels: list[str], columns: tuple[str, ..
             f"{label} must come without labels where columns have no names, got {shown(labels)}; give "
             "the values alone, in the order of the columns"
         )
-    odd = [name for name in columns if name not in labels] or [
-        each for each in labels if each not in columns
-    ]
+    odd = [name for name in columns if name not in labels] or [each for each in labels if each not in columns]
     if odd or len(labels) != len(columns):
         what = f"{odd[0]!r} on one side only" if odd else "a name twice"
         raise InputError(
@@ -394,16 +337,11 @@ def _in_order(label: str, values: Any, labels: list[str], columns: tuple[str, ..
 
 
 def _require(
-    holds: np.ndarray[Any, np.dtype[np.bool_]],
-    must: str,
-    vector: Vector,
-    columns: tuple[str, ...] | None,
+    holds: np.ndarray[Any, np.dtype[np.bool_]], must: str, vector: Vector, columns: tuple[str, ...] | None
 ) -> None:
     """Refuse the first value that does not hold, by the name of its column where that is known."""
     if holds.all():
         return
     place = int(np.flatnonzero(~holds)[0])
     named = columns if columns is not None and len(columns) == vector.size else None
-    raise InputError(
-        f"{must}, got {vector[place]:g} for {_column_label(named, place)}; give public numbers"
-    )
+    raise InputError(f"{must}, got {vector[place]:g} for {_column_label(named, place)}; give public numbers")

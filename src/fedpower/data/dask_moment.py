@@ -23,10 +23,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Scatter:
-    """Partial sums of some rows y: number, mean (origin + drift), Σ (y − mean)(y − mean)ᵀ, clipped.
-
-    `scatter` is d×d, or for a summary its diagonal, 1×d.
-    """
+    """Partial sums of some rows y: number, mean (origin + drift), Σ (y − mean)(y − mean)ᵀ, clipped."""
 
     n_rows: int
     origin: Vector
@@ -52,18 +49,7 @@ def _merge_scatters(one: _Scatter, two: _Scatter) -> _Scatter:
 
 
 class DaskProduct:
-    """Products with the moment of a Dask collection's treated rows, one pass for each.
-
-    Every partition is treated and summed up by the kernels for arrays, on whichever scheduler Dask
-    is set to; sums are merged two by two, so that only d×d or d×r numbers travel, and a term passes
-    through the additions of its partition and log₂ of the number of partitions more: within what
-    `privacy.budget.longest_sum` allows.
-
-    Parameters
-    ----------
-    source, treatment : the rows and what is done to them.
-    enrolment : what every pass is held against; by default the first one, by their number of rows.
-    """
+    """Products with the moment of a Dask collection's treated rows, one pass for each."""
 
     def __init__(
         self, source: DaskSource, treatment: RowTreatment, enrolment: Enrolment | None = None
@@ -122,43 +108,31 @@ class DaskProduct:
         return self._summary
 
     def _reduce(
-        self,
-        summed: Callable[..., Part],
-        merged: Callable[[Part, Part], Part],
-        *shared: Any,
+        self, summed: Callable[..., Part], merged: Callable[[Part, Part], Part], *shared: Any
     ) -> Part:
         """Return the merged sums of all partitions that have rows, once they are those enrolled."""
         delayed = dask().delayed
         constants = delayed((self._treatment, *shared), pure=False)
         key = delayed(self._enrolment.key, pure=False)
         parts = [
-            delayed(_summed, pure=False)(
-                partition, self._source.opener(place), summed, constants, key
-            )
+            delayed(_summed, pure=False)(partition, self._source.opener(place), summed, constants, key)
             for place, partition in enumerate(self._source.partitions)
         ]
         while len(parts) > 1:
             pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
             parts = [
-                delayed(_merged, pure=False)(merged, *pair) if len(pair) == 2 else pair[0]
-                for pair in pairs
+                delayed(_merged, pure=False)(merged, *pair) if len(pair) == 2 else pair[0] for pair in pairs
             ]
         found: tuple[Seen, Part] | None = parts[0].compute()
         if found is None:
-            raise InputError(
-                f"{self._source.name} must have at least one row, got none; leave this silo out"
-            )
+            raise InputError(f"{self._source.name} must have at least one row, got none; leave this silo out")
         seen, total = found
         self._enrolment.hold(seen)
         return total
 
 
 def _summed(
-    partition: Any,
-    opener: PartitionOpener,
-    summed: Callable[..., Part],
-    constants: tuple[Any, ...],
-    key: Any,
+    partition: Any, opener: PartitionOpener, summed: Callable[..., Part], constants: tuple[Any, ...], key: Any
 ) -> tuple[Seen, Part] | None:
     """Return what a partition holds and its sums; None where it has no rows."""
     source = opener(partition)
@@ -172,9 +146,7 @@ def _summed(
 
 
 def _merged(
-    merge: Callable[[Part, Part], Part],
-    one: tuple[Seen, Part] | None,
-    two: tuple[Seen, Part] | None,
+    merge: Callable[[Part, Part], Part], one: tuple[Seen, Part] | None, two: tuple[Seen, Part] | None
 ) -> tuple[Seen, Part] | None:
     """Return both parts merged; a partition without rows has none."""
     if one is None or two is None:
@@ -199,9 +171,7 @@ def _partition_sums(source: RowSource, n_rows: int, constants: tuple[RowTreatmen
     return exact_moment(source, constants[0])
 
 
-def _partition_integers(
-    source: RowSource, n_rows: int, constants: tuple[Any, ...]
-) -> NDArray[np.int64]:
+def _partition_integers(source: RowSource, n_rows: int, constants: tuple[Any, ...]) -> NDArray[np.int64]:
     """Return whole numbers of one partition."""
     treatment, summed, *shared = constants
     found: NDArray[np.int64] = summed(source, treatment, Watch(), *shared)

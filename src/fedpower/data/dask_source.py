@@ -7,12 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from fedpower.data.arrays import ColumnsByPlace, array_source
-from fedpower.data.columns import (
-    require_block_size,
-    require_distinct,
-    require_matrix,
-    require_shape,
-)
+from fedpower.data.columns import require_block_size, require_distinct, require_matrix, require_shape
 from fedpower.data.source import Block, RowSource
 from fedpower.data.tables import table_reader, table_source
 from fedpower.errors import InputError
@@ -25,16 +20,7 @@ def dask(module: str = "") -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DaskSource(ColumnsByPlace):
-    """The rows of a Dask collection, partition by partition.
-
-    Moments and products are computed where the partitions are (`dask_moment`), and only d×d or d×r
-    numbers come back. `blocks` brings one partition at a time to this process: the fingerprint that a
-    ledger needs is made so.
-
-    Parameters
-    ----------
-    partitions : one delayed NumPy array or pandas data frame each; a partition may be empty.
-    """
+    """The rows of a Dask collection, partition by partition."""
 
     partitions: tuple[Any, ...]
 
@@ -93,9 +79,7 @@ def is_dask(data: Any) -> bool:
 
 def dask_source(collection: Any, name: str | None) -> DaskSource:
     """Return the source of a Dask array's or data frame's rows."""
-    if hasattr(
-        type(collection), "columns"
-    ):  # a Delayed object has every attribute, its type has not
+    if hasattr(type(collection), "columns"):  # a Delayed object has every attribute, its type has not
         name = name or "the Dask data frame"
         columns = tuple(str(label) for label in collection.columns)
         require_distinct(name, columns)

@@ -17,29 +17,9 @@ FEW = 8
 
 
 class DenseRows:
-    """Treated rows of dense blocks, in units of `unit`; one thread's, because blocks share its memory.
+    """Treated rows of dense blocks, in units of `unit`; one thread's, because blocks share its memory."""
 
-    Dividing every value by B would be a pass of its own. So a treated row y comes as `unit`·y, and what
-    is summed up of them is divided once, at the end. The norms, which must be computed in any case, tell
-    whether a block is finite and whether a row is too long; where none is and nothing is centred or
-    scaled, the block itself is given back.
-
-    A row given back, divided by `unit` over the reals, has norm at most 1. For `unit` is B(1 + margin),
-    1 + margin where rows are normalised, while the norm computed of a row that is left alone is at most
-    B(1 + margin/2), and any other row is multiplied by B over it; half the `margin` covers the rounding
-    of either. So rows that are unit rows up to their own rounding, as the paper's are, cost no pass.
-
-    Parameters
-    ----------
-    treatment : what is done to each row.
-    n_features : d.
-    recheck : called when a norm or a sum is not finite; raises where a value is missing or infinite, and
-        returns where squares overflowed.
-    """
-
-    def __init__(
-        self, treatment: RowTreatment, n_features: int, recheck: Callable[[], None]
-    ) -> None:
+    def __init__(self, treatment: RowTreatment, n_features: int, recheck: Callable[[], None]) -> None:
         self._rule = treatment
         self._recheck = recheck
         bound = 1.0 if treatment.row_norm is None else treatment.row_norm
@@ -52,10 +32,7 @@ class DenseRows:
         self._room: dict[bool, Matrix] = {}
 
     def treat(self, block: Matrix) -> tuple[Matrix, int]:
-        """Return `unit` times the treated rows and how many were clipped.
-
-        What is returned is read-only, or this object's memory and good until the next call.
-        """
+        """Return `unit` times the treated rows and how many were clipped."""
         if self._careful:
             return self._slowly(block)
         rows = block if self._plain else self._moved(block)
@@ -79,10 +56,7 @@ class DenseRows:
         return self._rule.center, self._gain
 
     def factors(self, norms: Vector) -> Vector | None:
-        """Return what rows of these norms, once moved, are multiplied by to be `unit` times treated rows.
-
-        None where norms do not tell: where one is not finite, or too short for its squares.
-        """
+        """Return what rows of these norms, once moved, are multiplied by to be `unit` times treated rows."""
         if not np.isfinite(norms).all() or (self._rule.normalize and bool((norms < TINY).any())):
             return None
         factors = np.ones(len(norms))

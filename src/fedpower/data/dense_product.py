@@ -41,16 +41,7 @@ def dense_product(
     *,
     watch: Watch = UNWATCHED,
 ) -> Matrix:
-    """Return (1/s) Σ (y − shift)(y − shift)ᵀ basis over the treated rows y, from one read.
-
-    Parameters
-    ----------
-    source, treatment : the rows and what is done to them.
-    max_rows : rows per block.
-    basis : d×r.
-    shift : in units of the treated rows; None for the origin.
-    watch : is told of every block, and may stop the pass.
-    """
+    """Return (1/s) Σ (y − shift)(y − shift)ᵀ basis over the treated rows y, from one read."""
     blocks, recheck = dense_blocks(source, max_rows, watch)
     rows = DenseRows(treatment, source.n_features, recheck)
     total, result = 0, np.zeros(basis.shape[::-1])

@@ -58,28 +58,14 @@ def on(device: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Where and in which precision a silo's rows are multiplied.
-
-    Parameters
-    ----------
-    name : as PyTorch calls it: ``cuda``, ``cuda:1``, ``cpu``, ...
-    single : whether rows given in float32 may be multiplied in float32 (their sums are float64). Only
-        where nothing is private: `privacy.sensitivity.rounding_slack`, which every noise level
-        includes, is proved for rows bounded and summed in float64.
-    """
+    """Where and in which precision a silo's rows are multiplied."""
 
     name: str
     single: bool = False
 
 
 def open_device(name: str, *, single: bool = False) -> Device:
-    """Return the device of this name, or refuse one that is not there.
-
-    Parameters
-    ----------
-    name : as PyTorch calls it.
-    single : whether rows given in float32 may be multiplied in float32.
-    """
+    """Return the device of this name, or refuse one that is not there."""
     if importlib.util.find_spec("torch") is None:
         raise InputError(
             f"device={name!r} must have PyTorch, got none installed; run {installing('torch')}, or leave "
@@ -113,11 +99,7 @@ def resident(source: RowSource, device: Device) -> Any | None:
 
 
 def precision(source: RowSource, device: Device) -> Any:
-    """Return the dtype in which a source's rows are multiplied.
-
-    float32 for rows given so, where the device may; never TF32, which a program can have switched on
-    for all its products: those then are float64.
-    """
+    """Return the dtype in which a source's rows are multiplied."""
     library = torch()
     given = None
     if isinstance(source, TensorSource):
@@ -125,9 +107,7 @@ def precision(source: RowSource, device: Device) -> Any:
     elif isinstance(source, ArraySource) and source.array.dtype == np.float32:
         given = library.float32
     exact = not library.backends.cuda.matmul.allow_tf32
-    return (
-        library.float32 if device.single and exact and given == library.float32 else library.float64
-    )
+    return library.float32 if device.single and exact and given == library.float32 else library.float64
 
 
 def block_rows(n_features: int, device: Device) -> int:
@@ -146,17 +126,7 @@ def device_blocks(
     as_stored: bool = False,
     max_rows: int | None = None,
 ) -> Iterator[Any]:
-    """Yield the rows as tensors on the device, in the precision in which they are multiplied.
-
-    Parameters
-    ----------
-    source : dense rows.
-    device : where to.
-    check : whether to look for missing and infinite values; once is enough, rows do not change.
-    watch : is told of every block, and may stop the pass.
-    as_stored : leave float32 and float64 rows as they are; each is read in float64 where it is used.
-    max_rows : of a block, if not the usual number.
-    """
+    """Yield the rows as tensors on the device, in the precision in which they are multiplied."""
     dtype = precision(source, device)
     rows = max_rows or block_rows(source.n_features, device)
     start = 0
@@ -194,11 +164,7 @@ def _stored(source: RowSource, rows: int) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorSource(PositionalSource):
-    """The rows of a 2-d tensor of any real dtype, wherever it is.
-
-    Kernels on a device use `tensor` where it lies (`device_blocks`); everything else reads it in
-    float64 blocks, like any source.
-    """
+    """The rows of a 2-d tensor of any real dtype, wherever it is."""
 
     tensor: Any
 
@@ -269,11 +235,7 @@ def like(values: Any, rows: Any) -> Any:
 
 
 def _bounded(rows: Any, *, normalize: bool) -> tuple[Any, int]:
-    """Return the rows clipped to norm at most 1 and how many were longer, or all rows of norm 1.
-
-    In float32, where nothing is private, rows are not kept a margin below 1: it would be as large as
-    the other errors.
-    """
+    """Return the rows clipped to norm at most 1 and how many were longer, or all rows of norm 1."""
     library = torch()
     single = rows.dtype == library.float32
     slack = (int(rows.shape[1]) + 8) * 2.0**-23 if single else margin(int(rows.shape[1]))
@@ -299,13 +261,7 @@ def sum_rows(rows: Any) -> Any:
 
 
 def sum_products(left: Any, right: Any) -> Any:
-    """Return leftᵀ·right as float64: products of panels of at most 2¹³ rows, added up in float64.
-
-    In float64 no term passes through more additions than `privacy.budget.longest_sum` allows: a panel
-    of at most 2¹³ rows in any order, then one for each panel of a block and for each block. In
-    float32 the error of a panel is at most γ_{8192}|left|ᵀ|right| with u = 2⁻²⁴ [H02 §3.1], and
-    what is added up afterwards adds none that counts.
-    """
+    """Return leftᵀ·right as float64: products of panels of at most 2¹³ rows, added up in float64."""
     size = _panel_rows(left.shape[1] * right.shape[1])
     return sum(
         torch().bmm(one.transpose(1, 2), two).sum(dim=0, dtype=torch().float64)

@@ -1,9 +1,5 @@
-"""Sums of whole numbers by the tensor cores of a GPU in one pass: the launches around native/squares.cu.
-
-It is for rows of up to 128 columns, whose sums a multiprocessor has room for. What decides a row's
-integers is arithmetic that the processor does too: of float32 rows that are neither centred nor
-scaled, a value times the row's factor, which has 24 bits, is exact in float64, so that one float32
-operation, which rounds that very product to a whole number, gives the processor's integer.
+"""Sums of whole numbers by the tensor cores of a GPU in one pass: the launches around
+native/squares.cu.
 """
 
 from collections.abc import Callable
@@ -61,17 +57,7 @@ def _shared_bytes(device: Any) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """What the kernel is compiled for.
-
-    Parameters
-    ----------
-    width : columns.
-    narrow : whether the rows are float32.
-    center, gain, normalize : what is done to them.
-    chunk : bytes that every row begins at a multiple of and is long.
-    stride : values between rows.
-    shared : bytes of shared memory that a multiprocessor has for its programs.
-    """
+    """What the kernel is compiled for."""
 
     width: int
     narrow: bool
@@ -154,11 +140,7 @@ class _Form:
         none = (self.blocks, 0)
         squares += [none] * (self.warps * (self.full + 1))
         tiles = [
-            [
-                (*squares[warp * self.full + each], side)
-                for each in range(self.full)
-                for side in (0, 1)
-            ]
+            [(*squares[warp * self.full + each], side) for each in range(self.full) for side in (0, 1)]
             + [(*squares[self.warps * self.full + warp // 2], warp % 2)] * self.half
             for warp in range(self.warps)
         ]
@@ -228,14 +210,7 @@ def _gather(form: _Form, device: Any) -> Any:
 
 
 class ByteSums:
-    """Σ z zᵀ and Σ z over rows on a GPU, in 64-bit integers.
-
-    Parameters
-    ----------
-    rule : the processor's, which decides.
-    treatment : what is done to each row.
-    width : d.
-    """
+    """Σ z zᵀ and Σ z over rows on a GPU, in 64-bit integers."""
 
     def __init__(self, rule: LatticeRows, treatment: RowTreatment, width: int) -> None:
         self._rule = rule
@@ -255,13 +230,7 @@ class ByteSums:
 
     @staticmethod
     def takes(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
-        """Return whether the kernel is for these rows: few columns, on an NVIDIA GPU that has it.
-
-        Parameters
-        ----------
-        block : rows.
-        treatment, rule : what is done to them, and their lattice, whose numbers must fit in three bytes.
-        """
+        """Return whether the kernel is for these rows: few columns, on an NVIDIA GPU that has it."""
         fits = block.shape[1] <= _MOST_COLUMNS and for_kernels(block, treatment, rule)
         if not (fits and block.is_cuda and block.shape[0] and _compiles(block.device)):
             return False

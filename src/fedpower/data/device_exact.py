@@ -1,14 +1,4 @@
-"""The sums of `exact_moment` from rows on a device: the same whole numbers, to the last bit.
-
-Everything that decides a row's integers is one correctly rounded float64 operation a value, or follows
-from its squared norm, which is only looked at through cells that its rounding does not reach across
-(`LatticeRows`). A device's arithmetic is the processor's as far as that goes. Rows for which it is not
-settled, one in some millions and extreme ones, are treated on the processor.
-
-On an NVIDIA GPU with Triton two kernels do it on the tensor cores (`device_limbs`). Elsewhere PyTorch
-does: products of panels of at most 2¹³ rows are exact in float64 whatever the order of summation, and
-panels are added up as 64-bit integers.
-"""
+"""The sums of `exact_moment` from rows on a device: the same whole numbers, to the last bit."""
 
 from typing import Any, TypeAlias
 
@@ -35,15 +25,7 @@ def device_sums(
     watch: Watch = UNWATCHED,
     lattice: RowLattice | None = None,
 ) -> ExactMoments:
-    """Return the sums over a source's bounded rows from one pass, computed on a device.
-
-    Parameters
-    ----------
-    source, treatment : the rows, dense, and what is done to them, which must bound them.
-    device : where.
-    watch : is told of every block, and may stop the pass.
-    lattice : the whole numbers.
-    """
+    """Return the sums over a source's bounded rows from one pass, computed on a device."""
     width = source.n_features
     rule = LatticeRows(treatment, width, lattice=lattice)
     into = ExactSum(width, rule.lattice)
@@ -54,9 +36,7 @@ def device_sums(
     here = tensor is not None and tensor.is_cuda
     size = _way(tensor, treatment, rule).most_rows(tensor) if here else None
     sums: _Sums | None = None
-    for block in device_blocks(
-        source, device, check=check, watch=watch, as_stored=True, max_rows=size
-    ):
+    for block in device_blocks(source, device, check=check, watch=watch, as_stored=True, max_rows=size):
         if sums is None:
             sums = _way(block, treatment, rule)(rule, treatment, width)
         left.see(block, sums.add(block, into))
@@ -78,14 +58,7 @@ def _way(block: Any, treatment: RowTreatment, rule: LatticeRows) -> type[_Sums]:
 
 
 class _PlainSums:
-    """Σ z zᵀ and Σ z over rows on any device, in 64-bit integers; blocks share its memory.
-
-    Parameters
-    ----------
-    rule : the processor's, which decides.
-    treatment : what is done to each row.
-    width : d.
-    """
+    """Σ z zᵀ and Σ z over rows on any device, in 64-bit integers; blocks share its memory."""
 
     def __init__(self, rule: LatticeRows, treatment: RowTreatment, width: int) -> None:
         self._rule = rule
@@ -108,13 +81,7 @@ class _PlainSums:
         return rows_in_memory(tensor)
 
     def add(self, block: Any, into: ExactSum) -> Outcome:
-        """Add a block's rows, in panels whose products float64 holds; return what became of them.
-
-        Parameters
-        ----------
-        block : the rows.
-        into : the processor's sums, which take over what was summed before where one word has no room.
-        """
+        """Add a block's rows, in panels whose products float64 holds; return what became of them."""
         n_rows, width = block.shape
         if self.n_rows + int(n_rows) > self._rule.lattice.word_rows:
             self.hand_over(into)
@@ -131,9 +98,7 @@ class _PlainSums:
         """Add rows that are on the lattice, in float64, and are counted already."""
         if not self._sums:
             form = {"dtype": torch().int64, "device": integers.device}
-            self._sums = [
-                torch().zeros((stop - start, stop), **form) for start, stop in self._stripes
-            ]
+            self._sums = [torch().zeros((stop - start, stop), **form) for start, stop in self._stripes]
         self._total = self._total + integers.sum(dim=0).long()
         for stack in panels(integers, self._rule.lattice.exact_rows):
             for found, (start, stop) in zip(self._sums, self._stripes, strict=True):
@@ -169,11 +134,7 @@ class _PlainSums:
 
 
 def _factors(squares: Any, rule: LatticeRows) -> tuple[Any, Any, Any]:
-    """Return what moved rows are multiplied by, for which that is settled, and which are clipped.
-
-    As `LatticeRows` does it, for sums of squares in any order of summation; where it is settled, their
-    integers are moved rows times these factors, rounded, if they are no longer than S.
-    """
+    """Return what moved rows are multiplied by, for which that is settled, and which are clipped."""
     below, above, limit, longer, target, factor, smallest, largest, _ = rule.numbers()
     whole, real = torch().int64, torch().float64
     low = ((squares * below).view(whole) + int(OFFSET)) >> SHIFT

@@ -1,7 +1,4 @@
-"""What the ways to add up rows on a device share: what they take, and the rows that none settles.
-
-Those, one in some millions and extreme ones, are the processor's part.
-"""
+"""What the ways to add up rows on a device share: what they take, and the rows that none settles."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,19 +20,13 @@ _LEFT = 2
 
 
 def rows_in_memory(tensor: Any) -> int:
-    """Return how many rows' integers take one part in 32 of a GPU's memory, at 8 bytes each.
-
-    With fewer at once, the processor's part counts.
-    """
+    """Return how many rows' integers take one part in 32 of a GPU's memory, at 8 bytes each."""
     memory = torch().cuda.get_device_properties(tensor.device).total_memory
     return max(MIN_ROWS, int(memory) // (32 * 8 * int(tensor.shape[1])))
 
 
 def for_kernels(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
-    """Return whether kernels for the tensor cores take such rows and what is done to them, if they fit.
-
-    Floats that lie row by row, whose cells are not clipped and whose numbers have the usual bits.
-    """
+    """Return whether kernels for the tensor cores take such rows and what is done to them, if they fit."""
     known = block.dtype in {torch().float32, torch().float64} and block.stride(1) == 1
     return known and rule.lattice.bits <= BITS and treatment.low is None
 
@@ -50,13 +41,7 @@ def moves(treatment: RowTreatment, width: int, device: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a block's rows.
-
-    Parameters
-    ----------
-    counts : on the device, how many rows are left to the processor, and how many are clipped.
-    left : returns the numbers of those that are left, on the device, of which there are so many.
-    """
+    """What became of a block's rows."""
 
     counts: Any
     left: Callable[[int], Any]
@@ -76,19 +61,9 @@ class _TakesIntegers(Protocol):
 
 
 class LeftRows:
-    """Rows that a device did not settle, which the processor decides, and how many it clipped.
+    """Rows that a device did not settle, which the processor decides, and how many it clipped."""
 
-    Parameters
-    ----------
-    rule : the processor's.
-    treatment : what is done to each row.
-    source : whose rows they are, for what is said of a missing value.
-    device : where they are put on the lattice.
-    """
-
-    def __init__(
-        self, rule: LatticeRows, treatment: RowTreatment, source: RowSource, device: Device
-    ) -> None:
+    def __init__(self, rule: LatticeRows, treatment: RowTreatment, source: RowSource, device: Device) -> None:
         self._rule = rule
         self._treatment = treatment
         self._source = source
@@ -138,13 +113,7 @@ class LeftRows:
             require_finite(cell[None], name=source.name, columns=source.columns, rows=number)
 
     def hand_over(self, into: ExactSum, sums: "_TakesIntegers") -> None:
-        """Add the rows that were left and the counts: a few rows to the device's sums.
-
-        Parameters
-        ----------
-        into : the processor's sums.
-        sums : the device's.
-        """
+        """Add the rows that were left and the counts: a few rows to the device's sums."""
         while self._seen:
             if len(self._seen) == 1:
                 self._decide(into)  # while the device is busy with the last block

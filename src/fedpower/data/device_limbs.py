@@ -38,12 +38,7 @@ _PART_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """How the columns are shared out.
-
-    Parameters
-    ----------
-    width : d.
-    """
+    """How the columns are shared out."""
 
     width: int
 
@@ -90,14 +85,7 @@ class _Shape:
 
 
 class LimbSums:
-    """Σ z zᵀ and Σ z over rows on a GPU, in 64-bit integers.
-
-    Parameters
-    ----------
-    rule : the processor's, which decides.
-    treatment : what is done to each row.
-    width : d.
-    """
+    """Σ z zᵀ and Σ z over rows on a GPU, in 64-bit integers."""
 
     def __init__(self, rule: LatticeRows, treatment: RowTreatment, width: int) -> None:
         self._rule = rule
@@ -116,13 +104,7 @@ class LimbSums:
 
     @staticmethod
     def takes(block: Any, treatment: RowTreatment, rule: LatticeRows) -> bool:
-        """Return whether the kernels are for these rows: on an NVIDIA GPU, and not too wide.
-
-        Parameters
-        ----------
-        block : rows.
-        treatment, rule : what is done to them, and their lattice, whose numbers must fit in two limbs.
-        """
+        """Return whether the kernels are for these rows: on an NVIDIA GPU, and not too wide."""
         here = (block.is_cuda and torch().version.cuda is not None) or interpreted()
         fits = block.shape[1] <= _MOST_COLUMNS and for_kernels(block, treatment, rule)
         return here and fits and has_triton()

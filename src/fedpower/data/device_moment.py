@@ -29,25 +29,10 @@ from fedpower.data.watch import UNWATCHED, Watch
 
 
 class DeviceProduct:
-    """Moments and products of a source's treated rows, computed on a device.
-
-    The sums are those of `accumulate_moment` and `RowProduct`. Rows in float32 that lie on the device are
-    multiplied where they are: by a fused kernel where there is one for them (`fused`), or by what
-    the bound does to each of them (`row_factors`).
-
-    Parameters
-    ----------
-    source, treatment : the rows, dense, and what is done to them.
-    device : where.
-    watch : is told of every block, and may stop a pass.
-    """
+    """Moments and products of a source's treated rows, computed on a device."""
 
     def __init__(
-        self,
-        source: RowSource,
-        treatment: RowTreatment,
-        device: Device,
-        watch: Watch = UNWATCHED,
+        self, source: RowSource, treatment: RowTreatment, device: Device, watch: Watch = UNWATCHED
     ) -> None:
         treatment.check_width(source.n_features)
         require_dense(source)
@@ -61,9 +46,7 @@ class DeviceProduct:
     @property
     def where(self) -> str:
         """Where and in which precision, for the sentence about the kernel."""
-        digits = (
-            "float32" if precision(self._source, self._device) == torch().float32 else "float64"
-        )
+        digits = "float32" if precision(self._source, self._device) == torch().float32 else "float64"
         return f"on {self._device.name} in {digits}"
 
     def moments(self) -> Moments:

@@ -1,15 +1,4 @@
-"""The adjacency matrix of a silo's network where an edge is protected: in whole numbers, or exactly.
-
-It takes the place that Σ z zᵀ has for rows, and goes through the same releases. In units of S² an edge of
-weight a ∈ [0, 1] is the whole number round(a·S²) at two places, j and l apart:
-
-Lemma. Neighbours differ in the weight of one edge {j, l} of one layer, each weight in [0, 1], its absence
-being weight 0. Then G = Σ_layers round(S²·A) changes by at most S² at (j, l) and at (l, j) and nowhere
-else, so ‖ΔG‖_F² + (Δ tr G)² ≤ 2S⁴: what `privacy.integer_release` bounds for the rows of a silo without a
-mean. Its theorem gives μ-GDP with the same M and M′, word for word. ∎
-
-How many edges or layers there are is not public: a silo counts for one, whatever it holds.
-"""
+"""The adjacency matrix of a silo's network where an edge is protected: in whole numbers, or exactly."""
 
 from collections.abc import Iterator
 
@@ -30,13 +19,7 @@ from fedpower.linalg.words import Words
 
 
 class EdgeMoment:
-    """What `RowProduct` and `accumulate_moment` give, the sum of a network's layers being the moment.
-
-    Parameters
-    ----------
-    source : the network, whose edges are protected.
-    watch : is told of every block, and may stop a pass.
-    """
+    """What `RowProduct` and `accumulate_moment` give, the sum of a network's layers being the moment."""
 
     def __init__(self, source: RowSource, watch: Watch = UNWATCHED) -> None:
         found = network_of(source)

@@ -1,9 +1,4 @@
-"""The moment, the mean and the trace of bounded rows as whole numbers: the same bits everywhere.
-
-Rows are put on a lattice first (`lattice_rows`). What is summed up then are integers, so nothing here
-minds the order: blocks of any size, threads, files, partitions and merged parts give equal sums,
-and equal sums can be told by comparing them.
-"""
+"""The moment, the mean and the trace of bounded rows as whole numbers: the same bits everywhere."""
 
 import functools
 import itertools
@@ -55,19 +50,7 @@ _HEAD = struct.Struct("<qqqq")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExactMoments:
-    """Sums over s bounded rows z in whole numbers of 1/S, read-only.
-
-    In units of the bound the rows are z/S; `mean`, `moment` and `trace` are about those.
-
-    Parameters
-    ----------
-    n_rows : s.
-    lattice : S.
-    total : Σ z; with persons Σ k z, in units of 1/P (`units`).
-    squares : Σ z zᵀ, symmetric; two words from `RowLattice.word_rows` rows on.
-    n_clipped : how many rows the bound shortened; for the silo's operator only.
-    parts : P; 1 where every row counts for itself.
-    """
+    """Sums over s bounded rows z in whole numbers of 1/S, read-only."""
 
     n_rows: int
     lattice: RowLattice
@@ -98,10 +81,7 @@ class ExactMoments:
         return result
 
     def about(self, center: Vector | None = None) -> Matrix:
-        """Return (1/s) Σ (y − center)(y − center)ᵀ.
-
-        Bounded rows are near the origin, so the shift costs no digits that privacy noise leaves.
-        """
+        """Return (1/s) Σ (y − center)(y − center)ᵀ."""
         moment = self.moment
         if center is None:
             return moment
@@ -141,11 +121,7 @@ class ExactMoments:
 
     def merge(self, other: "ExactMoments") -> "ExactMoments":
         """Return the sums over both sets of rows."""
-        if (self.lattice, self.total.size, self.parts) != (
-            other.lattice,
-            other.total.size,
-            other.parts,
-        ):
+        if (self.lattice, self.total.size, self.parts) != (other.lattice, other.total.size, other.parts):
             raise InputError(
                 "sums over rows must have the same columns and lattice to be merged, got "
                 f"{self.total.size} columns of {self.lattice.bits} bits and {other.total.size} of "
@@ -172,10 +148,7 @@ class ExactMoments:
         )
 
     def to_bytes(self) -> bytes:
-        """Return a canonical encoding: equal sums have equal bytes, on every machine.
-
-        Nothing in it is noised: it is as secret as the rows.
-        """
+        """Return a canonical encoding: equal sums have equal bytes, on every machine."""
         width = int(self.total.size)
         below = np.tril_indices(width)
         return b"".join(
@@ -238,12 +211,7 @@ class ExactMoments:
 
 
 class _Crew:
-    """Threads that do parts of one piece of work.
-
-    Parameters
-    ----------
-    size : how many; with one, nothing is started.
-    """
+    """Threads that do parts of one piece of work."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -282,15 +250,7 @@ def _put_integers(into: NDArray[np.int64], values: NDArray[Any], _: int, rows: s
 
 
 class ExactSum:
-    """The sums so far, in 64-bit integers; past `RowLattice.word_rows` rows in two words.
-
-    Any thread may add to it, one at a time.
-
-    Parameters
-    ----------
-    n_features : d.
-    lattice : S.
-    """
+    """The sums so far, in 64-bit integers; past `RowLattice.word_rows` rows in two words."""
 
     def __init__(self, n_features: int, lattice: RowLattice) -> None:
         self.lattice = lattice
@@ -309,15 +269,7 @@ class ExactSum:
         squares: Iterable[tuple[int, int, NDArray[Any]]],
         crew: "_Crew | None" = None,
     ) -> None:
-        """Add sums over rows, at most `RowLattice.word_rows` of them, in whole numbers of any dtype.
-
-        Parameters
-        ----------
-        n_rows, n_clipped : how many rows, and how many of them were clipped.
-        total : Σ z.
-        squares : the lower triangle of Σ z zᵀ at least, in pieces: first row, first column, values.
-        crew : threads that share the additions.
-        """
+        """Add sums over rows, at most `RowLattice.word_rows` of them, in whole numbers of any dtype."""
         crew = _Crew(1) if crew is None else crew
         with self._lock:
             put = _add_integers if self.n_rows else _put_integers
@@ -350,13 +302,7 @@ class ExactSum:
             self._carry()
 
     def result(self, *, n_rows: int | None = None, parts: int = 1) -> ExactMoments:
-        """Return the sums; they are this object's memory, so nothing may be added any more.
-
-        Parameters
-        ----------
-        n_rows : for how many rows they count; as many as were added by default.
-        parts : P, where these are persons.
-        """
+        """Return the sums; they are this object's memory, so nothing may be added any more."""
         count = self.n_rows if n_rows is None else n_rows
         if self.n_rows > self.lattice.word_rows:
             self._carry()
@@ -391,18 +337,7 @@ class ExactSum:
 
 
 class BlockSums:
-    """What one thread adds up before it hands it over: products of blocks, exact in float64.
-
-    Parameters
-    ----------
-    treatment, n_features, recheck, lattice : see `LatticeRows`.
-    into : where the sums go.
-    crew : threads that share what is no matrix product, where rows are so wide that all cores are
-        given to one product at a time.
-    unit : whose rows they are, where persons count.
-    alone : whether this thread adds products up in a d×d array of its own; by default where rows are not
-        wide.
-    """
+    """What one thread adds up before it hands it over: products of blocks, exact in float64."""
 
     def __init__(
         self,
@@ -419,8 +354,7 @@ class BlockSums:
         self._crew = _Crew(1) if crew is None else crew
         self._treatment, self._recheck = treatment, recheck
         self._rows = [
-            LatticeRows(treatment, n_features, self._look_again, into.lattice)
-            for _ in range(self._crew.size)
+            LatticeRows(treatment, n_features, self._look_again, into.lattice) for _ in range(self._crew.size)
         ]
         self._room: Matrix | None = None
         self._into = into
@@ -515,10 +449,7 @@ class BlockSums:
         return rows, sum(each[0] for each in found), sum(each[1] for each in found)
 
     def _panels(self, rows: Matrix) -> Iterator[tuple[int, int, Matrix]]:
-        """Yield the lower triangle of Σ z zᵀ, made as it is taken.
-
-        NumPy would fill in a whole one above the diagonal, in one thread.
-        """
+        """Yield the lower triangle of Σ z zᵀ, made as it is taken."""
         flat = self._gram_of(PANEL).ravel()
         for start in range(0, int(rows.shape[1]), PANEL):
             panel = rows[:, start : start + PANEL]
@@ -534,28 +465,19 @@ class BlockSums:
         found, n_clipped = self._rows[0].of_sparse(block)
         n_rows, width = found.shape
         total = np.bincount(found.indices, weights=found.data, minlength=width)
-        rows: Any = type(found)(
-            (found.data.astype(np.int64), found.indices, found.indptr), shape=found.shape
-        )
+        rows: Any = type(found)((found.data.astype(np.int64), found.indices, found.indptr), shape=found.shape)
         rows.eliminate_zeros()
         self._into.add_sparse(int(n_rows), n_clipped, total, (rows.T @ rows).tocoo())
 
 
 class Desk(threading.local):
-    """What a thread sums rows with, kept for the next source: of many small ones it is half the work.
-
-    One for all threads: each has its own.
-    """
+    """What a thread sums rows with, kept for the next source: of many small ones it is half the work."""
 
     def __init__(self) -> None:
         self._free: BlockSums | None = None
 
     def take(
-        self,
-        treatment: RowTreatment,
-        n_features: int,
-        recheck: Callable[[], None],
-        into: ExactSum,
+        self, treatment: RowTreatment, n_features: int, recheck: Callable[[], None], into: ExactSum
     ) -> BlockSums:
         """Return sums that are not in use; the parameters are those of `BlockSums`."""
         found, self._free = self._free, None
@@ -585,21 +507,7 @@ def exact_moment(
     lattice: RowLattice | None = None,
     desk: Desk | None = None,
 ) -> ExactMoments:
-    """Return the sums over a source's bounded rows from one pass, exact.
-
-    Nothing but the rows and the treatment has a part in them: neither the form of the rows, nor the
-    size of blocks, nor the number of workers.
-
-    Parameters
-    ----------
-    source, treatment : the rows and what is done to them, which must bound them.
-    block_rows : rows per block; by default as many as products are fast with.
-    watch : is told of every block, and may stop the pass.
-    workers : threads that blocks are shared out to, each with products on one thread of BLAS; where
-        rows are wide (`shares_blocks`), that share what is done to a block beside the product.
-    lattice : the whole numbers; by default those of `BITS` bits.
-    desk : what many sources are summed with, one after the other.
-    """
+    """Return the sums over a source's bounded rows from one pass, exact."""
     treatment.check_width(source.n_features)
     lattice = RowLattice() if lattice is None else lattice
     blocks: Iterator[Block]
@@ -627,9 +535,7 @@ def exact_moment(
             return total.result()
         _share_out(
             blocks,
-            lambda: BlockSums(
-                treatment, source.n_features, recheck, total, crew, unit=unit, alone=by_blocks
-            ),
+            lambda: BlockSums(treatment, source.n_features, recheck, total, crew, unit=unit, alone=by_blocks),
             workers=workers,
         )
     if unit is not None:
@@ -709,10 +615,5 @@ def _frozen(
     for array in (total, *squares.arrays()):
         array.flags.writeable = False
     return ExactMoments(
-        n_rows=n_rows,
-        lattice=lattice,
-        total=total,
-        squares=squares,
-        n_clipped=n_clipped,
-        parts=parts,
+        n_rows=n_rows, lattice=lattice, total=total, squares=squares, n_clipped=n_clipped, parts=parts
     )

@@ -50,11 +50,7 @@ def _readable(name: str, kind: str) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ParquetTable:
-    """A Parquet file as a reader of batches.
-
-    Column chunks are read through small buffers, without read-ahead, so that a pass holds about one
-    data page per column and one batch of some MiB, whatever the size of the row groups.
-    """
+    """A Parquet file as a reader of batches."""
 
     name: str
     columns: tuple[str, ...]
@@ -98,10 +94,7 @@ def parquet_reader(path: Path, name: str) -> _ParquetTable:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _IpcTable:
-    """An Arrow IPC file or stream (Feather version 2) as a reader of batches.
-
-    The file is mapped and opened anew for every record batch, so that a pass holds one of them.
-    """
+    """An Arrow IPC file or stream (Feather version 2) as a reader of batches."""
 
     name: str
     columns: tuple[str, ...]
@@ -148,9 +141,7 @@ def ipc_reader(path: Path, name: str) -> _IpcTable:
         count = None if stream or not hasattr(reader, "count_rows") else int(reader.count_rows())
         del reader
     require_distinct(name, schema.names)
-    return _IpcTable(
-        name=name, columns=feature_names(schema), n_rows=count, path=path, stream=stream
-    )
+    return _IpcTable(name=name, columns=feature_names(schema), n_rows=count, path=path, stream=stream)
 
 
 BLOCK_BYTES = 2**20
@@ -176,14 +167,7 @@ _SEPARATOR_WORDS = {name.rstrip("s"): sign for sign, name in _SEPARATORS.items()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextForm:
-    """How a text file writes its cells; what is None is found out from its beginning, or refused.
-
-    Parameters
-    ----------
-    separator : the character between cells, or ``tab``, ``comma``, ``semicolon`` or ``bar``.
-    decimal : the sign before the decimals of a number: a point or a comma.
-    encoding : how characters are written as bytes, by a name that Python knows.
-    """
+    """How a text file writes its cells; what is None is found out from its beginning, or refused."""
 
     separator: str | None = None
     decimal: str | None = None
@@ -243,18 +227,7 @@ def _is_encoding(name: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CsvTable:
-    """A delimited text file as a reader of batches.
-
-    Parameters
-    ----------
-    name, path : the file.
-    delimiter : what separates cells.
-    decimal : the sign before the decimals of a number.
-    encoding : of the text.
-    columns : the names in the first line.
-    logical : columns of true and false, which count as 1 and 0.
-    block_bytes : bytes of text parsed at once.
-    """
+    """A delimited text file as a reader of batches."""
 
     name: str
     path: Path
@@ -275,9 +248,7 @@ class CsvTable:
     ) -> Iterator[Any]:
         """Yield batches with numbers in every column that is no label."""
         pa = arrow()
-        types = {
-            column: pa.bool_() if column in self.logical else pa.float64() for column in columns
-        }
+        types = {column: pa.bool_() if column in self.logical else pa.float64() for column in columns}
         types |= dict.fromkeys(labels, pa.string())
         try:
             with self._open(types) as reader:
@@ -290,13 +261,7 @@ class CsvTable:
         raise _unreadable(self.name, self.encoding)
 
     def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
-        """Yield blocks of rows as far as the text is numbers, delimiters and line ends and nothing else.
-
-        Arrow's reader finds cells one character at a time and hands out columns; here NumPy finds them
-        and Arrow only reads the numbers, by the routine that its reader calls: the same bits in half the
-        time. Whatever is not as plain as that (quotes, blanks, an empty cell, a line of another length)
-        ends it with `NotPlainError` after the rows before, so that `batches` decides what it is.
-        """
+        """Yield blocks of rows as far as the text is numbers, delimiters and line ends and nothing else."""
         if self.logical.intersection(columns) or not self._is_plain:
             raise NotPlainError
         places = [self.columns.index(column) for column in columns]
@@ -343,9 +308,7 @@ class CsvTable:
                 # left open, its thread may outlive the interpreter
                 arrow_csv.open_csv(
                     recoded.stream,
-                    read_options=arrow_csv.ReadOptions(
-                        use_threads=False, block_size=self.block_bytes
-                    ),
+                    read_options=arrow_csv.ReadOptions(use_threads=False, block_size=self.block_bytes),
                     parse_options=arrow_csv.ParseOptions(
                         delimiter=self.delimiter,
                         newlines_in_values=True,
@@ -382,8 +345,7 @@ class CsvTable:
                 found = [
                     (place, column)
                     for column in columns
-                    if (place := self._first_text(batch.column(column), column in self.logical))
-                    >= 0
+                    if (place := self._first_text(batch.column(column), column in self.logical)) >= 0
                 ]
                 if found:
                     place, column = min(found)
@@ -429,12 +391,7 @@ _LEAVE_S = 0.1
 
 
 class _Utf8:
-    """A text that Arrow reads as it is.
-
-    Parameters
-    ----------
-    stream : its bytes.
-    """
+    """A text that Arrow reads as it is."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -446,13 +403,7 @@ class _Utf8:
 
 
 class _Recoded:
-    """A text in UTF-8 for Arrow's thread that reads ahead, which ends as soon as nobody wants more of it.
-
-    Parameters
-    ----------
-    text : the bytes.
-    encoding : in which they are written.
-    """
+    """A text in UTF-8 for Arrow's thread that reads ahead, which ends as soon as nobody wants more of it."""
 
     closed = False  # Arrow asks
 
@@ -488,11 +439,7 @@ class _Recoded:
             atexit.unregister(self.end)
 
     def end(self, reader: Any = None) -> None:
-        """End the text, and wait until Arrow's thread knows.
-
-        It may stand still because it has read ahead as far as it may: then blocks are taken from it until
-        it comes for more.
-        """
+        """End the text, and wait until Arrow's thread knows."""
         given_up = not self._ended.is_set()
         self._over, self._held = True, b""
         with suppress(Exception):  # whatever half a row may mean to it
@@ -545,14 +492,7 @@ def _whole_lines(text: Any, size: int, is_heading: Callable[[bytes], bool]) -> I
 
 
 class _Cells:
-    """Where the cells of whole lines are, and their numbers.
-
-    Parameters
-    ----------
-    delimiter : the code of the character between cells.
-    width : cells in a line.
-    wanted : places of the columns to read, ascending.
-    """
+    """Where the cells of whole lines are, and their numbers."""
 
     def __init__(self, delimiter: int, width: int, wanted: NDArray[np.intp]) -> None:
         self._delimiter = delimiter
@@ -574,9 +514,7 @@ class _Cells:
         places[wanted] = np.arange(wanted.size)
         out = np.empty((lines.count(b"\n"), wanted.size))
         powers = _powers_of_five()
-        places_at, powers_at, out_at = (
-            ctypes.c_void_p(each.ctypes.data) for each in (places, powers, out)
-        )
+        places_at, powers_at, out_at = (ctypes.c_void_p(each.ctypes.data) for each in (places, powers, out))
         run = loops.fedpower_plain_numbers
         run.restype = ctypes.c_int64
         n_lines = run(
@@ -637,10 +575,7 @@ class _Cells:
 
 @functools.cache
 def _powers_of_five() -> NDArray[np.uint64]:
-    """Return 5^q for q = −60 … 60, 128 bits from the first one on, in two words, the upper one first.
-
-    Cut off for positive q, and one more than cut off for negative ones, as [L21] takes them.
-    """
+    """Return 5^q for q = −60 … 60, 128 bits from the first one on, in two words, the upper one first."""
     found = []
     for q in range(-_FURTHEST, _FURTHEST + 1):
         power = 5 ** abs(q)
@@ -657,13 +592,7 @@ def _powers_of_five() -> NDArray[np.uint64]:
 
 
 class _Gathered:
-    """Rows that are gathered until they make a block.
-
-    Parameters
-    ----------
-    max_rows, width : of a block.
-    order : where each of its columns is in what is added.
-    """
+    """Rows that are gathered until they make a block."""
 
     def __init__(self, max_rows: int, width: int, order: NDArray[np.intp]) -> None:
         self._shape = (max(1, min(max_rows, _MOST_GATHERED // (8 * width))), width)
@@ -726,14 +655,7 @@ def csv_reader(
     *,
     usual: str = ",",
 ) -> CsvTable:
-    """Return the reader of a CSV or TSV file, gzipped or not, after a look at its first block.
-
-    Parameters
-    ----------
-    path, name : the file.
-    form : how it is written, as far as that was said.
-    usual : what separates cells in files of its ending.
-    """
+    """Return the reader of a CSV or TSV file, gzipped or not, after a look at its first block."""
     pa = arrow()
     encoding = form.encoding or _marked_encoding(path, name)
     try:
@@ -755,12 +677,7 @@ def csv_reader(
         )
     size = max(BLOCK_BYTES, 16 * longest)
     probe = CsvTable(
-        name=name,
-        path=path,
-        delimiter=delimiter,
-        decimal=decimal,
-        encoding=encoding,
-        block_bytes=size,
+        name=name, path=path, delimiter=delimiter, decimal=decimal, encoding=encoding, block_bytes=size
     )
     try:
         with probe._open(None) as reader:
@@ -798,10 +715,7 @@ def _marked_encoding(path: Path, name: str) -> str:
 
 
 def _first_lines(path: Path, encoding: str) -> tuple[list[str], int]:
-    """Return the whole lines at the beginning, and the bytes of the longer of the first two.
-
-    What is not in the encoding raises.
-    """
+    """Return the whole lines at the beginning, and the bytes of the longer of the first two."""
     with arrow().input_stream(str(path), compression="detect") as text:
         # its end may be half a character
         decoder, found, size = codecs.getincrementaldecoder(encoding)(), "", 0
@@ -850,10 +764,7 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 
 def _decimal(name: str, lines: list[str], delimiter: str) -> str:
-    """Return the sign before decimals: a comma where the first rows have no point, nor thousands.
-
-    A wrong guess reads no number wrongly: what has the other sign is then refused as text.
-    """
+    """Return the sign before decimals: a comma where the first rows have no point, nor thousands."""
     if delimiter == ",":
         return "."
     cells = [cell.strip(' "') for line in lines for cell in line.split(delimiter) if "," in cell]
@@ -861,9 +772,7 @@ def _decimal(name: str, lines: list[str], delimiter: str) -> str:
     if not commas:
         return "."
     points = any(
-        _DECIMALS["."].fullmatch(cell.strip(' "'))
-        for line in lines
-        for cell in line.split(delimiter)
+        _DECIMALS["."].fullmatch(cell.strip(' "')) for line in lines for cell in line.split(delimiter)
     )
     if points or all(_THOUSANDS.fullmatch(cell) for cell in commas):
         raise InputError(

@@ -1,10 +1,4 @@
-"""The identity of what a source's rows are stored as, whatever a study makes of them.
-
-A ledger refuses data that changed under the same version, and others see that it refuses. So the
-fingerprint is of what is stored, before anything that a study or a silo says of it: rules, words for
-missing cells, persons, weights, names, units and the choice of columns. Two studies of one version then
-find the same fingerprint, whatever the rows hold.
-"""
+"""The identity of what a source's rows are stored as, whatever a study makes of them."""
 
 import hashlib
 import json
@@ -44,16 +38,7 @@ _CELL_ROWS = 2**14
 
 
 def fingerprint(source: RowSource, watch: Watch = UNWATCHED) -> str:
-    """Return the SHA-256 of what is stored where a source reads its rows.
-
-    Files are hashed byte by byte, a folder's parts in the order of their paths. Arrays are hashed as
-    float64 in row order, −0 as +0, dense and sparse alike; data frames cell by cell; a query's rows as
-    text, in any order (`CellTally`). All rows and columns that are stored count, used or not, and the
-    names that arrays' columns are given do not.
-
-    The digest tells whoever can guess the data whether the guess is right: it is for the silo's own
-    ledger. The ``watch`` is told of blocks of arrays, and may stop the hashing of anything.
-    """
+    """Return the SHA-256 of what is stored where a source reads its rows."""
     kept = getattr(source, "fingerprint", None)
     return str(kept()) if callable(kept) else stored_under(source).digest(watch)
 
@@ -82,10 +67,7 @@ def stored_under(source: RowSource) -> StoredData:
 
 
 def reading_of(source: RowSource) -> str:
-    """Return a digest of how a silo reads what it stores: its names and units, group and sheet.
-
-    Empty where it says nothing of its own. Nothing of a row is in it, and nothing of a study.
-    """
+    """Return a digest of how a silo reads what it stores: its names and units, group and sheet."""
     while isinstance(source, OverRows):
         source = source.rows
     said: dict[str, Any] = {}
@@ -139,19 +121,7 @@ def _mark(path: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFiles:
-    """Files, in their order; those that change after this was made are refused.
-
-    Attributes
-    ----------
-    name
-        What error sentences call them.
-    paths
-        Where they are, which is no part of the digest.
-    marks
-        By file, what changes when it is replaced.
-    told
-        By file, what the names of its folders tell of its rows.
-    """
+    """Files, in their order; those that change after this was made are refused."""
 
     name: str
     paths: tuple[Path, ...]
@@ -159,9 +129,7 @@ class StoredFiles:
     told: tuple[dict[str, str], ...] = ()
 
     @classmethod
-    def of(
-        cls, paths: Iterable[Path], *, name: str, told: Iterable[dict[str, str]] = ()
-    ) -> "StoredFiles":
+    def of(cls, paths: Iterable[Path], *, name: str, told: Iterable[dict[str, str]] = ()) -> "StoredFiles":
         """Return these files as they are now."""
         kept = tuple(paths)
         return cls(name=name, paths=kept, marks=tuple(map(_mark, kept)), told=tuple(told))
@@ -291,10 +259,7 @@ def _bytes_of(cells: Any) -> Iterator[bytes]:
         return
     try:
         texts = cells.cast(pa.large_string()).fill_null("").cast(pa.large_binary())
-    except (
-        pa.ArrowInvalid,
-        pa.ArrowNotImplementedError,
-    ):  # lists, structures, other bytes than text
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # lists, structures, other bytes than text
         written = [repr(each).encode() for each in cells.to_pylist()]
         texts = pa.array(written, pa.large_binary())
     yield compute.binary_length(texts).to_numpy(zero_copy_only=False).tobytes()
@@ -302,16 +267,7 @@ def _bytes_of(cells: Any) -> Iterator[bytes]:
 
 
 class RowHash:
-    """The SHA-256 of rows of numbers, from the blocks of a pass in their order.
-
-    Rows are little-endian float64, −0 as +0. Those wider than 4096 columns are hashed by their nonzero
-    entries as three streams (entries per row, indices, values), so that neither block size nor storage
-    shows.
-
-    Parameters
-    ----------
-    width : number of columns.
-    """
+    """The SHA-256 of rows of numbers, from the blocks of a pass in their order."""
 
     def __init__(self, width: int) -> None:
         self._head = json.dumps(["fedpower.rows/1", width, None])
@@ -352,8 +308,4 @@ def _entries(block: Block) -> tuple[bytes, bytes, bytes]:
     nonzero = canonical(rows)
     nonzero.eliminate_zeros()
     counts = np.diff(nonzero.indptr).astype("<i8")
-    return (
-        counts.tobytes(),
-        nonzero.indices.astype("<i8").tobytes(),
-        nonzero.data.astype("<f8").tobytes(),
-    )
+    return (counts.tobytes(), nonzero.indices.astype("<i8").tobytes(), nonzero.data.astype("<f8").tobytes())

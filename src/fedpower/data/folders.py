@@ -17,15 +17,7 @@ _HIDDEN = (".", "_")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FolderTable:
-    """Files with the same columns as one reader of batches; rows are counted through all of them.
-
-    Parameters
-    ----------
-    name : what error sentences call it.
-    columns : the files' columns, then those that the names of folders tell.
-    parts : the files' readers, in the order of their paths.
-    told : by part, the columns that its folders tell (``year=2024``), with their Arrow scalars.
-    """
+    """Files with the same columns as one reader of batches; rows are counted through all of them."""
 
     name: str
     columns: tuple[str, ...]
@@ -98,21 +90,9 @@ def _is_hidden(path: Path) -> bool:
 
 
 def folder_reader(
-    path: Path,
-    name: str,
-    *,
-    kind_of: Callable[[Path], str | None],
-    read: Callable[[Path, str], TableReader],
+    path: Path, name: str, *, kind_of: Callable[[Path], str | None], read: Callable[[Path, str], TableReader]
 ) -> FolderTable:
-    """Return the reader of a folder or a pattern.
-
-    Parameters
-    ----------
-    path : the folder, or the pattern.
-    name : what error sentences call it.
-    kind_of : from a file to its ending, where that is one of a table; else None.
-    read : from a file and its name to its reader.
-    """
+    """Return the reader of a folder or a pattern."""
     files = parts_of(path)
     kinds = {each: kind_of(each) for each in files}
     tables = [each for each in files if kinds[each]]
@@ -133,9 +113,7 @@ def folder_reader(
     for part in readers[1:]:
         _require_same(readers[0], part)
     told = _told_by_folders(tables, base_of(path), columns, name)
-    return FolderTable(
-        name=name, columns=(*columns, *told[0]), parts=tuple(readers), told=tuple(told)
-    )
+    return FolderTable(name=name, columns=(*columns, *told[0]), parts=tuple(readers), told=tuple(told))
 
 
 def _require_same(first: TableReader, part: TableReader) -> None:
@@ -153,10 +131,7 @@ def _require_same(first: TableReader, part: TableReader) -> None:
 def _told_by_folders(
     files: Sequence[Path], base: Path, columns: tuple[str, ...], name: str
 ) -> list[dict[str, Any]]:
-    """Return for each file what the folders on its way tell, as Hive writes it: ``year=2024``.
-
-    What is whole numbers in all of them is one; a column that the files have too is theirs.
-    """
+    """Return for each file what the folders on its way tell, as Hive writes it: ``year=2024``."""
     ds, pa = arrow("dataset"), arrow()
     ways = [each.relative_to(base).parent for each in files]
     keys = [[word.partition("=")[0] for word in way.parts if "=" in word] for way in ways]
@@ -170,13 +145,9 @@ def _told_by_folders(
     hive = ds.HivePartitioning(pa.schema([(key, pa.string()) for key in wanted]))
     told = [ds.get_partition_keys(hive.parse(f"{way.as_posix()}/")) for way in ways]
     kinds = {
-        key: pa.int64() if all(_is_whole(each.get(key)) for each in told) else pa.string()
-        for key in wanted
+        key: pa.int64() if all(_is_whole(each.get(key)) for each in told) else pa.string() for key in wanted
     }
-    return [
-        {key: pa.scalar(each.get(key), pa.string()).cast(kinds[key]) for key in wanted}
-        for each in told
-    ]
+    return [{key: pa.scalar(each.get(key), pa.string()).cast(kinds[key]) for key in wanted} for each in told]
 
 
 def _is_whole(word: str | None) -> bool:

@@ -25,15 +25,7 @@ LAUNCH_VALUES = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tiling:
-    """How the kernel walks over rows of some width; found by trial on an H200.
-
-    Parameters
-    ----------
-    blocks : of columns that a program takes at most; wider rows are shared out.
-    programs : on each multiprocessor.
-    registers : of each thread, so that as many programs fit.
-    ahead : whether a program asks for the next tile before it multiplies one.
-    """
+    """How the kernel walks over rows of some width; found by trial on an H200."""
 
     blocks: int
     programs: int
@@ -50,17 +42,8 @@ _TILINGS = {
 """By the number of columns up to which."""
 
 
-def fused_rows(
-    rows: Any, treatment: RowTreatment, *, largest: float, smallest: float
-) -> "Fused | None":
-    """Return the fused product over a tensor's rows, or None where the kernel is not for them.
-
-    Parameters
-    ----------
-    rows : the tensor.
-    treatment : what is done to its rows.
-    largest, smallest : of the rows' largest absolute values, the largest and the smallest but zero.
-    """
+def fused_rows(rows: Any, treatment: RowTreatment, *, largest: float, smallest: float) -> "Fused | None":
+    """Return the fused product over a tensor's rows, or None where the kernel is not for them."""
     if treatment.low is not None:
         return None
     if rows.dtype != torch().float32 or rows.stride(1) != 1 or rows.shape[1] > WIDEST:
@@ -87,11 +70,7 @@ def affine(treatment: RowTreatment, n_features: int) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """Sums of products over a tensor's treated rows, one read for each.
-
-    Rows wider than 256 columns are shared out among programs whose scores meet in whatever order they
-    come: there two products of the same numbers may differ in the last bits.
-    """
+    """Sums of products over a tensor's treated rows, one read for each."""
 
     rows: Any
     treatment: RowTreatment
@@ -104,11 +83,7 @@ class Fused:
         return basis.shape[1] <= RANK and bool(near)
 
     def product(self, basis: Matrix, center: Vector | None) -> Matrix:
-        """Return Σ (y − center)(y − center)ᵀ basis over the treated rows y.
-
-        Rows without a bound are centred before they are multiplied; about bounded ones, of norm 1 at
-        most, the centre is taken off the sums.
-        """
+        """Return Σ (y − center)(y − center)ᵀ basis over the treated rows y."""
         n_features, rank = basis.shape
         offset = self.offset
         if center is not None and not self.treatment.bounded:
@@ -126,10 +101,7 @@ class Fused:
         return np.asarray((found * (lengths * 2.0**-29)[:, None]).T)
 
     def _launch(self, columns: Matrix, offset: Vector) -> Matrix:
-        """Return the kernel's sums over all rows, added up in float64, 2²⁹ times what they stand for.
-
-        The last column is the sum of the scores, as it is.
-        """
+        """Return the kernel's sums over all rows, added up in float64, 2²⁹ times what they stand for."""
         from fedpower.data.fused_kernel import sum_bounded_products  # noqa: PLC0415 - needs Triton
 
         library = torch()

@@ -1,22 +1,4 @@
-"""The fused kernel in Triton: rows bounded and multiplied twice while they are on the chip.
-
-Every row x is scaled to a unit vector u = x/‖x‖, of which two float16 numbers, 2¹⁵u ≈ high + low, keep
-22 bits; the tensor cores multiply those exactly and add in float32. The three products that count
-(high·high, high·low, low·high) are off by about 2⁻²² of the row's norm: float32's accuracy at
-float16's speed, for rows of any length.
-
-Rows too wide for one multiprocessor are shared out: a group of programs takes the same rows, each of
-them the columns of its own share. A row's score is the sum of its shares' scores, and so is its
-squared norm: every program adds what it has to the group's sums, waits until all have, and goes on
-with the whole scores and its own columns, which have stayed on the chip.
-
-The waiting cannot go on forever. Programs take their places in the order in which they start, so the
-places that are taken are always the first ones, group by group, and only in the last group can one
-be missing. A complete group waits for running programs alone and comes to its end, which makes room
-for programs that have not started; and a device that has a multiprocessor for every share holds a
-complete group at any time. Elsewhere (`fused` sees to that) scores and sums are made by two launches,
-of which neither waits.
-"""
+"""The fused kernel in Triton: rows bounded and multiplied twice while they are on the chip."""
 
 # ruff: noqa: RUF005, SIM108 - Triton unpacks no tuples, and settles what is known before it compiles
 
@@ -162,14 +144,7 @@ def sum_bounded_products(  # noqa: PLR0912, PLR0915, PLR0917 - one pass, one bod
 
 @triton.jit
 def _blocks_of(  # noqa: PLR0917 - what a kernel is given
-    x,
-    rows,
-    n_rows,
-    column,
-    D: tl.constexpr,
-    STRIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
+    x, rows, n_rows, column, D: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
     """Return a share's columns of some rows, block by block; beyond the last row and column, zeros."""
     lines = x + rows.to(tl.int64)[:, None] * STRIDE

@@ -27,13 +27,7 @@ def with_gaps(source: RowSource) -> RowSource:
 
 
 class FilledRows(OverRows):
-    """A source in which a number stands for the missing cells of each column.
-
-    Parameters
-    ----------
-    rows : the source; its blocks may hold NaN.
-    values : what stands for them, column by column.
-    """
+    """A source in which a number stands for the missing cells of each column."""
 
     def __init__(self, rows: RowSource, values: Vector) -> None:
         super().__init__(rows)

@@ -1,8 +1,4 @@
-"""Annotated matrices of cells by genes: ``.h5ad`` files, read in slices, and AnnData objects.
-
-The file is read as anndata's on-disk format (0.8 and newer) describes it, with h5py alone. The rows are
-``X`` and its columns are called by ``var_names``; of ``obs``, ``layers`` and the rest nothing is read.
-"""
+"""Annotated matrices of cells by genes: ``.h5ad`` files, read in slices, and AnnData objects."""
 
 import importlib.util
 import sys
@@ -55,8 +51,7 @@ def _opened(path: Path, name: str) -> Iterator[Any]:
 def _corrupt_h5ad(name: str) -> InputError:
     """Return the error for a truncated or damaged file."""
     return InputError(
-        f"{name} must be a complete .h5ad file, got one that is truncated or damaged; "
-        "write or copy it again"
+        f"{name} must be a complete .h5ad file, got one that is truncated or damaged; write or copy it again"
     )
 
 
@@ -111,9 +106,7 @@ def h5ad_source(path: Path, name: str) -> PositionalSource:
         elif kind in _SPARSE:
             found = _sparse(stored, path, name)
         else:
-            raise InputError(
-                f"X of {name} must be a dense or sparse matrix, got {kind!r}; convert it to CSR"
-            )
+            raise InputError(f"X of {name} must be a dense or sparse matrix, got {kind!r}; convert it to CSR")
     return found.named(names)
 
 

@@ -15,13 +15,7 @@ from fedpower.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harmony:
-    """What a silo's columns are called and measured in elsewhere: a cell x counts as factor · x + offset.
-
-    Parameters
-    ----------
-    rename : from the silo's own names to the study's.
-    factors, offsets : by the study's names; 1 and 0 where none is given.
-    """
+    """What a silo's columns are called and measured in elsewhere: a cell x counts as factor · x + offset."""
 
     rename: Mapping[str, str] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -40,9 +34,7 @@ class Harmony:
                 )
         for label in ("factors", "offsets"):
             for name, value in getattr(self, label).items():
-                if not (
-                    is_number(value) and math.isfinite(value) and (value or label != "factors")
-                ):
+                if not (is_number(value) and math.isfinite(value) and (value or label != "factors")):
                     raise InputError.about(
                         label,
                         must="be finite numbers" + (" other than 0" * (label == "factors")),
@@ -70,15 +62,7 @@ def _require_mapping(label: str, value: object) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HarmonisedTable:
-    """A table under the study's names and in its units; only its own silo has the other one.
-
-    Parameters
-    ----------
-    reader : the table as the silo has it.
-    columns : the study's names, in the table's order.
-    own : from the study's names to the table's.
-    linear : by the study's names, factor and offset of the columns that are measured otherwise.
-    """
+    """A table under the study's names and in its units; only its own silo has the other one."""
 
     reader: TableReader
     columns: tuple[str, ...]
@@ -158,10 +142,7 @@ def harmonised(reader: TableReader, harmony: Harmony) -> TableReader:
         if name in harmony.factors or name in harmony.offsets
     }
     return HarmonisedTable(
-        reader=reader,
-        columns=columns,
-        own=dict(zip(columns, reader.columns, strict=True)),
-        linear=linear,
+        reader=reader, columns=columns, own=dict(zip(columns, reader.columns, strict=True)), linear=linear
     )
 
 

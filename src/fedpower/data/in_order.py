@@ -16,20 +16,7 @@ def in_order(
     *,
     workers: int,
 ) -> None:
-    """Hand what workers make of the items to ``take``, one by one, in the order of the items.
-
-    So sums have the same bits however many threads there are. A thread takes the next item (which reads
-    it), works on it, waits for its turn and hands the result over itself: a result may be memory that
-    its worker uses again. While one thread reads, another computes: files are read ahead by as many
-    items as there are threads. The first error ends it.
-
-    Parameters
-    ----------
-    items : read by one thread at a time.
-    worker : called in each thread; returns what is called with every item of that thread.
-    take : called with one result at a time.
-    workers : how many threads.
-    """
+    """Hand what workers make of the items to ``take``, one by one, in the order of the items."""
     if workers == 1:
         work = worker()
         for item in items:
@@ -45,10 +32,7 @@ class _Line:
     """The threads' common state: whose turn it is to read, and whose to hand over."""
 
     def __init__(
-        self,
-        items: Iterator[Any],
-        worker: Callable[[], Callable[[Any], Any]],
-        take: Callable[[Any], None],
+        self, items: Iterator[Any], worker: Callable[[], Callable[[Any], Any]], take: Callable[[Any], None]
     ) -> None:
         self._items = enumerate(items)
         self._worker = worker

@@ -1,8 +1,4 @@
-"""What a table holds, for the eyes of whoever has it: types, missing cells, levels, columns to doubt.
-
-All of it is read from rows, so none of it may travel. A draft of rules is made of names and stored types
-(`stored_types`), which no row changes; one from what rows hold is for whoever has the table alone.
-"""
+"""What a table holds, for the eyes of whoever has it: types, missing cells, levels, columns to doubt."""
 
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -62,21 +58,7 @@ def _is_named_like_an_id(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class ColumnLook:
-    """What one column holds.
-
-    Attributes
-    ----------
-    name, type
-        Its name, and what most of its cells are.
-    n_rows, n_missing, n_odd
-        How many cells, how many are missing, and how many are not of the type.
-    levels
-        How often each different cell occurs, most frequent first; None where there are too many.
-    low, high
-        The smallest and largest number; None without numbers.
-    doubts
-        What is to be thought of before it is a feature.
-    """
+    """What one column holds."""
 
     name: str
     type: _Type = "nothing"
@@ -90,13 +72,7 @@ class ColumnLook:
 
 
 class _Looked:
-    """One column while it is read.
-
-    Parameters
-    ----------
-    name : of the column.
-    commas : whether texts have decimal commas.
-    """
+    """One column while it is read."""
 
     def __init__(self, name: str, *, commas: bool) -> None:
         self._look = ColumnLook(name=name)
@@ -122,13 +98,9 @@ class _Looked:
             nothing = sum(int(each.places.sum()) for each in problems if each.got == "nothing")
             wrong = sum(int(each.places.sum()) for each in problems if each.got != "nothing")
             self._counts[kind] += len(cells) - nothing - wrong
-            self._missing["number" if kind == "number" else "words"] += (
-                0 if kind == "date" else nothing
-            )
+            self._missing["number" if kind == "number" else "words"] += 0 if kind == "date" else nothing
             if kind == "number":
-                self._note(
-                    values[0][np.isfinite(values[0])] if self._typed is None else values[0][:0]
-                )
+                self._note(values[0][np.isfinite(values[0])] if self._typed is None else values[0][:0])
         self._count_levels(cells)
 
     def _note(self, numbers: Vector) -> None:
@@ -233,11 +205,7 @@ def _has_commas(reader: Any) -> bool:
 
 
 def stored_types(source: RowSource) -> dict[str, _Type]:
-    """Return what a table says of its columns without its rows: the types under which it stores them.
-
-    Text files, workbooks and SQLite store none, and text in any other table may be numbers, dates or
-    words: what such a column holds is untold.
-    """
+    """Return what a table says of its columns without its rows: the types under which it stores them."""
     assert isinstance(source, TableSource), "it was looked at"
     kinds = getattr(source.reader, "types", None)  # of a query, whose labels come as text
     if kinds is None:
@@ -263,10 +231,7 @@ def _type_of(kind: Any) -> _Type:
 
 
 def doubtful(source: RowSource) -> list[tuple[str, str]]:
-    """Return columns of a fit that may be no measurements, and why; from the first rows, for its owner.
-
-    Columns of which people said a range are taken to be what they said.
-    """
+    """Return columns of a fit that may be no measurements, and why; from the first rows, for its owner."""
     source = features_of(source)
     if source.sparse or isinstance(source, DaskSource | QuerySource | PlinkSource):
         return []
@@ -300,12 +265,7 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
 
 
 def draft_of(tables: Iterable[Mapping[str, _Type]]) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return by column the rule that its name and types suggest, and what is to be filled in.
-
-    Parameters
-    ----------
-    tables : of each table, the types of its columns by name.
-    """
+    """Return by column the rule that its name and types suggest, and what is to be filled in."""
     found: dict[str, set[_Type]] = {}
     for types in tables:
         for name, kind in types.items():

@@ -37,36 +37,19 @@ _READ_COST = 40
 
 
 def block_rows(n_features: int, *, density: float = 1.0) -> int:
-    """Return how many rows make a block of about 4 MiB.
-
-    At least 256 rows are taken, so that products are worth their call, unless that is more than 64
-    MiB.
-
-    Parameters
-    ----------
-    n_features : number of columns.
-    density : share of stored entries; a sparse entry is counted twice, for its index.
-    """
+    """Return how many rows make a block of about 4 MiB."""
     per_row = 8 * max(1.0, n_features * min(1.0, 2 * density))
     rows = max(int(BLOCK_BYTES / per_row), MIN_ROWS)
     return max(1, min(rows, MAX_ROWS, int(_MAX_BLOCK_BYTES / per_row)))
 
 
 def gram_rows(n_features: int) -> int:
-    """Return how many rows of a dense block are squared together.
-
-    About 4 MiB of them, or 8·d within 32 MiB where that is more: adding up d×d arrays then costs
-    little beside making them.
-    """
+    """Return how many rows of a dense block are squared together."""
     return max(block_rows(n_features), min(8 * n_features, _GRAM_BYTES // (8 * n_features)))
 
 
 def shares_blocks(n_features: int) -> bool:
-    """Return whether a silo's cores are better given a block each than a product together.
-
-    Up to some width they are: a BLAS divides a thin product badly, and what is done to the rows beside
-    it is no matrix product. Beyond, each core would hold d×d arrays of its own.
-    """
+    """Return whether a silo's cores are better given a block each than a product together."""
     return n_features <= MOST_SHARED_FEATURES
 
 
@@ -93,16 +76,7 @@ def choose_kernel(
     density: float | None = 1.0,
     memory_limit: int = MEMORY_LIMIT,
 ) -> KernelChoice:
-    """Return the cheaper kernel by estimated operations and reads, within the memory limit.
-
-    Parameters
-    ----------
-    n_rows, n_features : s and d; an unknown s is taken as large.
-    rank : columns of the basis.
-    steps : how many products will be asked for.
-    density : share of stored entries; None for a sparse source of unknown density.
-    memory_limit : bytes that d×d arrays may take.
-    """
+    """Return the cheaper kernel by estimated operations and reads, within the memory limit."""
     need = moment_bytes(n_features, density=density)
     size = f"d={n_features}"
     if need > memory_limit:

@@ -38,14 +38,7 @@ class _Rule(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreatedRows:
-    """What the loop says of a block.
-
-    Parameters
-    ----------
-    total : Σ z of the rows that are done.
-    handed : numbers of the rows that are not, because they are in doubt, extreme or not finite.
-    n_long, n_clipped : of those that are done, how many were shortened, and clipped.
-    """
+    """What the loop says of a block."""
 
     total: Vector
     handed: NDArray[np.int64]
@@ -54,19 +47,9 @@ class TreatedRows:
 
 
 class LatticeLoops:
-    """The compiled loop with one treatment of rows; one thread's.
+    """The compiled loop with one treatment of rows; one thread's."""
 
-    Parameters
-    ----------
-    library : the compiled loops.
-    rule : the treatment, as they take it.
-    held : arrays that the rule points to.
-    n_features : d.
-    """
-
-    def __init__(
-        self, library: Any, rule: _Rule, held: tuple[Vector | None, ...], n_features: int
-    ) -> None:
+    def __init__(self, library: Any, rule: _Rule, held: tuple[Vector | None, ...], n_features: int) -> None:
         self._run = library.fedpower_lattice_rows
         self._square = getattr(library, "fedpower_lattice_squares", None)
         self._rule, self._held = rule, held
@@ -84,16 +67,7 @@ class LatticeLoops:
         surely_short: float,
         cells: tuple[int, int, int],
     ) -> "LatticeLoops | None":
-        """Return the loop for a treatment, or None where there is none.
-
-        Parameters
-        ----------
-        treatment, n_features : of the rows.
-        gain : 1/scale.
-        numbers : see `LatticeRows.numbers`.
-        surely_short : squares of integers up to which a row was not too long.
-        cells : reach, offset and inner bits of rounded squares.
-        """
+        """Return the loop for a treatment, or None where there is none."""
         library = native.loops()
         if library is None:
             return None
@@ -125,25 +99,12 @@ class LatticeLoops:
         return self._square is not None
 
     def run(self, block: NDArray[Any], out: Matrix, *, expect_long: bool) -> TreatedRows:
-        """Put the integers of a block's rows into ``out``, zeros for those that are handed back.
-
-        Parameters
-        ----------
-        block : rows that `take` takes.
-        out : as many, in float64, row by row.
-        expect_long : whether many rows are too long; it has no part in the result.
-        """
+        """Put the integers of a block's rows into ``out``, zeros for those that are handed back."""
         total = np.zeros(block.shape[1])
         return self._called(self._run, block, [out, total], total, expect_long=expect_long)
 
     def add_squares(self, block: NDArray[Any], into: Matrix, *, expect_long: bool) -> TreatedRows:
-        """Add Σ z zᵀ of a block's rows to the lower triangle of ``into``, but for those handed back.
-
-        Parameters
-        ----------
-        block, expect_long : see `run`.
-        into : of `room_for_squares`; above the diagonal it has no meaning.
-        """
+        """Add Σ z zᵀ of a block's rows to the lower triangle of ``into``, but for those handed back."""
         assert self._square is not None
         padded, width = len(into), block.shape[1]
         chunk = next((rows for most, rows in _CHUNKS if width <= most), _WIDE_CHUNK)
@@ -152,21 +113,11 @@ class LatticeLoops:
         total = np.zeros(padded)
         sizes = ctypes.c_int64(chunk), ctypes.c_int64(padded)
         return self._called(
-            self._square,
-            block,
-            [self._panels, *sizes, total, into],
-            total[:width],
-            expect_long=expect_long,
+            self._square, block, [self._panels, *sizes, total, into], total[:width], expect_long=expect_long
         )
 
     def _called(
-        self,
-        function: Any,
-        block: NDArray[Any],
-        sums: Sequence[Any],
-        total: Vector,
-        *,
-        expect_long: bool,
+        self, function: Any, block: NDArray[Any], sums: Sequence[Any], total: Vector, *, expect_long: bool
     ) -> TreatedRows:
         """Return what a loop says of a block; ``sums`` are its own arguments, ``total`` among them."""
         count, width = block.shape
@@ -185,9 +136,7 @@ class LatticeLoops:
             counts,
         )
         n_handed, n_long, n_clipped = counts
-        return TreatedRows(
-            total=total, handed=handed[:n_handed], n_long=n_long, n_clipped=n_clipped
-        )
+        return TreatedRows(total=total, handed=handed[:n_handed], n_long=n_long, n_clipped=n_clipped)
 
 
 def room_for_squares(n_features: int) -> Matrix:

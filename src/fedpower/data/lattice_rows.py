@@ -1,38 +1,4 @@
-"""Bounded rows as whole numbers, whose sums are exact in any order.
-
-A treated row y (norm at most 1) becomes an integer vector z near S·y, S = 2^bits, with ‖z‖² ≤ S² in
-whole numbers. Every sum over such rows is then a sum of integers: exact in float64 while it stays
-below 2⁵³, the same whatever the BLAS, the block size, the order, the threads or the form of the rows.
-What they are for is the proof in `fedpower.privacy.integer_release`.
-
-**One row, one answer.** z depends on the values of its own row alone. The norm of a row is the one
-number whose float64 value depends on the order of summation, so it is not used as it comes: it is
-rounded up to one of 2²⁷ values per factor of two (`_Norms`), and where the error of summation leaves
-open which, the exact sum of squares decides. All else is one correctly rounded operation per value:
-subtract the centre, multiply by 1/scale, multiply by the factor of the row, round. The factor has 24
-bits, the others are cut off: a float32 value times it is exact in float64, so that a device that rounds
-this product once in float32, to a whole number, finds the same one.
-
-**The integers decide.** A longer row is brought to norm S − 2. Rounding then moves it by 0.3 or so, by
-√d/2 at most: a row whose integer norm exceeds S all the same is brought to S − 4, S − 8, …, until it
-does not. So no statement about floating point is needed to know that ‖z‖² ≤ S².
-
-**What rounding costs.** Each entry of z/S is off by at most 2^−(bits+1), so a row by at most
-√d·2^−(bits+1), and a row that was too long is shorter by a relative 2^(1−bits) and, for the bits of
-its factor that are cut off, 2⁻²³. The moment is off by
-at most √d·2^−bits in spectral norm and by |y_j|·2^−bits or so in entry (j, l): with 20 bits and
-d = 100, 10⁻⁵ and 10⁻⁷. That is the worst case, in which every row is rounded the same way, as where
-all rows are equal. Rounding errors of different rows are unrelated otherwise, and average out to
-0.4·2^−bits/√(nd) in an entry: 10⁻¹¹ at n = 10⁶, and E[eeᵀ] adds 2^−2·bits/12 = 10⁻¹³ to the diagonal.
-
-Beside it stand the noise, at ε = 10 about 0.7/n in an entry and 1.4·√(2d)·0.7/n in spectral norm, and
-the sampling error of the rows themselves, about 1/√n. At n = 10⁶ the noise in an entry is 7·10⁻⁷: more
-than even the worst case. At n = 10⁸ it is 7·10⁻⁹: more than unrelated errors (10⁻¹²) by far, less than
-the worst case (10⁻⁷), which in turn is less than the sampling error (10⁻⁴). So a finer lattice is
-needed only where beyond some 10⁷ rows consist of few different ones *and* their own moment is
-wanted rather than that of the people they were drawn from: then use 22 bits, whose blocks have 512
-rows. The same holds for wide rows, d beyond 10⁴, whose worst case grows like √d.
-"""
+"""Bounded rows as whole numbers, whose sums are exact in any order."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -81,12 +47,7 @@ _FAR = 600  # rows outside are multiplied by 2^±600 first, which moves no digit
 
 @dataclass(frozen=True, slots=True)
 class RowLattice:
-    """The whole numbers that rows are rounded to.
-
-    Parameters
-    ----------
-    bits : of S = 2^bits.
-    """
+    """The whole numbers that rows are rounded to."""
 
     bits: int = BITS
 
@@ -103,10 +64,7 @@ class RowLattice:
 
     @property
     def exact_rows(self) -> int:
-        """Rows whose squares add up to at most 2⁵³, so that float64 holds every partial sum.
-
-        For every partial sum of z_j·z_l over a set of rows is at most √(Σz_j²·Σz_l²) ≤ rows·S².
-        """
+        """Rows whose squares add up to at most 2⁵³, so that float64 holds every partial sum."""
         return 1 << (53 - 2 * self.bits)
 
     @property
@@ -133,16 +91,7 @@ _Rows: TypeAlias = Matrix | _SparseRows
 
 
 class LatticeRows:
-    """Rows of a block on the lattice; one thread's, because blocks share its memory.
-
-    Parameters
-    ----------
-    treatment : what is done to each row; it must be bounded.
-    n_features : d.
-    recheck : called when a row is not finite; raises where a value itself is missing or infinite, and
-        returns where centring or scaling overflowed.
-    lattice : the whole numbers.
-    """
+    """Rows of a block on the lattice; one thread's, because blocks share its memory."""
 
     def __init__(
         self,
@@ -193,15 +142,7 @@ class LatticeRows:
     def of_dense(
         self, block: NDArray[Any], out: Matrix | None = None, sides: Vector | None = None
     ) -> tuple[Matrix, int]:
-        """Return the integers of a block's rows, in float64, and how many rows were clipped.
-
-        Parameters
-        ----------
-        block : rows in any real dtype that float64 holds exactly, contiguous by rows or by columns.
-        out : where the integers are put; by default memory of this object, good until the next call.
-        sides : what stands for S in each row, at most S: the row counts for (side/S)² of one
-            (`units`). S for all of them by default.
-        """
+        """Return the integers of a block's rows, in float64, and how many rows were clipped."""
         if sides is None and self._loops is not None and self._loops.take(block, out):
             return self._in_one_go(self._loops, block, out)[:2]
         return self._in_passes(block, out, sides)
@@ -233,13 +174,7 @@ class LatticeRows:
         return self._loops is not None and self._loops.squares and self._loops.take(block, None)
 
     def add_squares(self, block: NDArray[Any], into: Matrix) -> tuple[int, Vector]:
-        """Add Σ z zᵀ to the lower triangle of ``into``; return how many rows were clipped, and Σ z.
-
-        Parameters
-        ----------
-        block : see `of_dense`; at most `RowLattice.exact_rows` rows with those added before.
-        into : of `room_for_squares`.
-        """
+        """Add Σ z zᵀ to the lower triangle of ``into``; return how many rows were clipped, and Σ z."""
         assert self._loops is not None
         done = self._loops.add_squares(block, into, expect_long=self._expect_long)
         integers, n_clipped = self._handed(block, done)
@@ -276,12 +211,7 @@ class LatticeRows:
             return out, n_clipped
 
     def of_sparse(self, block: SparseBlock) -> tuple[SparseBlock, int]:
-        """Return the same of sparse rows, which stay sparse: 0 is rounded to 0.
-
-        Parameters
-        ----------
-        block : canonical CSR in float64; the treatment has no centre.
-        """
+        """Return the same of sparse rows, which stay sparse: 0 is rounded to 0."""
         assert self._rule.center is None, "rows that are centred first are not sparse"
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             data = block.data if self._gain is None else block.data * self._gain[block.indices]
@@ -301,13 +231,7 @@ class LatticeRows:
         return not self._rule.normalize and self._bound > _USUAL_BOUND
 
     def numbers(self) -> list[float]:
-        """Return what decides a row's factor, for rows that lie elsewhere (`device_exact`).
-
-        The sums of squares are looked at times the first and the second number; rows are too long
-        above the third, and count as clipped above the fourth, in squares; they are then brought to the
-        fifth, and else multiplied by the sixth. The seventh and the eighth are between which squares
-        keep their digits, and the last is what no row's integers may exceed in square.
-        """
+        """Return what decides a row's factor, for rows that lie elsewhere (`device_exact`)."""
         return [
             *(1 - self._slack, 1 + self._slack, self._limit, self._longer, self._target),
             *(self._factor, _SMALLEST, _LARGEST, self._side**2),
@@ -358,9 +282,7 @@ class LatticeRows:
             out[place] = integers
         return n_clipped
 
-    def _in_parts(
-        self, rows: _Rows, huge: NDArray[np.bool_], out: Matrix, sides: Vector | None
-    ) -> int:
+    def _in_parts(self, rows: _Rows, huge: NDArray[np.bool_], out: Matrix, sides: Vector | None) -> int:
         """Do the same where the squares of some rows overflow, or are not finite at all."""
         n_clipped = 0
         for chosen in (huge, ~huge):
@@ -380,12 +302,7 @@ class LatticeRows:
         return self._scale_by(near, _squares(near), out, sides, far)
 
     def _scale_by(
-        self,
-        rows: _Rows,
-        squares: Vector,
-        out: Matrix,
-        sides: Vector | None = None,
-        far: int = 0,
+        self, rows: _Rows, squares: Vector, out: Matrix, sides: Vector | None = None, far: int = 0
     ) -> int:
         """Do the same for rows with these squared norms, which are 2^far times the moved rows."""
         count = squares.size
@@ -414,9 +331,7 @@ class LatticeRows:
         self._shrink(rows, factors, out, np.full(1, self._side))
         return n_clipped
 
-    def _scale_each(
-        self, rows: _Rows, squares: Vector, out: Matrix, sides: Vector, far: int
-    ) -> int:
+    def _scale_each(self, rows: _Rows, squares: Vector, out: Matrix, sides: Vector, far: int) -> int:
         """Do the same with a side for each row, whose squared norms are rounded already."""
         targets = np.maximum(sides - _MARGIN, 0.0)
         brought = cut(targets / np.sqrt(squares))
@@ -435,11 +350,7 @@ class LatticeRows:
         return n_clipped
 
     def _shrink(self, rows: _Rows, factors: Vector, out: Matrix, sides: Vector) -> None:
-        """Bring rows whose integers are longer than their side further down, until none is.
-
-        Sums of squares of integers are exact here where they are at most S², and above S² where the
-        exact ones are: whatever came before, no longer row passes.
-        """
+        """Bring rows whose integers are longer than their side further down, until none is."""
         step = _MARGIN
         squares = _squares(_like(rows, out))
         most = sides * sides
@@ -456,11 +367,7 @@ class LatticeRows:
             squares[long] = _squares(_like(part, integers))
 
     def _rounded(self, rows: _Rows, squares: Vector) -> Vector:
-        """Return squared norms rounded up, by less than a relative 2⁻²⁶, whatever their own rounding.
-
-        A sum of d squares, in any order, is off by at most a relative (d + 1)·2⁻⁵³; twice that is
-        looked at on either side.
-        """
+        """Return squared norms rounded up, by less than a relative 2⁻²⁶, whatever their own rounding."""
         bits = squares.view(np.int64)
         within = bits + (OFFSET - self._reach)
         within &= _WITHIN  # how far above its cell's start a number is, and the reach below it
@@ -479,11 +386,7 @@ class LatticeRows:
         return np.asarray(((squares * (1 - self._slack)).view(np.int64) + OFFSET) >> SHIFT)
 
     def _within_range(self, rows: _Rows) -> _Rows:
-        """Return rows in which a value that left float64 when it was centred or scaled is its largest.
-
-        A refusal would tell others that there is such a row (`RowTreatment.apply` does the same); a value
-        that is itself missing or infinite is refused.
-        """
+        """Return rows in which a value that left float64 when it was centred or scaled is its largest."""
         values = _values(rows)
         if np.isfinite(values).all():
             return rows
@@ -516,10 +419,7 @@ def _squares(rows: _Rows) -> Vector:
 
 
 def column_sums(rows: Matrix) -> Vector:
-    """Return Σ z of integers, at most `RowLattice.exact_rows` rows of them, so that order has no part.
-
-    Rows that lie behind one another are taken several at a time, as one longer row.
-    """
+    """Return Σ z of integers, at most `RowLattice.exact_rows` rows of them, so that order has no part."""
     count, width = rows.shape
     several = FOLD // width if rows.flags.c_contiguous else 1
     if several < 2 or count < several:
@@ -616,18 +516,11 @@ def _cell_start(cell: Any) -> Any:
 
 
 def _at_least(rows: Matrix, boundaries: Vector) -> NDArray[np.bool_]:
-    """Return for each row of finite numbers whether its exact sum of squares is at least a boundary.
-
-    Every square is two float64 numbers, exactly [D71], and they are added up in pairs, which is
-    off by less than a relative 2⁻⁹⁰; what that leaves open is settled with whole numbers.
-    """
+    """Return for each row of finite numbers whether its exact sum of squares is at least a boundary."""
     sizes = np.abs(rows[rows != 0])
     if sizes.size and (sizes.min() < _SPLITTABLE or sizes.max() > 1 / _SPLITTABLE):
         return np.array(
-            [
-                _exact_square(row) >= Fraction(float(end))
-                for row, end in zip(rows, boundaries, strict=True)
-            ]
+            [_exact_square(row) >= Fraction(float(end)) for row, end in zip(rows, boundaries, strict=True)]
         )
     upper = rows * 134217729.0  # 2²⁷ + 1
     upper -= upper - rows

@@ -45,17 +45,13 @@ class _DatasetTable:
         ds = arrow("dataset")
         if not _is_parquet(self.dataset):
             return None
-        return ds.ParquetFragmentScanOptions(
-            pre_buffer=False, use_buffered_stream=True, buffer_size=2**16
-        )
+        return ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True, buffer_size=2**16)
 
 
 def _is_parquet(dataset: Any) -> bool:
     """Return whether a dataset is of Parquet files."""
     ds = arrow("dataset")
-    return isinstance(dataset, ds.FileSystemDataset) and isinstance(
-        dataset.format, ds.ParquetFileFormat
-    )
+    return isinstance(dataset, ds.FileSystemDataset) and isinstance(dataset.format, ds.ParquetFileFormat)
 
 
 @contextmanager
@@ -144,10 +140,7 @@ def _lazy_reader(frame: Any, name: str) -> _LazyFrameTable:
 
 
 def lazy_reader(data: Any, name: str | None) -> TableReader | None:
-    """Return the reader of an Arrow dataset or a Polars query; None for anything else.
-
-    Neither library is imported: without it there is no such object.
-    """
+    """Return the reader of an Arrow dataset or a Polars query; None for anything else."""
     datasets, polars = sys.modules.get("pyarrow.dataset"), sys.modules.get("polars")
     if datasets is not None and isinstance(data, datasets.Dataset):
         return _dataset_reader(data, name or "the dataset")

@@ -1,19 +1,4 @@
-"""Rows as whole numbers in two float16 limbs, and their products on the tensor cores, exactly.
-
-**On the lattice.** `put_on_lattice` reads the rows once, bounds and rounds them and writes each whole
-number z as z = 2¹⁰·h + l with |h| ≤ 2¹⁰ and −2⁹ ≤ l < 2⁹, both of which float16 holds. It does what
-`device_exact` does in PyTorch, operation by operation, and gives the same bits: every step is one
-correctly rounded float64 operation. So a product and a sum are never fused into one
-(``enable_fp_fusion=False`` where it is launched).
-
-**Exact products.** With w = (h, l) as one row of 2d numbers, Σ z zᵀ follows from Σ w wᵀ. The tensor cores
-add products of float16 numbers in float32, which is exact as long as every partial sum is a whole
-number of at most 2²⁴. No partial sum of w_i·w_j over a set of rows exceeds √(Σw_i²·Σw_j²). So `multiply`
-adds up few rows at a time, then adds the result to integers, and looks at the diagonal: its terms
-are not negative, so that a sum that ever reached 2²⁴ ends there or above (rounding, even towards zero,
-is monotone, and 2²⁴ is a float32). Where none did, everything in these rows was exact. Else they are
-added up anew sixteen at a time, which cannot pass 2²⁴ because 16·(2¹⁰)² does not (`multiply_few`).
-"""
+"""Rows as whole numbers in two float16 limbs, and their products on the tensor cores, exactly."""
 
 # ruff: noqa: SIM102, SIM108 - Triton settles what is known before it compiles, and has no short `and`
 
@@ -114,11 +99,7 @@ def put_on_lattice(  # noqa: PLR0915, PLR0917 - one pass, one body
         else:
             clipped = (long & (rounded > longer)).to(tl.int32)
         tl.store(states + row, tl.where(settled, clipped, 2).to(tl.int8), mask=row < n_rows)
-    tl.store(
-        totals + program.to(tl.int64) * D + across,
-        tl.sum(sums.to(tl.int64), axis=0),
-        mask=across < D,
-    )
+    tl.store(totals + program.to(tl.int64) * D + across, tl.sum(sums.to(tl.int64), axis=0), mask=across < D)
 
 
 @triton.jit

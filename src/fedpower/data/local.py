@@ -59,26 +59,7 @@ class Products(Protocol):
 
 
 class LocalMoment:
-    """Mean, moment and products of one silo's treated rows.
-
-    A `center` may be given late, once the pooled mean is known, in units of the treated rows (of
-    `mean`): rows are bounded first and centred then, so the moment about any centre follows from
-    what one pass computed.
-
-    Parameters
-    ----------
-    source, treatment : the rows and what is done to them.
-    choice : the kernel.
-    memory_limit : bytes that d×d arrays may take.
-    device : where rows are multiplied; the CPU, by NumPy, without one.
-    watch : is told of every block that is read here, and may stop it; Dask's workers are not watched.
-    workers : threads that blocks of rows are shared out to.
-    fingerprinted : whether the fingerprint will be asked for; that of files is then made at once.
-    on_lattice : whether rows, which must be bounded, are summed in whole numbers (`exact_moment`): what a
-        noised moment is made from, in one pass.
-    rereads : whether others will read the rows again, which are then told from other rows.
-    desk : what the sums of many silos are made with, where they are made one after the other.
-    """
+    """Mean, moment and products of one silo's treated rows."""
 
     def __init__(
         self,
@@ -102,9 +83,7 @@ class LocalMoment:
             choice = KernelChoice(kind="moment", reason=ON_LATTICE)
         # A moment is made in one pass, and there is none to tell from it.
         rereads |= choice.kind == "product"
-        self.source = enrolled(
-            source, contents=treatment.bounded and rereads, fingerprinted=fingerprinted
-        )
+        self.source = enrolled(source, contents=treatment.bounded and rereads, fingerprinted=fingerprinted)
         self.treatment = treatment
         self.choice = choice
         self.device = device
@@ -123,9 +102,7 @@ class LocalMoment:
         elif device is not None:
             if self._is_network:
                 raise InputError(
-                    Sentence(
-                        "{device} must be left alone with {network:edge}, got one; leave it out"
-                    )
+                    Sentence("{device} must be left alone with {network:edge}, got one; leave it out")
                 )
             require_no_unit(source, f"the device {device.name!r}")
             on_device = DeviceProduct(self.source, treatment, device, watch)
@@ -184,10 +161,7 @@ class LocalMoment:
         return self._summary().n_clipped
 
     def own_columns(self) -> tuple[Vector, Vector] | None:
-        """Return mean and spread of the columns, less the treatment's centre and in its scales.
-
-        For the silo's operator only. None where the treatment has neither, or there is no moment.
-        """
+        """Return mean and spread of the columns, less the treatment's centre and in its scales."""
         rule, found = self.treatment, self.columns_as_treated()
         if rule.center is None or rule.scale is None or found is None:
             return None
@@ -264,13 +238,7 @@ class LocalMoment:
         return found
 
     def integers(self, summed: Callable[..., NDArray[np.int64]], *shared: Any) -> NDArray[np.int64]:
-        """Return whole numbers that are sums over the rows: made where these are, by Dask's workers too.
-
-        Parameters
-        ----------
-        summed : gives them from a source, a treatment, a watch and what is ``shared``.
-        shared : what is the same for all rows.
-        """
+        """Return whole numbers that are sums over the rows: made where these are, by Dask's workers too."""
         if isinstance(self._rows, DaskProduct):
             return self._rows.integers(summed, *shared)
         return summed(self.source, self.treatment, self.watch, *shared)
@@ -315,23 +283,7 @@ def local_moment(
     rereads: bool = False,
     desk: Desk | None = None,
 ) -> LocalMoment:
-    """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns.
-
-    Parameters
-    ----------
-    source : the rows.
-    treatment : what is done to each row; nothing by default.
-    rank, steps : columns of the basis and number of products to come.
-    density : share of entries that are not zero, for the choice; the source's own by default.
-    memory_limit : bytes that d×d arrays may take.
-    device : where rows are multiplied; the CPU, by NumPy, without one. Dask's rows are multiplied by
-        its workers.
-    watch : is told of every block that is read, and may stop it.
-    workers : threads that blocks of rows are shared out to.
-    fingerprinted : whether the fingerprint will be asked for; that of files is then made at once.
-    on_lattice : whether rows are summed in whole numbers, for a moment that is noised.
-    rereads, desk : see `LocalMoment`.
-    """
+    """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns."""
     treatment = RowTreatment() if treatment is None else treatment
     source = fill_missing(source, treatment.center)
     if treatment.low is not None and treatment.center is not None and device is None:

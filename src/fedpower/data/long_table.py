@@ -21,17 +21,7 @@ _RATINGS = 2**18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ratings:
-    """All ratings of a table, by person and item.
-
-    Attributes
-    ----------
-    starts
-        Where each person's ratings begin; where the last one's end.
-    items, values
-        What was rated, as places among the items that count, and how: between −1 and 1.
-    names
-        By person: the id as it is written, where it was asked for.
-    """
+    """All ratings of a table, by person and item."""
 
     starts: NDArray[np.int64]
     items: NDArray[np.int64]
@@ -41,15 +31,7 @@ class _Ratings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LongTable(RuledTable):
-    """A table of one rating a row, as a reader of batches of one row a person.
-
-    All ratings are held while they are put in order, 24 bytes each. A person whose every rating is of
-    other items than those that count is a row of zeros: how many persons there are is public.
-
-    Parameters
-    ----------
-    group : which of the table's rows are meant; None for all.
-    """
+    """A table of one rating a row, as a reader of batches of one row a person."""
 
     group: Group | None = None
 
@@ -96,9 +78,7 @@ class LongTable(RuledTable):
             count = batch.num_rows
             chosen = np.arange(count)
             if group is not None:
-                chosen = np.flatnonzero(
-                    same_as(batch.column(labels.index(group.column)), group.value)
-                )
+                chosen = np.flatnonzero(same_as(batch.column(labels.index(group.column)), group.value))
             read = {}
             for column, cells in zip(wanted, batch.columns, strict=False):
                 read[column], problems = read_cells(ruled_by[column], cells)
@@ -116,9 +96,7 @@ class LongTable(RuledTable):
         key = np.concatenate(keys) if keys else np.zeros(0, np.uint64)
         item = np.concatenate(items) if items else np.zeros(0, np.int64)
         if key.size == 0:
-            return _Ratings(
-                starts=np.zeros(1, np.int64), items=item, values=np.zeros(0), names=None
-            )
+            return _Ratings(starts=np.zeros(1, np.int64), items=item, values=np.zeros(0), names=None)
         order = np.lexsort((item, key))
         key, item, value = key[order], item[order], np.concatenate(values)[order]
         twice = (key[1:] == key[:-1]) & (item[1:] == item[:-1]) & (item[1:] >= 0)
@@ -131,9 +109,7 @@ class LongTable(RuledTable):
         first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
         counts = item >= 0
         before = np.concatenate([[0], np.cumsum(counts)])
-        ids = (
-            pa.chunked_array(names).take(pa.array(order[first])).combine_chunks() if named else None
-        )
+        ids = pa.chunked_array(names).take(pa.array(order[first])).combine_chunks() if named else None
         return _Ratings(
             starts=np.concatenate([before[first], before[-1:]]),
             items=item[counts],

@@ -19,16 +19,7 @@ from fedpower.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """Mean and moments of s treated rows y.
-
-    Parameters
-    ----------
-    n_rows : s.
-    origin, drift : the mean (1/s) Σ y in two parts, a point near the rows and the small rest; their
-        sum alone would be rounded to the size of the mean, not to that of the spread.
-    covariance : (1/s) Σ (y − mean)(y − mean)ᵀ, exactly symmetric.
-    n_clipped : how many rows the bound shortened; for the silo's operator only.
-    """
+    """Mean and moments of s treated rows y."""
 
     n_rows: int
     origin: Vector
@@ -52,11 +43,7 @@ class Moments:
         return self.about(None)
 
     def about(self, center: Vector | None = None) -> Matrix:
-        """Return (1/s) Σ (y − center)(y − center)ᵀ, by the shift identity.
-
-        The covariance and the square of the shift are both positive semi-definite, so their sum
-        loses no digits, however far the mean is from the origin.
-        """
+        """Return (1/s) Σ (y − center)(y − center)ᵀ, by the shift identity."""
         shift = self.shift(center)
         return self.covariance + np.outer(shift, shift)
 
@@ -101,20 +88,7 @@ def accumulate_moment(
     watch: Watch = UNWATCHED,
     workers: int = 1,
 ) -> Moments:
-    """Return the moments of a source's treated rows from one pass.
-
-    Rows are squared about a point near them and blocks are merged by their means: rows far from the
-    origin cost no digits and no second pass. Beside the total, each worker holds a d×d array, a block
-    and the memory that its rows are treated in.
-
-    Parameters
-    ----------
-    source, treatment : the rows and what is done to them.
-    block_rows : rows per block; by default as many as products are fast with.
-    watch : is told of every block, and may stop the pass.
-    workers : threads that blocks of dense rows are shared out to. The result has the same bits whatever
-        their number, as long as each product runs on one thread of BLAS.
-    """
+    """Return the moments of a source's treated rows from one pass."""
     treatment.check_width(source.n_features)
     if source.sparse:
         return _of_sparse(source, treatment, block_rows, watch)
@@ -150,9 +124,7 @@ def _of_dense(
     )
 
 
-def _of_sparse(
-    source: RowSource, treatment: RowTreatment, block_rows: int | None, watch: Watch
-) -> Moments:
+def _of_sparse(source: RowSource, treatment: RowTreatment, block_rows: int | None, watch: Watch) -> Moments:
     """Return the moments of sparse rows, which stay sparse unless a bounded row was centred first."""
     offset = None
     if not treatment.bounded:
@@ -189,15 +161,11 @@ def _of_sparse(
     )
 
 
-def _frozen(
-    *, n_rows: int, origin: Vector, drift: Vector, covariance: Matrix, n_clipped: int
-) -> Moments:
+def _frozen(*, n_rows: int, origin: Vector, drift: Vector, covariance: Matrix, n_clipped: int) -> Moments:
     """Return the moments with read-only arrays."""
     for array in (origin, drift, covariance):
         array.flags.writeable = False
-    return Moments(
-        n_rows=n_rows, origin=origin, drift=drift, covariance=covariance, n_clipped=n_clipped
-    )
+    return Moments(n_rows=n_rows, origin=origin, drift=drift, covariance=covariance, n_clipped=n_clipped)
 
 
 def column_mean(rows: Block) -> Vector:
@@ -225,10 +193,7 @@ def _add_gram(scatter: Any, centred: Matrix) -> None:
 
 
 def _add_sparse(scatter: Any, rows: SparseBlock, mean: Vector) -> Any:
-    """Return the same for a sparse block, without densifying it.
-
-    Σ y yᵀ − s·mean·meanᵀ loses at most a factor 1/(1 − density) to cancellation.
-    """
+    """Return the same for a sparse block, without densifying it."""
     gram: Any = (rows.T @ rows).tocoo()
     scatter[gram.row, gram.col] += gram.data
     scatter -= np.outer(float(rows.shape[0]) * mean, mean).T

@@ -1,10 +1,4 @@
-"""A silo's network: edges on public nodes, one layer or several, as rows of adjacency matrices.
-
-Where a *row* is protected, these are rows like any others. Where an *edge* is, what is summed is the
-adjacency matrix itself (`edge_moment`), and each layer is put in bounds here: lines about the same two
-nodes add up, in whichever direction they are written, and count for a public maximum at most; an edge
-from a node to itself tells nothing about communities and is left out.
-"""
+"""A silo's network: edges on public nodes, one layer or several, as rows of adjacency matrices."""
 
 import os
 import xml.etree.ElementTree as ET
@@ -41,17 +35,7 @@ _ENDS = (("source", "target"), ("from", "to"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """What a public maximum did to the edges of a network: for the silo's operator only.
-
-    Attributes
-    ----------
-    n_edges
-        Of all layers, loops left out.
-    n_capped
-        How many of them weigh more than the maximum.
-    heaviest
-        The weight of the heaviest in units of the maximum, 0 without any edge.
-    """
+    """What a public maximum did to the edges of a network: for the silo's operator only."""
 
     n_edges: int = 0
     n_capped: int = 0
@@ -60,18 +44,7 @@ class Weighed:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NetworkSource:
-    """The layers of a network on public nodes, as rows: those of the first layer, then of the next.
-
-    Parameters
-    ----------
-    name : what error sentences call it.
-    layers : symmetric adjacency matrices, of which none has an edge from a node to itself.
-    unit : what is protected.
-    columns : the nodes' names; None where they are known by their place.
-    edge_weight : the public maximum in units of which edges are given, where these are protected.
-    weighed : what that maximum did to the edges, when the network was opened.
-    stored_data : what the layers were read from; None for layers that were made here.
-    """
+    """The layers of a network on public nodes, as rows: those of the first layer, then of the next."""
 
     name: str
     layers: tuple[SparseBlock, ...]
@@ -162,11 +135,7 @@ def open_network(
             "line from a node to itself"
         ) from None
     stored = stored_under(source)  # before it is read, so that files that change are refused
-    edges = (
-        _edge_list(source.reader, named)
-        if isinstance(source, TableSource)
-        else _matrix(source, named)
-    )
+    edges = _edge_list(source.reader, named) if isinstance(source, TableSource) else _matrix(source, named)
     return replace(_bounded(source.name, edges, unit, edge_weight), stored_data=stored)
 
 
@@ -216,9 +185,7 @@ class _Edges:
     """Whether each line is an edge; else every edge stands at both of its places."""
 
 
-def _bounded(
-    name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None
-) -> NetworkSource:
+def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
     """Return the layers as symmetric matrices within bounds; weights that are none are refused."""
     if len(edges.layers) > MOST_LAYERS:
         raise InputError(
@@ -281,9 +248,7 @@ def _weighed(layers: list[NDArray[np.float64]]) -> Weighed:
     )
 
 
-def _checked_again(
-    given: NetworkSource, unit: NetworkUnit, edge_weight: float | None
-) -> NetworkSource:
+def _checked_again(given: NetworkSource, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
     if given.unit != unit or given.edge_weight != (1.0 if edge_weight is None else edge_weight):
         raise InputError(
             f"{given.name} must be opened for what the fit protects, got one for {given.unit!r}s of "
@@ -303,9 +268,7 @@ def _names_of(nodes: Sequence[str]) -> tuple[str, ...]:
         )
     twice = [node for node, count in Counter(names).items() if count > 1]
     if twice:
-        raise InputError(
-            f"nodes must have distinct names, got {shown(twice)} more than once; rename them"
-        )
+        raise InputError(f"nodes must have distinct names, got {shown(twice)} more than once; rename them")
     return names
 
 
@@ -320,10 +283,7 @@ def _csr(matrix: Any) -> SparseBlock:
 def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
     """Return the edges of an adjacency matrix, which must be symmetric."""
     try:
-        blocks = [
-            block if is_sparse(block) else sparse.csr_array(block)
-            for block in source.blocks(_BATCH)
-        ]
+        blocks = [block if is_sparse(block) else sparse.csr_array(block) for block in source.blocks(_BATCH)]
     except CellError:
         raise InputError(
             f"the adjacency matrix {source.name} must hold a finite number for every pair of nodes, got "
@@ -450,9 +410,7 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
     try:
         with path.open("rb") as stream:
             if b"<!DOCTYPE" in stream.read(4096).upper():  # where entities that explode are defined
-                raise InputError(
-                    f"{name} must be GraphML without a DOCTYPE, got one; write it without"
-                )
+                raise InputError(f"{name} must be GraphML without a DOCTYPE, got one; write it without")
             stream.seek(0)
             for _, element in ET.iterparse(stream):  # noqa: S314 - entities need a DOCTYPE
                 tag = element.tag.rpartition("}")[2]
@@ -476,9 +434,7 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
     one = _placed(name, places, [edge[0] for edge in edges], 0)
     other = _placed(name, places, [edge[1] for edge in edges], 0)
     weight = np.array([edge[2] for edge in edges], dtype=np.float64)
-    return _Edges(
-        n_nodes=len(found), columns=found, layers={"": [(one, other, weight)]}, listed=True
-    )
+    return _Edges(n_nodes=len(found), columns=found, layers={"": [(one, other, weight)]}, listed=True)
 
 
 def _graphml_edge(element: Any, weight_keys: set[str]) -> tuple[str, str, float]:

@@ -11,13 +11,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack, cast
 import numpy as np
 from scipy import sparse
 
-from fedpower.data.arrays import (
-    ColumnsByPlace,
-    PositionalSource,
-    array_source,
-    npy_source,
-    sparse_source,
-)
+from fedpower.data.arrays import ColumnsByPlace, PositionalSource, array_source, npy_source, sparse_source
 from fedpower.data.columns import shown
 from fedpower.data.dask_source import dask_source, is_dask
 from fedpower.data.device import is_tensor, tensor_source
@@ -31,15 +25,7 @@ from fedpower.data.plink import PlinkSource, plink_source
 from fedpower.data.source import Extra, RowSource
 from fedpower.data.sparse import npz_source, svmlight_source
 from fedpower.data.sql import QuerySource, QueryTable, SqlQuery, query_of, query_table
-from fedpower.data.tables import (
-    Group,
-    TableReader,
-    TableSource,
-    arrow,
-    plain,
-    table_reader,
-    table_source,
-)
+from fedpower.data.tables import Group, TableReader, TableSource, arrow, plain, table_reader, table_source
 from fedpower.data.workbooks import ENDING, sheet_of, sheet_reader
 from fedpower.errors import InputError
 
@@ -51,11 +37,7 @@ _TEXT_FILES: dict[str, Callable[[Path, str, TextForm], TableReader]] = {
     ".tsv": _tsv_reader,
     ".tsv.gz": _tsv_reader,
 }
-_TABLE_FILES: _Readers = {
-    ".parquet": parquet_reader,
-    ".feather": ipc_reader,
-    ".arrow": ipc_reader,
-}
+_TABLE_FILES: _Readers = {".parquet": parquet_reader, ".feather": ipc_reader, ".arrow": ipc_reader}
 _OTHER_TABLES = (ENDING, ".toml")
 """Endings of a workbook, which has several tables, and of a file that says where one is."""
 
@@ -66,24 +48,11 @@ _ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource | PlinkSource]] =
     ".bed": plink_source,
     ".pgen": pgen_source,
 }
-_SVMLIGHT_FILES = tuple(
-    f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz")
-)
+_SVMLIGHT_FILES = tuple(f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz"))
 
 
 class Reading(TypedDict, total=False):
-    """How a table is written, and what its columns are called and measured in elsewhere.
-
-    Attributes
-    ----------
-    separator, decimal, encoding
-        Of text: the character between cells, the sign before decimals, and how characters are bytes.
-        What is not given is found out where a file's beginning leaves no doubt, and else refused.
-    rename
-        From names in the table to those that everything else knows.
-    factors, offsets
-        By those names: a cell x counts as factor · x + offset.
-    """
+    """How a table is written, and what its columns are called and measured in elsewhere."""
 
     separator: str | None
     decimal: str | None
@@ -107,27 +76,7 @@ def open_source(
     zero_based: bool = False,
     **reading: Unpack[Reading],
 ) -> RowSource:
-    """Return a source of rows over an array, a table, a file, a query or another source.
-
-    Parameters
-    ----------
-    data : a 2-d NumPy array, SciPy sparse matrix or PyTorch tensor; a pandas data frame, an Arrow
-        table or what exports itself as one; an Arrow dataset; a Polars LazyFrame; a Dask array or data
-        frame; an AnnData; a path ending in .npy, .npz, .h5ad, .bed or .pgen (of PLINK), .csv,
-        .tsv, .parquet, .feather, .arrow, .xlsx (``ward.xlsx#Sheet``), .svm, .libsvm or .svmlight (text
-        also with .gz); a folder, or a pattern with *, whose tables are parts of one; a `SqlQuery`; a
-        .toml file that says where the rows are; or a `RowSource`.
-    name : what error sentences call it; the path, or the kind of object, by default.
-    columns : where columns have names, the ones to use, in this order; where they have none, their
-        names.
-    drop : named columns to leave out (labels, identifiers), before `columns` is looked at.
-    extra : whether columns beyond `columns` are refused or dropped.
-    n_features : the number of columns; checked, and for svmlight files it saves the pass that finds
-        it.
-    zero_based : whether svmlight indices count from 0 (they count from 1 by default, as LIBSVM's
-        do).
-    **reading : how a table is written, and what its columns are called elsewhere; see `Reading`.
-    """
+    """Return a source of rows over an array, a table, a file, a query or another source."""
     source = _open(data, name, n_features, zero_based, reading)
     if isinstance(source, ColumnsByPlace) and source.columns is None and columns:
         source, columns = source.named(tuple(columns)), None
@@ -137,8 +86,7 @@ def open_source(
         source = source.select(tuple(columns), extra=extra)
     if n_features is not None and source.n_features != n_features:
         raise InputError(
-            "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or "
-            "the data",
+            "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or the data",
             source=source.name,
             wanted=n_features,
             width=source.n_features,
@@ -153,15 +101,7 @@ def open_query(
     folder: Path | None = None,
     **reading: Unpack[Reading],
 ) -> RowSource:
-    """Return the source of the query that a mapping describes, as in the table ``[data]`` of a file.
-
-    Parameters
-    ----------
-    data : the parameters of `SqlQuery` by name.
-    name : what error sentences call it.
-    folder : where relative paths in it begin; the working directory by default.
-    **reading : as in `open_source`.
-    """
+    """Return the source of the query that a mapping describes, as in the table ``[data]`` of a file."""
     query = query_of(data, name=name or "the query", folder=folder)
     return open_source(query, name=name, **reading)
 
@@ -216,11 +156,7 @@ def _table_kind(path: Path) -> str | None:
 def _file_reader(path: Path, name: str, *, form: TextForm) -> TableReader:
     """Return the reader of a file that is one table."""
     kind = _kind_of(existing(path))
-    return (
-        _TEXT_FILES[kind](path, name, form)
-        if kind in _TEXT_FILES
-        else _TABLE_FILES[kind](path, name)
-    )
+    return _TEXT_FILES[kind](path, name, form) if kind in _TEXT_FILES else _TABLE_FILES[kind](path, name)
 
 
 def is_text(path: str | os.PathLike[str]) -> bool:
@@ -231,10 +167,7 @@ def is_text(path: str | os.PathLike[str]) -> bool:
 
 
 def _described(path: Path, name: str) -> TableReader:
-    """Return the reader of what a TOML file describes: where rows are, and what columns are called.
-
-    Paths in it begin at the file's folder.
-    """
+    """Return the reader of what a TOML file describes: where rows are, and what columns are called."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
@@ -291,10 +224,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 
 def name_of_silo(path: str | os.PathLike[str]) -> str:
-    """Return what a silo is called by its path: a file or folder up to the first dot, or a sheet.
-
-    A pattern is called by the folder where its signs begin.
-    """
+    """Return what a silo is called by its path: a file or folder up to the first dot, or a sheet."""
     found = Path(path)
     _, sheet = sheet_of(found)
     if sheet:
@@ -317,8 +247,7 @@ def _kind_of(path: Path) -> str:
     endings = [kind for kind in known if path.name.lower().endswith(kind)]
     if not endings:
         raise InputError(
-            f"{path} must end in one of {', '.join(known)}, got '{path.suffix}'; "
-            "rename or convert the file"
+            f"{path} must end in one of {', '.join(known)}, got '{path.suffix}'; rename or convert the file"
         )
     return max(endings, key=len)
 
@@ -342,9 +271,7 @@ def _open(
         path = existing(data)
         if _kind_of(path) in _ARRAY_FILES:
             return _ARRAY_FILES[_kind_of(path)](path, name or str(path))
-        return svmlight_source(
-            path, name or str(path), n_features=n_features, zero_based=zero_based
-        )
+        return svmlight_source(path, name or str(path), n_features=n_features, zero_based=zero_based)
     if sparse.issparse(data):
         return sparse_source(data, name or "the sparse matrix")
     if is_anndata(data):
@@ -362,8 +289,7 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     if source.columns is None:
         raise InputError(
-            "{source} must have column names to drop {unwanted}, got none; name them with "
-            "{with_columns}",
+            "{source} must have column names to drop {unwanted}, got none; name them with {with_columns}",
             source=source.name,
             unwanted=shown(unwanted),
         )
@@ -376,9 +302,7 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
         )
     kept = tuple(column for column in source.columns if column not in unwanted)
     if not kept:
-        raise InputError(
-            f"{source.name} must keep at least one column, got drop for all; drop fewer"
-        )
+        raise InputError(f"{source.name} must keep at least one column, got drop for all; drop fewer")
     return source.select(kept, extra="drop")
 
 
@@ -400,21 +324,7 @@ def split_by_group(
     columns: Sequence[str] | None = None,
     **reading: Unpack[Reading],
 ) -> dict[str, RowSource]:
-    """Return one source per distinct value of a column, keyed and sorted by the value as a string.
-
-    One pass over that column counts the groups; each source then streams the table and keeps its
-    own rows, so a pass over every group reads the table once per group. The column itself is no
-    feature.
-
-    Parameters
-    ----------
-    data : a data frame, an Arrow table, a table in a file or a folder, or a query.
-    column : the column whose values name the silos. In text files and queries its cells are taken as
-        they are written.
-    drop : further columns that are no features.
-    columns : the features, in this order; all other columns by default.
-    **reading : as in `open_source`.
-    """
+    """Return one source per distinct value of a column, keyed and sorted by the value as a string."""
     reader = _open_table(data, None, reading)
     if reader is None:
         raise InputError(

@@ -1,7 +1,4 @@
-"""What a silo's own operator is shown about its rows, and nobody else.
-
-It is in no message, no record and no result, and nothing depends on it.
-"""
+"""What a silo's own operator is shown about its rows, and nobody else."""
 
 from collections.abc import Collection, Sequence
 
@@ -28,10 +25,7 @@ _MOST_COLUMNS = 5
 
 
 def words_as_other(source: RowSource) -> dict[str, tuple[int, int]]:
-    """Return by column how many rows have none of its levels, and of how many rows.
-
-    They are counted by the last pass over the whole table, which may hold other silos' rows too.
-    """
+    """Return by column how many rows have none of its levels, and of how many rows."""
     reader = getattr(source, "reader", None)
     while reader is None and hasattr(source, "rows"):
         source = source.rows
@@ -50,15 +44,7 @@ def told_of_levels(source: RowSource) -> list[str]:
 
 
 def far_columns(mean: Vector, spread: Vector, n_rows: int) -> list[int]:
-    """Return the places of columns that may be in another unit than the released numbers are.
-
-    Parameters
-    ----------
-    mean, spread
-        A silo's own, less the released offset and in released scales.
-    n_rows
-        How many rows it has.
-    """
+    """Return the places of columns that may be in another unit than the released numbers are."""
     if n_rows < _FEW:
         return []
     far = np.abs(mean) > _FAR + 3 * spread / np.sqrt(n_rows)
@@ -67,10 +53,7 @@ def far_columns(mean: Vector, spread: Vector, n_rows: int) -> list[int]:
 
 
 def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]] | None:
-    """Return each silo's own mean and spread, less those of all silos together and in their spreads.
-
-    For whoever holds the rows of all silos. None where some silo made no moment.
-    """
+    """Return each silo's own mean and spread, less those of all silos together and in their spreads."""
     own = [each.columns_as_treated() for each in moments]
     known = [each for each in own if each is not None]
     if len(known) < len(own) or len(own) < 2:
@@ -81,26 +64,13 @@ def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]
     middle = shares @ means
     scale = np.sqrt(shares @ (spreads**2 + (means - middle) ** 2))
     scale[scale == 0] = 1.0
-    return [
-        ((mean - middle) / scale, spread / scale)
-        for mean, spread in zip(means, spreads, strict=True)
-    ]
+    return [((mean - middle) / scale, spread / scale) for mean, spread in zip(means, spreads, strict=True)]
 
 
 def told_of_units(
     moment: LocalMoment | Survey, *, levels: Collection[int] = (), columns: Sequence[str] | None
 ) -> str | None:
-    """Return which columns are far from the offset and scale of the study; None where none is.
-
-    Parameters
-    ----------
-    moment
-        The rows, whose moment was made: no further pass is.
-    levels
-        Places of columns that are levels: they have no unit.
-    columns
-        Names in order; None where they have none.
-    """
+    """Return which columns are far from the offset and scale of the study; None where none is."""
     found = moment.own_columns() if isinstance(moment, LocalMoment) else moment.treated_columns()
     if found is None:
         return None

@@ -1,11 +1,4 @@
-"""Pages of a Parquet file put side by side as rows, where they hold plain numbers and none is missing.
-
-Arrow's reader makes a table: it copies every number twice, keeps a level and a bit that say of each
-that it is there, and lays columns out for others to turn into rows. Here the end of a file says where
-its pages lie, a compiled loop or Arrow's codec undoes their compression, and another loop makes rows of
-them and sees whether they are finite. Whatever is not as plain as that (a missing cell, another
-encoding, a damaged page) ends it with `NotPlainError`, so that Arrow's reader decides what it is.
-"""
+"""Pages of a Parquet file put side by side as rows, where they hold plain numbers and none is missing."""
 
 import ctypes
 import os
@@ -57,16 +50,7 @@ _TAIL = 8
 
 
 def plain_rows(path: Path, columns: Sequence[str], max_rows: int) -> Iterator[Matrix]:
-    """Yield blocks of the file's rows, finite, as far as its pages are plain; then `NotPlainError`.
-
-    A pass holds about a data page a column, whatever the size of the row groups.
-
-    Parameters
-    ----------
-    path : of the file.
-    columns : the wanted ones, in order.
-    max_rows : of a block, which all have but the last.
-    """
+    """Yield blocks of the file's rows, finite, as far as its pages are plain; then `NotPlainError`."""
     loops = native.loops()
     if loops is None or sys.byteorder != "little" or not hasattr(os, "preadv"):
         raise NotPlainError
@@ -133,10 +117,7 @@ def _forms(table: Any, columns: Sequence[str]) -> list[_Form]:
 
 
 def _chunks(file: int, loops: Any, n_groups: int, n_columns: int) -> list[list[list[int]]]:
-    """Return what the end of the file says of each column in each group: `struct chunk` of pages.c.
-
-    Arrow's own objects for it end the process where a file is damaged.
-    """
+    """Return what the end of the file says of each column in each group."""
     size = os.fstat(file).st_size
     tail = os.pread(file, _TAIL, max(0, size - _TAIL))
     length = int.from_bytes(tail[:4], "little")
@@ -171,9 +152,7 @@ def _chunk(found: list[int], form: _Form) -> _Chunk:
     )
 
 
-def _side_by_side(
-    loops: Any, pages: "_Pages", groups: list[list[_Chunk]], max_rows: int
-) -> Iterator[Matrix]:
+def _side_by_side(loops: Any, pages: "_Pages", groups: list[list[_Chunk]], max_rows: int) -> Iterator[Matrix]:
     """Yield blocks of rows, as wide as a group has chunks."""
     left = sum(group[0].n_values for group in groups)
     block, filled = np.empty((min(max_rows, left), len(groups[0]))), 0
@@ -213,16 +192,7 @@ class _Numbers(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A page without its compression.
-
-    Parameters
-    ----------
-    memory : Arrow's buffer that holds it.
-    start : where its values begin there, after what says which of them are there.
-    n_values : how many they are.
-    encoding : of the values.
-    is_dictionary : whether they are what the places in other pages stand for.
-    """
+    """A page without its compression."""
 
     memory: Any
     start: int
@@ -232,13 +202,7 @@ class _Page(NamedTuple):
 
 
 class _Pages:
-    """The pages of a file's chunks, one at a time.
-
-    Parameters
-    ----------
-    file : the number of the open file.
-    loops : the compiled loops.
-    """
+    """The pages of a file's chunks, one at a time."""
 
     def __init__(self, file: int, loops: Any) -> None:
         self._file, self._loops = file, loops
@@ -336,9 +300,7 @@ class _Pages:
         memory, start = self._inflated(body, whole, chunk.compression), 0
         if chunk.optional:
             start = self._loops.fedpower_after_levels(
-                ctypes.c_void_p(memory.address),
-                ctypes.c_int64(memory.size),
-                ctypes.c_int64(n_values),
+                ctypes.c_void_p(memory.address), ctypes.c_int64(memory.size), ctypes.c_int64(n_values)
             )
             if start < 0:
                 raise NotPlainError
@@ -418,9 +380,7 @@ def _numbers(page: _Page, chunk: _Chunk) -> _Numbers:
         if page.memory.size < page.start + page.n_values * _DOUBLE.itemsize:
             raise NotPlainError
         return _Numbers(page.memory, page.memory.address + page.start, page.n_values)
-    values = np.frombuffer(
-        page.memory, dtype=_NUMBERS[chunk.kind][1], count=page.n_values, offset=page.start
-    )
+    values = np.frombuffer(page.memory, dtype=_NUMBERS[chunk.kind][1], count=page.n_values, offset=page.start)
     if chunk.kind in _INTEGERS and len(values):
         bounds = np.iinfo(chunk.kind)
         least, most = max(bounds.min, 1 - LARGEST_EXACT), min(bounds.max, LARGEST_EXACT - 1)

@@ -1,10 +1,4 @@
-"""Passes over rows: each is counted and digested as it streams, and held against the first one.
-
-Noise is made for a number of rows that was counted earlier, and charged under a name that earlier rows
-were given. A file can be overwritten in between. So a silo's kernels read through `EnrolledRows`, which
-refuses at the end of a pass, before anything is made of it, if it was over other rows than the first
-complete pass or over another number of them than was known.
-"""
+"""Passes over rows: each is counted and digested as it streams, and held against the first one."""
 
 import ctypes
 import mmap
@@ -61,14 +55,7 @@ def digest_key(n_features: int) -> Words:
 
 
 def seen_in(block: "Block | Stored", key: Words | None, workers: int = 1) -> Seen:
-    """Return the number of a block's rows and, with a key, their digest; wide rows by several threads.
-
-    A row's digest is Σ_j k_j·m(x_j) modulo 2⁶⁴, over the bits of its numbers with the upper half mixed
-    into the lower one (small integers have no bits there); the rows' digests are mixed once more and
-    added up. All of it is integer arithmetic: the digest depends neither on the order of rows nor on how
-    they are cut into blocks, stored or shared out to workers. Rows that differ have the same digest with
-    a chance of some 2⁻⁴⁰ over the key; it is for telling that a file was replaced, and leaves no process.
-    """
+    """Return the number of a block's rows and, with a key, their digest; wide rows by several threads."""
     count = int(block.shape[0])
     if key is None:
         return Seen(n_rows=count)
@@ -97,9 +84,7 @@ def _dense_digests(block: Stored, key: Words, workers: int) -> Words:
         return rows
     rows = np.empty(count, np.uint64)
     stored = np.ascontiguousarray(block)
-    shared_out(
-        lambda start, stop: _digest_rows(stored[start:stop], key, rows[start:stop]), count, workers
-    )
+    shared_out(lambda start, stop: _digest_rows(stored[start:stop], key, rows[start:stop]), count, workers)
     return rows
 
 
@@ -127,13 +112,7 @@ def _mixed(words: Words) -> Words:
 
 
 class Enrolment:
-    """What the first complete pass over a source saw; every later one must see the same.
-
-    Parameters
-    ----------
-    source : the rows.
-    contents : whether passes are held against each other by what they read, too, and not only by count.
-    """
+    """What the first complete pass over a source saw; every later one must see the same."""
 
     def __init__(self, source: RowSource, *, contents: bool) -> None:
         self._name, self._known = source.name, source.n_rows
@@ -152,14 +131,7 @@ class Enrolment:
 
 
 class EnrolledRows(OverRows):
-    """A source whose every pass is over the rows of the first one, or refused at its end.
-
-    Parameters
-    ----------
-    source : the rows.
-    contents : whether passes are compared by what they read, not only by their number of rows.
-    fingerprinted : whether the fingerprint of what is stored is made as soon as the first pass is done.
-    """
+    """A source whose every pass is over the rows of the first one, or refused at its end."""
 
     def __init__(self, source: RowSource, *, contents: bool, fingerprinted: bool = False) -> None:
         super().__init__(source)
@@ -211,15 +183,7 @@ class EnrolledRows(OverRows):
 
 
 def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) -> RowSource:
-    """Return a source whose passes are held to be over the same rows.
-
-    Rows that lie in this process's memory are given back as they are, and so is a query, which holds its
-    own passes to be over the same rows (`QuerySource`).
-
-    Parameters
-    ----------
-    source, contents, fingerprinted : see `EnrolledRows`.
-    """
+    """Return a source whose passes are held to be over the same rows."""
     if isinstance(source, QuerySource) and fingerprinted:
         stored_under(source)  # so that its passes are held to all cells that it gives
     if isinstance(source, QuerySource | TensorSource | EnrolledRows) or _in_memory(source):

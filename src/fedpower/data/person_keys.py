@@ -1,21 +1,4 @@
-"""One key for each person, however her id is spelled and whatever its type is.
-
-The same id may stand in one file as the integer 1, in another as the text "1", and in a third as 1.0,
-because a column with an empty cell became decimal numbers. Taken for three persons, she would weigh three
-times what the noise is made for. So every id is brought to one form first:
-
-- A number is that number in every type: 1, 1.0, the decimal 1.00, and the texts "1", "1.0", "1,0", "1e0".
-- A text of digits with a zero before them, or with a plus sign, is a text: "007" and "+7" are not 7.
-- True and false are 1 and 0, also as words.
-- Days and times are their text in UTC; midnight is the day alone.
-- Any other text is itself, in Unicode's form NFKC, without blanks around it. Upper and lower case differ.
-
-Two ids that share a form count as one person. That weakens nobody's protection, because both together
-then weigh what one person may. What cannot be brought to one form is refused.
-
-Whole numbers between −2⁶³ and 2⁶⁴ are their own keys; all else is hashed to 64 bits. Two ids that share a
-key by accident (a chance of 3·10⁻⁸ among a million) are taken for one person as well.
-"""
+"""One key for each person, however her id is spelled and whatever its type is."""
 
 import unicodedata
 from datetime import UTC, datetime, time
@@ -62,13 +45,7 @@ _LETTERS = "0123456789.,-+: TZzeEtrufalsRUFALS"
 
 
 def keys_of(cells: Any, *, name: str, column: str, rows: Rows) -> Keys:
-    """Return a key for each id; ids of one person have the same.
-
-    Parameters
-    ----------
-    cells : the ids, as an Arrow array.
-    name, column, rows : where they are from, for the sentences.
-    """
+    """Return a key for each id; ids of one person have the same."""
     ids = _whole_or_text(cells, name=name, column=column)
     compute, whole = arrow("compute"), arrow().types.is_integer(ids.type)
     if ids.null_count or not (whole or np.diff(_ends(ids)).all()):

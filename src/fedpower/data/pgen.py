@@ -1,8 +1,4 @@
-"""Genotypes as PLINK 2 stores them: ``.pgen`` with its ``.pvar`` and ``.psam``, read by Pgenlib.
-
-Hard calls, as from ``.bed`` (`fedpower.data.plink`). The file has them variant by variant: every block of
-samples decodes all variants once, so that a pass takes as many decodings as it has blocks.
-"""
+"""Genotypes as PLINK 2 stores them: ``.pgen`` with its ``.pvar`` and ``.psam``, read by Pgenlib."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,9 +34,7 @@ class PgenSource(PlinkSource):
 
 def pgen_source(path: Path, name: str) -> PgenSource:
     """Return the source of a .pgen file, whose .pvar and .psam stand beside it."""
-    variants = _table(
-        path.with_suffix(".pvar"), name, "#CHROM", ("#CHROM", "POS", "ID", "REF", "ALT")
-    )
+    variants = _table(path.with_suffix(".pvar"), name, "#CHROM", ("#CHROM", "POS", "ID", "REF", "ALT"))
     samples = _table(path.with_suffix(".psam"), name, "#", ("IID",))
     several = [words[2] for words in variants if "," in words[4]]
     if several:

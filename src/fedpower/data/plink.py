@@ -1,10 +1,4 @@
-"""Genotypes as PLINK 1 stores them, two bits each: ``.bed`` with its ``.bim`` and ``.fam``, streamed.
-
-Rows are samples. Columns are variants, called by their id and the allele that is counted, as PLINK's own
-tables call them: ``rs123_A``. The allele that comes first in the alphabet is counted, whichever the file
-has first, so that silos agree on names; the other one's name is understood too, and its counts are 2 less
-these.
-"""
+"""Genotypes as PLINK 1 stores them, two bits each."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -34,17 +28,7 @@ _COUNTS = np.array(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlinkSource(ColumnsByPlace):
-    """The samples of a .bed file.
-
-    Parameters
-    ----------
-    path : of the .bed file.
-    samples : ids of the samples, in order.
-    alleles : by stored variant, its two alleles as the file has them; the first one's counts are stored.
-    ids : of the stored variants.
-    other : for the kept variants, whether the second allele is counted.
-    filling : by kept variant, what stands for a missing genotype; None refuses those.
-    """
+    """The samples of a .bed file."""
 
     path: Path
     samples: tuple[str, ...]
@@ -131,10 +115,7 @@ class PlinkSource(ColumnsByPlace):
 
 
 def _is_second(allele: str, alleles: tuple[str, str]) -> bool | None:
-    """Return whether an allele is the second of two; None where it is neither.
-
-    Where one of them is unknown, nobody in the file has it: any other than the known one may be that.
-    """
+    """Return whether an allele is the second of two; None where it is neither."""
     if allele in alleles:
         return allele == alleles[1]
     if UNKNOWN in alleles:
@@ -173,12 +154,7 @@ def plink_source(path: Path, name: str) -> PlinkSource:
 
 
 def genotypes_of(
-    path: Path,
-    name: str,
-    *,
-    samples: Sequence[str],
-    ids: Sequence[str],
-    alleles: Sequence[tuple[str, str]],
+    path: Path, name: str, *, samples: Sequence[str], ids: Sequence[str], alleles: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     """Return the parts of a source of genotypes; of each variant the first allele's counts are stored."""
     require_distinct(f"variants of {name}", tuple(ids))
@@ -193,8 +169,7 @@ def genotypes_of(
         "alleles": tuple(alleles),
         "ids": tuple(ids),
         "other": tuple(
-            allele == both[1] and both[0] != both[1]
-            for allele, both in zip(counted, alleles, strict=True)
+            allele == both[1] and both[0] != both[1] for allele, both in zip(counted, alleles, strict=True)
         ),
     }
 
@@ -213,9 +188,7 @@ def _lines(path: Path, width: int, name: str) -> list[list[str]]:
 def words_of_lines(path: Path, name: str) -> list[list[str]]:
     """Return the words of every line of a file that stands beside genotypes."""
     try:
-        return [
-            line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
-        ]
+        return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
         raise InputError(
             f"{name} must have {path.name} beside it, got none that can be read; put the three files of "
@@ -225,15 +198,7 @@ def words_of_lines(path: Path, name: str) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantList:
-    """A public list of variants, such as an LD-pruned one.
-
-    Attributes
-    ----------
-    ids
-        The variants.
-    alleles, frequencies
-        By variant the counted allele and its frequency p; None where the list has ids alone.
-    """
+    """A public list of variants, such as an LD-pruned one."""
 
     ids: tuple[str, ...]
     alleles: tuple[str, ...] | None = None
@@ -242,9 +207,7 @@ class VariantList:
     def columns(self, source: Any) -> tuple[str, ...]:
         """Return the columns of the listed variants; where no allele is listed, as a file has them."""
         if self.alleles is not None:
-            return tuple(
-                f"{one}_{allele}" for one, allele in zip(self.ids, self.alleles, strict=True)
-            )
+            return tuple(f"{one}_{allele}" for one, allele in zip(self.ids, self.alleles, strict=True))
         if not isinstance(source, PlinkSource):
             raise InputError(
                 f"a list of variants must go with .bed or .pgen files, got {source.name}; leave it out"
@@ -274,9 +237,7 @@ class VariantList:
 def read_variants(path: Path) -> VariantList:
     """Return the variants in a file: ids, a line each (``.prune.in``), or PLINK 2's ``.afreq``."""
     try:
-        lines = [
-            line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
-        ]
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
         raise InputError(
             f"{path} must be a list of variants that can be read, got none; check the path"

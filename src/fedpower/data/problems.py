@@ -21,10 +21,7 @@ _ROWS = 2**16
 
 @contextmanager
 def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
-    """Let a table that is refused while it is read be refused with all problems of all tables.
-
-    Only then are the tables read once more; a single problem keeps its own sentence.
-    """
+    """Let a table that is refused while it is read be refused with all problems of all tables."""
     try:
         yield
     except CellError:
@@ -32,11 +29,7 @@ def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
         count = sum(map(len, found.values()))
         if count < 2:
             raise
-        listed = [
-            line
-            for name, lines in found.items()
-            for line in (f"{name}:", *(f"  {x}" for x in lines))
-        ]
+        listed = [line for name, lines in found.items() for line in (f"{name}:", *(f"  {x}" for x in lines))]
         tables = "1 table" if len(found) == 1 else f"{len(found)} tables"
         message = (
             f"tables must hold nothing but what rules cover, got {count} problems in {tables}; mend the "
@@ -77,9 +70,7 @@ def _problems_of(reader: TableReader, rules: TableRules) -> list[str]:
                 found[key] = (first, count + int(places.size), at)
         row += batch.num_rows
     excused = {
-        rule.column
-        for rule in rules.rules
-        if rule.is_plain and _reads_as_numbers(reader, rule, found)
+        rule.column for rule in rules.rules if rule.is_plain and _reads_as_numbers(reader, rule, found)
     }
     called = {rule.column: rule.called for rule in rules.rules}
     return [

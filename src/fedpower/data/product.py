@@ -49,22 +49,10 @@ class RowSummary:
 
 
 class RowProduct:
-    """Products with the moment of a source's treated rows, one read of the source for each.
-
-    Parameters
-    ----------
-    source, treatment : the rows and what is done to them. A centre of a treatment without bound is
-        handled as a rank-one correction, so that sparse blocks stay sparse.
-    watch : is told of every block, and may stop a pass.
-    workers : threads that share a block of wide rows.
-    """
+    """Products with the moment of a source's treated rows, one read of the source for each."""
 
     def __init__(
-        self,
-        source: RowSource,
-        treatment: RowTreatment,
-        watch: Watch = UNWATCHED,
-        workers: int = 1,
+        self, source: RowSource, treatment: RowTreatment, watch: Watch = UNWATCHED, workers: int = 1
     ) -> None:
         treatment.check_width(source.n_features)
         self._source = source
@@ -89,29 +77,16 @@ class RowProduct:
         return self.summary().n_rows if known is None or self._summary else known
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
-        """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y.
-
-        Parameters
-        ----------
-        basis : d×r.
-        center : in units of the treated rows; the origin by default.
-        """
+        """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y."""
         basis = require_basis(basis, self._source.n_features)
         shift = self._shift(center)
         if not self._source.sparse:
             found = wide_product(
-                self._source,
-                self._treatment,
-                basis,
-                shift,
-                watch=self._watch,
-                workers=self._workers,
+                self._source, self._treatment, basis, shift, watch=self._watch, workers=self._workers
             )
             if found is not None:
                 return found
-            return dense_product(
-                self._source, self._treatment, self._rows, basis, shift, watch=self._watch
-            )
+            return dense_product(self._source, self._treatment, self._rows, basis, shift, watch=self._watch)
         total, result = 0, np.zeros(basis.shape)
         for block in full_blocks(self._source, self._rows, self._watch):
             treated, _ = self._treatment.apply(block)

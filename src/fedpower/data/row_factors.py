@@ -21,11 +21,7 @@ NEAR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactoredRows:
-    """Sums of products over bounded rows y = φ·(x/scale), from x and one factor φ a row.
-
-    The factors are made in one pass; a product then reads the rows twice (once from memory where a
-    block fits a cache) and writes nothing as large as they are.
-    """
+    """Sums of products over bounded rows y = φ·(x/scale), from x and one factor φ a row."""
 
     rows: Any
     device: Device
@@ -60,15 +56,7 @@ class FactoredRows:
 def factored_rows(
     rows: Any, treatment: RowTreatment, device: Device, *, largest: float, smallest: float
 ) -> FactoredRows | None:
-    """Return the product over a tensor's bounded rows, or None where it would lose digits.
-
-    Parameters
-    ----------
-    rows : the tensor, float32.
-    treatment : what is done to its rows.
-    device : where they lie.
-    largest, smallest : of the rows' largest absolute values, the largest and the smallest but zero.
-    """
+    """Return the product over a tensor's bounded rows, or None where it would lose digits."""
     library = torch()
     divisors = treatment.divisors(int(rows.shape[1]))
     gain = np.ones(int(rows.shape[1])) if divisors is None else 1.0 / divisors

@@ -18,23 +18,12 @@ TINY = 1e-140
 
 
 def margin(n_features: int) -> float:
-    """Return how far below 1 a bounded row's norm is kept.
-
-    A sum of d squares, taken in any order, is off by at most d·2⁻⁵³ of itself; the square root, the
-    division and the product that follow add a few times 2⁻⁵³. The margin (d + 8)·2⁻⁵² covers that
-    once for our own computation and once for a reader who computes the norm again.
-    """
+    """Return how far below 1 a bounded row's norm is kept."""
     return (n_features + 8) * 2.0**-52
 
 
 def _bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
-    """Return the rows clipped to norm at most 1 and how many were longer, or all rows of norm 1.
-
-    Parameters
-    ----------
-    block : rows, finite.
-    normalize : scale every nonzero row to norm 1 (less the margin) instead of only the longer ones.
-    """
+    """Return the rows clipped to norm at most 1 and how many were longer, or all rows of norm 1."""
     slack = margin(int(block.shape[1]))
     norms = row_norms(block)
     extreme = ~np.isfinite(norms)
@@ -52,9 +41,7 @@ def _bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
         n_clipped = int(np.count_nonzero(extreme | (norms > 1 + slack)))
     if not chosen.any():
         return block, n_clipped
-    return _scale_rows(
-        block, np.where(chosen, (1 - slack) / np.where(chosen, norms, 1.0), 1.0)
-    ), n_clipped
+    return _scale_rows(block, np.where(chosen, (1 - slack) / np.where(chosen, norms, 1.0), 1.0)), n_clipped
 
 
 def row_norms(block: Block) -> Vector:
@@ -111,20 +98,7 @@ def with_data(block: SparseBlock, data: Vector) -> SparseBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTreatment:
-    """A public rule for each row x: ``y = bound((clip(x, low, high) − center) / scale)``.
-
-    Every parameter is public and agreed on; none may be read from the data silently.
-
-    Parameters
-    ----------
-    center : subtracted from each row first; None for nothing.
-    low, high : ranges of the columns, to which cells are clipped before that; both or neither, and only
-        with a centre. Infinite where a column has none.
-    scale : positive divisor of each column; None for ones.
-    row_norm : the bound B: rows are divided by B, then clipped to norm at most 1.
-    normalize : scale each nonzero row to norm 1 instead; a zero row stays zero. Excludes
-        `row_norm`.
-    """
+    """A public rule for each row x: ``y = bound((clip(x, low, high) − center) / scale)``."""
 
     center: Vector | None = None
     scale: Vector | None = None
@@ -148,11 +122,7 @@ class RowTreatment:
                 "{normalize:True}; choose one",
                 bound=self.row_norm,
             )
-        if (
-            self.center is not None
-            and self.scale is not None
-            and self.center.size != self.scale.size
-        ):
+        if self.center is not None and self.scale is not None and self.center.size != self.scale.size:
             raise InputError(
                 f"center and scale must have one value per column, got {self.center.size} and "
                 f"{self.scale.size}; give both for the same columns"
@@ -162,10 +132,7 @@ class RowTreatment:
         """Refuse ranges without a centre, or that hold no number."""
         if self.low is None and self.high is None:
             return
-        sides = [
-            None if side is None else np.array(side, dtype=np.float64)
-            for side in (self.low, self.high)
-        ]
+        sides = [None if side is None else np.array(side, dtype=np.float64) for side in (self.low, self.high)]
         for name, side in zip(("low", "high"), sides, strict=True):
             if side is not None:
                 side.setflags(write=False)
@@ -226,11 +193,7 @@ class RowTreatment:
         return rows, n_clipped
 
     def split(self) -> "tuple[RowTreatment, Vector | None]":
-        """Return the treatment without its centre, and the centre in treated units.
-
-        For a treatment without a bound the treated row is what the first gives less the second;
-        kernels use it to keep sparse blocks sparse.
-        """
+        """Return the treatment without its centre, and the centre in treated units."""
         if self.center is None or self.low is not None:
             return self, None
         offset = self.center if self.scale is None else self.center / self.scale
@@ -259,9 +222,7 @@ class RowTreatment:
         """Return what each column is divided by: its scale times B."""
         if self.row_norm is None:
             return self.scale
-        return (
-            np.full(n_features, self.row_norm) if self.scale is None else self.scale * self.row_norm
-        )
+        return np.full(n_features, self.row_norm) if self.scale is None else self.scale * self.row_norm
 
 
 def _values(rows: Block) -> Vector:
@@ -270,10 +231,7 @@ def _values(rows: Block) -> Vector:
 
 
 def _within_range(rows: Block) -> Block:
-    """Return rows in which a value beyond float64's range is its largest number: the bound clips them.
-
-    A refusal would tell others that there is such a row; as a rule for each row this is like any other.
-    """
+    """Return rows in which a value beyond float64's range is its largest number: the bound clips them."""
     values = np.nan_to_num(_values(rows))
     return with_data(rows, values) if is_sparse(rows) else values
 
@@ -284,10 +242,7 @@ def _row_norm(value: object) -> float:
     number = float(value) if real else np.nan  # type: ignore[arg-type]
     if not (np.isfinite(number) and number > 0):
         raise InputError.about(
-            "row_norm",
-            must="be a positive finite number",
-            got=repr(value),
-            advice="give a public bound",
+            "row_norm", must="be a positive finite number", got=repr(value), advice="give a public bound"
         )
     if not 1 / LARGEST <= number <= LARGEST:
         raise InputError.about(

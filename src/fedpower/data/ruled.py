@@ -1,7 +1,4 @@
-"""Sources whose tables' cells become numbers by rules.
-
-Whatever comes after sees columns of numbers alone, such as ``sex=F``: the features.
-"""
+"""Sources whose tables' cells become numbers by rules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,10 +19,7 @@ from fedpower.errors import InputError
 
 
 def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[list[Any]]:
-    """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals.
-
-    ``items`` are those that are rated, in a table of one rating a row.
-    """
+    """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals."""
     if rule.kind != "comparison":
         return [_made_up(rule, values, items)]
     count = len(rule.levels)
@@ -62,15 +56,7 @@ def _made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]
 
 
 def ruled(source: RowSource, rules: TableRules) -> RowSource:
-    """Return the source of the features that rules make of a table's columns, in its order.
-
-    Parameters
-    ----------
-    source
-        A table with named columns; those that rules drop are left out.
-    rules
-        Of its columns; one without a rule holds numbers.
-    """
+    """Return the source of the features that rules make of a table's columns, in its order."""
     if isinstance(source, UnitRows):
         if isinstance(getattr(source.rows, "reader", None), RuledTable):
             return source
@@ -99,9 +85,7 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
     require_alone(source.name, own)
     require_distinct(source.name, own.features)
     if not own.features:
-        raise InputError(
-            f"{source.name} must keep at least one column, got rules that drop all; keep one"
-        )
+        raise InputError(f"{source.name} must keep at least one column, got rules that drop all; keep one")
     reader = RuledTable(name=source.name, table=source.reader, rules=own)
     return replace(source, reader=reader, columns=own.features)
 
@@ -115,10 +99,7 @@ def _says_already(name: str) -> InputError:
 
 
 def _one_row_a_person(source: TableSource, rules: TableRules) -> UnitRows:
-    """Return the persons of a table of one rating a row; all its columns must be spoken of.
-
-    Each has one row, so that nothing is weighed; but what is promised, and counted, is by person.
-    """
+    """Return the persons of a table of one rating a row; all its columns must be spoken of."""
     form = rules.long
     if form is None:
         raise InputError(
@@ -139,25 +120,13 @@ def _one_row_a_person(source: TableSource, rules: TableRules) -> UnitRows:
 def match_tables(
     sources: Mapping[str, RowSource], rules: TableRules | None, *, extra: Extra = "refuse"
 ) -> tuple[tuple[str, ...] | None, dict[str, RowSource]]:
-    """Return the columns of a fit, and the silos' sources with exactly these, by their rules.
-
-    Parameters
-    ----------
-    sources
-        The silos' rows, by name.
-    rules
-        Of their columns; None without any.
-    extra
-        Whether columns that not every silo has are refused or dropped.
-    """
+    """Return the columns of a fit, and the silos' sources with exactly these, by their rules."""
     if rules is None:
         columns, matched = match_columns(list(sources.values()), extra=extra)
         return columns, dict(zip(sources, matched, strict=True))
     tables = [features_of(ruled(source, rules)) for source in sources.values()]
     # Columns that are left out count too.
-    held = {
-        column for each in tables if isinstance(each, TableSource) for column in each.reader.columns
-    }
+    held = {column for each in tables if isinstance(each, TableSource) for column in each.reader.columns}
     unknown = [name for name in rules.columns if name not in held]
     if unknown:
         raise InputError(
@@ -165,9 +134,7 @@ def match_tables(
             "has; correct the name, or leave the rule out"
         )
     kept = [
-        source.select(
-            tuple(name for name in source.columns or () if name not in rules.dropped), extra="drop"
-        )
+        source.select(tuple(name for name in source.columns or () if name not in rules.dropped), extra="drop")
         for source in sources.values()
     ]
     _, matched = match_columns(kept, extra=extra)

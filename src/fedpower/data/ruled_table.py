@@ -15,18 +15,7 @@ from fedpower.errors import CellError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RuledTable:
-    """A table whose columns are the features that rules make of another's, as a reader of batches.
-
-    Parameters
-    ----------
-    name : what error sentences call it.
-    table : the table as it is.
-    rules : one for each of its columns that are used.
-    gaps : whether numbers may be missing; they are NaN unless their rule has a number for them.
-
-    `others` has, by column of levels, how many rows the last pass found with another word, and how many
-    rows it read: for the silo's operator only.
-    """
+    """A table whose columns are the features that rules make of another's, as a reader of batches."""
 
     name: str
     table: TableReader

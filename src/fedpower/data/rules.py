@@ -1,14 +1,4 @@
-"""Rules that turn the cells of a table into numbers: public, one a column, the same for every silo.
-
-A rule says what a column is (a number, one of some levels, an ordered level, yes or no, a date, a rating
-that many rows lack) and what stands for a cell that is missing. Nothing in it is read from rows. `cells`
-reads cells by them, and `ruled` applies them while a table is streamed.
-
-A rule of comparisons is of two or three columns together: which item won, against which other, and by
-how much. A row becomes e_winner − e_loser, and beside it the outcome y, 1 or the margin: the moment of
-such rows holds the Laplacian of the graph of comparisons and Σ y(e_winner − e_loser), which is all that
-a ranking needs (`fedpower.analyses.Ranking`).
-"""
+"""Rules that turn the cells of a table into numbers: public, one a column, the same for every silo."""
 
 import hashlib
 import json
@@ -23,16 +13,7 @@ from fedpower.data.source import Vector
 from fedpower.errors import InputError, is_showable
 
 Kind = Literal[
-    "number",
-    "levels",
-    "ordered",
-    "yes/no",
-    "date",
-    "rating",
-    "person",
-    "item",
-    "comparison",
-    "drop",
+    "number", "levels", "ordered", "yes/no", "date", "rating", "person", "item", "comparison", "drop"
 ]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -96,32 +77,7 @@ _LISTED: dict[str, Kind] = {"levels": "levels", "ordered": "ordered", "items": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What the cells of one column of a table become.
-
-    Attributes
-    ----------
-    column
-        Its name in the tables.
-    kind
-        What it holds; ``drop`` leaves it out.
-    range
-        What numbers, or dates in their unit, lie between; cells beyond are taken to be at its end.
-    levels
-        Of ``levels`` and ``ordered``: the words, in order; of ``comparison`` the items.
-    items
-        Of ``rating`` in a table of one rating a row: the items that count, in order.
-    origin, unit, format
-        Of ``date``: the day that is 0, what is counted from there, and how dates are written, as
-        strptime has it.
-    missing
-        What stands for a missing cell: a number, one of the words, or ``"offset"``; None for nothing.
-    indicator
-        Whether one more column says where cells are missing.
-    missing_words
-        What else than an empty cell means that it is missing.
-    against, margin
-        Of ``comparison``: the columns of the item that lost, and of how clearly, where there is one.
-    """
+    """What the cells of one column of a table become."""
 
     column: str
     kind: Kind = "number"
@@ -229,9 +185,7 @@ class Rule:
             said["kind"] = self.kind
         if self.kind == "date":
             said |= {"origin": self.origin, "unit": self.unit}
-        said |= {
-            key: each for key, each in (("against", self.against), ("margin", self.margin)) if each
-        }
+        said |= {key: each for key, each in (("against", self.against), ("margin", self.margin)) if each}
         if self.format:
             said["format"] = self.format
         if self.range is not None:
@@ -249,13 +203,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRules:
-    """The rules of a table's columns, in their order; a column without one holds numbers, all of them.
-
-    Attributes
-    ----------
-    rules
-        One for each column at most.
-    """
+    """The rules of a table's columns, in their order; a column without one holds numbers, all of them."""
 
     rules: tuple[Rule, ...]
 
@@ -305,18 +253,14 @@ class TableRules:
         beside = {name for rule in self.rules for name in rule.columns[1:]}
         return TableRules(
             rules=tuple(
-                known.get(column) or Rule(column=column)
-                for column in columns
-                if column not in beside
+                known.get(column) or Rule(column=column) for column in columns if column not in beside
             )
         )
 
     def ranges(self, features: Sequence[str]) -> tuple[tuple[float, float] | None, ...]:
         """Return what features lie between, by the rules; None where these do not say."""
         known = {
-            name: span
-            for rule in self.rules
-            for name, span in zip(rule.features, rule.ranges, strict=True)
+            name: span for rule in self.rules for name, span in zip(rule.features, rule.ranges, strict=True)
         }
         return tuple(known.get(name) for name in features)
 
@@ -346,8 +290,7 @@ class TableRules:
         """Return the rules with every missing cell's number in place of ``"offset"``."""
         return TableRules(
             rules=tuple(
-                replace(rule, missing=rule.fill) if rule.missing == _OFFSET else rule
-                for rule in self.rules
+                replace(rule, missing=rule.fill) if rule.missing == _OFFSET else rule for rule in self.rules
             )
         )
 
@@ -358,15 +301,7 @@ class TableRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongForm:
-    """A table of one rating a row.
-
-    Attributes
-    ----------
-    person, item
-        The columns that say whose a rating is, and of what.
-    rating
-        The rule of the ratings' column.
-    """
+    """A table of one rating a row."""
 
     person: str
     item: str
@@ -374,15 +309,7 @@ class LongForm:
 
 
 def table_rules(content: Any, where: str) -> TableRules:
-    """Return the rules that a mapping from columns gives; whatever is wrong is said in one sentence.
-
-    Parameters
-    ----------
-    content
-        By column: a table of a rule's keys, the word for a kind, or a list of levels.
-    where
-        What sentences call the file.
-    """
+    """Return the rules that a mapping from columns gives; whatever is wrong is said in one sentence."""
     if not isinstance(content, Mapping):
         raise InputError(
             f"the rules in {where} must be a table from columns to rules, got "
@@ -459,9 +386,7 @@ def _rule(column: str, said: Any, where: str) -> Rule:
         kind=kind,
         range=_range(called, said["range"]) if "range" in said else None,
         levels=_words(called, listed[0], said[listed[0]]) if listed else (),
-        items=_words(called, "items", said["items"])
-        if kind == "rating" and "items" in said
-        else (),
+        items=_words(called, "items", said["items"]) if kind == "rating" and "items" in said else (),
         origin=_origin(called, said) if kind == "date" else "",
         unit=_unit(called, said.get("unit", "days")),
         format=_text(called, "format", said.get("format", "")),
@@ -512,9 +437,7 @@ def _check_comparison(called: str, rule: Rule) -> None:
             "against = 'loser'"
         )
     if len(set(rule.columns)) < len(rule.columns):
-        raise InputError(
-            f"{called} must read different columns, got one twice; correct against and margin"
-        )
+        raise InputError(f"{called} must read different columns, got one twice; correct against and margin")
     if bool(rule.margin) != (rule.range is not None):
         raise InputError(
             f"{called} must have margin and range together, so that one comparison counts for no more "
@@ -530,9 +453,7 @@ def _words(called: str, key: str, given: Any) -> tuple[str, ...]:
         raise InputError(f"{key} in {called} must be a list of words, got {given!r}; list them")
     words = tuple(_word(each) for each in given)
     if len(set(words)) < len(words):
-        raise InputError(
-            f"{key} in {called} must be different words, got one twice; take one of them out"
-        )
+        raise InputError(f"{key} in {called} must be different words, got one twice; take one of them out")
     if key == "missing_words":
         return words
     if len(words) < (1 if key == "levels" else 2):
@@ -595,9 +516,7 @@ def _origin(called: str, said: Mapping[str, Any]) -> str:
 
 def _unit(called: str, given: Any) -> str:
     if given not in SECONDS:
-        raise InputError(
-            f"unit in {called} must be one of {', '.join(SECONDS)}, got {given!r}; choose one"
-        )
+        raise InputError(f"unit in {called} must be one of {', '.join(SECONDS)}, got {given!r}; choose one")
     return str(given)
 
 
@@ -635,9 +554,7 @@ def _missing(called: str, rule: Rule, given: Any) -> float | str | None:
     if rule.kind == "ordered" and _word(given) in rule.levels:
         return _word(given)
     if not _is_number(given) or abs(given) > LARGEST:
-        raise InputError(
-            f"missing in {called} must be {_OFFSET!r} or a number, got {given!r}; choose one"
-        )
+        raise InputError(f"missing in {called} must be {_OFFSET!r} or a number, got {given!r}; choose one")
     low, high = rule.ranges[0] or (-LARGEST, LARGEST)
     if not low <= given <= high:
         raise InputError(

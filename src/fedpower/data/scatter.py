@@ -31,11 +31,7 @@ accuracy, about four bits.
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
-    """What one block adds: number of rows, their mean about the origin, Σ yyᵀ, and clipped rows.
-
-    ``squares`` are the lower triangle of Σ yyᵀ at least, in pieces: first row, first column, values.
-    ``centred`` says whether it was taken about that mean already, or about the origin.
-    """
+    """What one block adds: number of rows, their mean about the origin, Σ yyᵀ, and clipped rows."""
 
     n_rows: int
     mean: Vector
@@ -58,28 +54,16 @@ class _Origin:
 
 
 class BlockSquares:
-    """Parts of dense blocks; one thread's, because they share its memory.
+    """Parts of dense blocks; one thread's, because they share its memory."""
 
-    Parameters
-    ----------
-    treatment : what is done to the rows.
-    n_features : d.
-    recheck : see `DenseRows`.
-    """
-
-    def __init__(
-        self, treatment: RowTreatment, n_features: int, recheck: Callable[[], None]
-    ) -> None:
+    def __init__(self, treatment: RowTreatment, n_features: int, recheck: Callable[[], None]) -> None:
         self.rows = DenseRows(treatment, n_features, recheck)
         self._bounded = treatment.bounded
         self._whole = shares_blocks(n_features)
         self._gram = np.empty((n_features if self._whole else PANEL, n_features))
 
     def origin_for(self, block: Matrix) -> _Origin:
-        """Return where the rows of a source that begins with this block are taken about.
-
-        Bounded rows are taken about 0, which is near them: `privacy.budget.longest_sum` counts on it.
-        """
+        """Return where the rows of a source that begins with this block are taken about."""
         rows, _ = self.rows.treat(block[:_PROBE_ROWS])
         with np.errstate(over="ignore", invalid="ignore"):
             mean = self.rows.mean(rows)
@@ -105,10 +89,7 @@ class BlockSquares:
         return Part(n_rows=count, mean=mean, squares=squares, centred=centred, n_clipped=n_clipped)
 
     def _panels(self, rows: Matrix) -> Iterator[tuple[int, int, Matrix]]:
-        """Yield the lower triangle of Σ yyᵀ, made as it is taken.
-
-        A whole one would have to be filled in above the diagonal and added up there too.
-        """
+        """Yield the lower triangle of Σ yyᵀ, made as it is taken."""
         width = int(rows.shape[1])
         flat = self._gram.ravel()
         for start in range(0, width, PANEL):
@@ -121,21 +102,13 @@ class BlockSquares:
 
 
 def _product(one: Matrix, two: Matrix, out: Matrix) -> Matrix:
-    """Return oneᵀ·two in ``out``; an overflow is told by the trace, which whoever asks for looks at.
-
-    NumPy's product of a matrix with its own transpose is BLAS's symmetric rank-k update and lets other
-    threads run meanwhile; SciPy's wrapper of that update would hold them up.
-    """
+    """Return oneᵀ·two in ``out``; an overflow is told by the trace, which whoever asks for looks at."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.matmul(one.T, two, out=out)
 
 
 class ScatterSum:
-    """Number, mean and Σ (y − mean)(y − mean)ᵀ of the parts so far [CGL83 eq. 2.1].
-
-    The rank-one terms of merging are collected and added together: each by itself would be a pass over
-    a d×d array.
-    """
+    """Number, mean and Σ (y − mean)(y − mean)ᵀ of the parts so far [CGL83 eq. 2.1]."""
 
     def __init__(self, n_features: int) -> None:
         self.n_rows, self.n_clipped = 0, 0

@@ -1,9 +1,4 @@
-"""Rows counted by their scores on two public axes: a row counts in one place of a grid.
-
-`fedpower.privacy.preparation` says how far one row moves the counts, and nothing here needs to be exact
-for that: whatever the axes are, a row is in one place. A score is summed column by column, so that a
-row's place depends on that row alone, and not on where it stands in a block.
-"""
+"""Rows counted by their scores on two public axes: a row counts in one place of a grid."""
 
 import struct
 from dataclasses import dataclass
@@ -31,20 +26,7 @@ _HEAD = struct.Struct("<q")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoreQuestion:
-    """Two axes and a grid over the scores on them; all of it is public.
-
-    Attributes
-    ----------
-    axes
-        d×2. They are of rows after the treatment that was agreed on, but for the bound; of rows as they
-        are, where it is the run that finds the treatment.
-    offset
-        What is taken off the two scores.
-    reach
-        The grid goes from −reach to reach on either axis; its outermost places take what lies beyond.
-    n_bins
-        Places to a side.
-    """
+    """Two axes and a grid over the scores on them; all of it is public."""
 
     axes: Matrix
     offset: Vector
@@ -63,9 +45,7 @@ class ScoreQuestion:
             type(self.n_bins) is not int
             or not 1 <= self.n_bins <= MOST_BINS
             or any(
-                each.dtype != np.float64
-                or each.shape != shape
-                or not (np.abs(each) <= _LARGEST).all()
+                each.dtype != np.float64 or each.shape != shape or not (np.abs(each) <= _LARGEST).all()
                 for each, shape in shapes
             )
             or not (self.reach >= 1 / _LARGEST).all()
@@ -91,33 +71,16 @@ class ScoreQuestion:
         (n_bins,) = _HEAD.unpack_from(public)
         numbers = np.frombuffer(public, dtype="<f8", offset=_HEAD.size).astype(np.float64)
         made = cls(
-            axes=numbers[:-4].reshape(n_features, 2),
-            offset=numbers[-4:-2],
-            reach=numbers[-2:],
-            n_bins=n_bins,
+            axes=numbers[:-4].reshape(n_features, 2), offset=numbers[-4:-2], reach=numbers[-2:], n_bins=n_bins
         )
         made.check(n_features)
         return made
 
 
 def count_scores(
-    source: RowSource,
-    treatment: RowTreatment,
-    question: ScoreQuestion,
-    *,
-    watch: Watch = UNWATCHED,
+    source: RowSource, treatment: RowTreatment, question: ScoreQuestion, *, watch: Watch = UNWATCHED
 ) -> NDArray[np.int64]:
-    """Return how many rows lie in each place of the grid, the first axis' places being slowest.
-
-    As secret as the rows. Where persons count, a row counts by its weight, in parts of `TALLY_PARTS`.
-
-    Parameters
-    ----------
-    source : the rows.
-    treatment : what was agreed to be done to them; the bound plays no part.
-    question : the axes and the grid.
-    watch : is told of every block, and may stop a pass.
-    """
+    """Return how many rows lie in each place of the grid, the first axis' places being slowest."""
     unit, bins = unit_of(source), question.n_bins
     inner = question.edges[:, 1:-1]
     total, count = np.zeros(bins**2, dtype=np.int64), 0

@@ -119,11 +119,7 @@ class StoredRows(Protocol):
     """A source whose dense rows can be had as they are stored, without a copy of them in float64."""
 
     def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
-        """Return the rows in order by row, unchecked, so many bytes at once; None where that cannot be.
-
-        A block is good until the next one. Whoever takes it must find values that are not finite.
-        ``workers`` are threads that may look at a block.
-        """
+        """Return the rows in order by row, unchecked, so many bytes at once; None where that cannot be."""
         ...
 
 

@@ -68,9 +68,7 @@ class CsrFileSource(PositionalSource):
                     raise self.corrupt()
                 shape = (pointers.size - 1, self.width)
                 numbers = values.astype(np.float64)
-                yield canonical(
-                    sparse.csr_array((numbers, places, pointers - pointers[0]), shape=shape)
-                )
+                yield canonical(sparse.csr_array((numbers, places, pointers - pointers[0]), shape=shape))
 
 
 _MAX_WHOLE_BYTES = 256 * 2**20
@@ -165,9 +163,7 @@ def npz_source(path: Path, name: str) -> PositionalSource:
     if header.fortran and header.shape[1] > 1:
         return _whole(path, key, name, header)
     rows, width = header.shape
-    return _NpzSource(
-        name=name, width=width, n_rows=rows, path=path, key=key, wide=is_wide(header.dtype)
-    )
+    return _NpzSource(name=name, width=width, n_rows=rows, path=path, key=key, wide=is_wide(header.dtype))
 
 
 def _whole(path: Path, key: str, name: str, header: ArrayHeader) -> PositionalSource:
@@ -202,12 +198,7 @@ def _sparse(path: Path, name: str) -> _SparseNpzSource | SparseSource:
     if indptr.size != shape[0] + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise corrupt(name)
     return _SparseNpzSource(
-        name=name,
-        width=shape[1],
-        n_rows=shape[0],
-        path=path,
-        indptr=indptr,
-        wide=is_wide(header.dtype),
+        name=name, width=shape[1], n_rows=shape[0], path=path, indptr=indptr, wide=is_wide(header.dtype)
     )
 
 
@@ -238,10 +229,7 @@ class _SvmlightSource(PositionalSource):
         row = 0
         base = 0 if self.zero_based else 1
         for counts, places, values in _parsed(self.path, self.name, max_rows):
-            for wrong, bound in (
-                (places < base, "at least"),
-                (places >= self.width + base, "at most"),
-            ):
+            for wrong, bound in ((places < base, "at least"), (places >= self.width + base, "at most")):
                 if wrong.any():
                     limit = base if bound == "at least" else self.width + base - 1
                     raise _index_error(self.name, counts, wrong, row, f"{bound} {limit}")
@@ -254,9 +242,7 @@ def svmlight_source(
 ) -> _SvmlightSource:
     """Return the source of a svmlight file; without `n_features` a pass finds the width."""
     if n_features is not None:
-        return _SvmlightSource(
-            name=name, width=n_features, n_rows=None, path=path, zero_based=zero_based
-        )
+        return _SvmlightSource(name=name, width=n_features, n_rows=None, path=path, zero_based=zero_based)
     largest, rows, entries = -1, 0, 0
     for counts, places, _ in _parsed(path, name, _MAX_BLOCK_ENTRIES):
         largest = max(largest, int(places.max(initial=-1)))
@@ -265,9 +251,7 @@ def svmlight_source(
     width = largest + 1 if zero_based else max(largest, 0)
     require_shape(name, rows, width)
     share = entries / (rows * width)
-    return _SvmlightSource(
-        name=name, width=width, n_rows=rows, path=path, zero_based=zero_based, share=share
-    )
+    return _SvmlightSource(name=name, width=width, n_rows=rows, path=path, zero_based=zero_based, share=share)
 
 
 _Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]

@@ -1,15 +1,4 @@
-"""Sums over rows that tell where their columns lie: whole numbers, before any bound is known.
-
-Preparation asks five questions in turn, each in the light of the answers to those before: in which octave
-are the cells of a column, in which of a few bins of the range found, in which of a few bins of what is
-left of that range (for columns far from 0), what are their mean and mean square within it, how long are
-the rows then. Each is a sum over rows of a vector of whole numbers that
-depends on one row alone, whatever else there is; `fedpower.privacy.preparation` says how far one row
-moves it, and nothing here needs to be exact for that.
-
-A missing cell is NaN. It has a place of its own beside octaves and bins, adds nothing to means and norms,
-and is at the offset in the moment: it counts for nothing there, too.
-"""
+"""Sums over rows that tell where their columns lie: whole numbers, before any bound is known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,20 +47,7 @@ _N_NORMS = NORM_EDGES.size + 1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
-    """A question to the rows; all that it holds is public.
-
-    Attributes
-    ----------
-    kind
-        What is asked.
-    open_columns
-        Places of the columns that are asked about in ``octaves`` and ``bins``, and may be in ``zoom``.
-    low, high
-        Ranges of all columns, from ``bins`` on.
-    offset, scale
-        What rows are centred on and divided by, in ``norms``. In ``zoom`` the first is 1 for each column
-        that is asked about, and 0 for others, whose counts are 0.
-    """
+    """A question to the rows; all that it holds is public."""
 
     kind: StageKind
     n_features: int
@@ -100,19 +76,12 @@ class Stage:
         }[self.kind]
 
     def tally(self, block: Block, weights: Integers | None = None) -> Integers:
-        """Return the sum of what each row of a block counts for, times its weight where it has one.
-
-        In ``octaves`` and ``bins`` a row counts 1 in one place of each open column, the last where its
-        cell is missing; in ``norms`` in one place. In ``means`` it adds q_j, q_j² and 1 for every column
-        with a cell, |q_j| ≤ Q, the q's first.
-        """
+        """Return the sum of what each row of a block counts for, times its weight where it has one."""
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
         with np.errstate(all="ignore"):
             if self.kind == "octaves":
                 cells = rows[:, self.open_columns]
-                return _counts(
-                    _or_missing(octave_of(cells), cells, N_OCTAVES), N_OCTAVES + 1, weights
-                )
+                return _counts(_or_missing(octave_of(cells), cells, N_OCTAVES), N_OCTAVES + 1, weights)
             assert self.low is not None
             assert self.high is not None
             if self.kind in ("bins", "zoom"):
@@ -165,9 +134,7 @@ def _or_missing(places: Integers, cells: Matrix, n_places: int) -> Integers:
     return np.where(np.isnan(cells), n_places, places)
 
 
-def _counts(
-    places: NDArray[np.generic], n_places: int, weights: Integers | None = None
-) -> Integers:
+def _counts(places: NDArray[np.generic], n_places: int, weights: Integers | None = None) -> Integers:
     """Return how often each place of each column occurs, column after column; rows may have weights."""
     width = places.shape[1]
     flat = places.astype(np.int64) + n_places * np.arange(width)
@@ -180,19 +147,7 @@ def _counts(
 
 
 class Survey:
-    """One silo's rows before their treatment is known: what preparation asks of them, and their moment.
-
-    Every pass is over the rows of the first one, or refused (`passes`).
-
-    Parameters
-    ----------
-    source : the rows.
-    device : where the moment is made in the end.
-    watch : is told of every block, and may stop a pass.
-    workers : threads that blocks are shared out to while the moment is made.
-    fingerprinted : whether the fingerprint will be asked for.
-    memory_limit : bytes that d×d arrays may take.
-    """
+    """One silo's rows before their treatment is known: what preparation asks of them, and their moment."""
 
     def __init__(
         self,
@@ -287,17 +242,11 @@ class Survey:
 
     @property
     def clipped(self) -> tuple[int, int] | None:
-        """How many rows the bound found shortened, and how many were read, for the silo's operator only.
-
-        None where their moment was not asked for.
-        """
+        """How many rows the bound found shortened, and how many were read, for the silo's operator only."""
         return None if self._treated is None else (self._treated.n_clipped, self.n_read)
 
     def treated_columns(self) -> tuple[Vector, Vector] | None:
-        """Return mean and spread of the cells within their ranges, less the offset and in scales found.
-
-        For the silo's operator only. None before they are found.
-        """
+        """Return mean and spread of the cells within their ranges, less the offset and in scales found."""
         if self._treated is None or self._means is None:
             return None
         stage, total = self._means
@@ -307,9 +256,7 @@ class Survey:
         assert rule.center is not None
         assert rule.scale is not None
         width = stage.n_features
-        count = np.maximum(
-            total[2 * width :], 1
-        )  # of cells that are there, times what a row counts for
+        count = np.maximum(total[2 * width :], 1)  # of cells that are there, times what a row counts for
         mean = total[:width] / (count * CELL_SIDE)
         spread = np.sqrt(np.maximum(total[width : 2 * width] / (count * CELL_SIDE**2) - mean**2, 0))
         half, middle = (stage.high - stage.low) / 2, (stage.high + stage.low) / 2

@@ -55,10 +55,7 @@ class TableReader(Protocol):
     def batches(
         self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
     ) -> Iterator[Any]:
-        """Yield record batches of exactly these columns, in this order, of at most `max_rows` rows.
-
-        `labels` are columns appended as they are written, and never read as numbers.
-        """
+        """Yield record batches of exactly these columns, in this order, of at most `max_rows` rows."""
         ...
 
 
@@ -85,17 +82,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableSource:
-    """The rows of a table, or of one group in it, as float64 blocks.
-
-    Parameters
-    ----------
-    name : what error sentences call it.
-    reader : the table.
-    columns : the feature columns, in order.
-    n_rows : number of rows, where known.
-    group : which rows; None for all.
-    gaps : whether numbers may be missing; they are NaN.
-    """
+    """The rows of a table, or of one group in it, as float64 blocks."""
 
     name: str
     reader: TableReader
@@ -165,10 +152,7 @@ class TableSource:
         require_shape(self.name, seen, self.n_features)
 
     def labelled(self, column: str, max_rows: int) -> Iterator[tuple[Any, Block]]:
-        """Return the cells of a column that is no feature, as an Arrow array, beside each block of rows.
-
-        Text files and queries give the cells as they are written.
-        """
+        """Return the cells of a column that is no feature, as an Arrow array, beside each block of rows."""
         require_block_size(max_rows)
         if column not in self.reader.columns:
             raise InputError(
@@ -261,11 +245,7 @@ def floats(cells: Any) -> NDArray[np.float64]:
 
 
 def _side_by_side(columns: Sequence[Any], n_rows: int) -> tuple[Matrix, bool]:
-    """Return Arrow arrays of numbers as a matrix, and whether it is known that all are finite.
-
-    The compiled loop turns columns into rows, which all that follows is fastest with; NumPy would take
-    longer for that than it saves, and lays them out as they are.
-    """
+    """Return Arrow arrays of numbers as a matrix, and whether it is known that all are finite."""
     loops = native.loops()
     if loops is None:
         block = np.empty((n_rows, len(columns)), order="F")
@@ -374,9 +354,7 @@ class _PandasFrame:
         series = [self.frame.iloc[:, place] for place in places]
         for start in range(0, self.n_rows, max_rows):
             cells = [
-                self._cells(
-                    values.iloc[start : start + max_rows], column, start, place >= len(columns)
-                )
+                self._cells(values.iloc[start : start + max_rows], column, start, place >= len(columns))
                 for place, (column, values) in enumerate(zip(names, series, strict=True))
             ]
             yield arrow().RecordBatch.from_arrays(cells, names=names)

@@ -15,17 +15,9 @@ from fedpower.data.watch import UNWATCHED, Watch
 
 
 class UnitProduct:
-    """What `RowProduct` and `accumulate_moment` give, each row y having its weight w = min(1, C/m).
+    """What `RowProduct` and `accumulate_moment` give, each row y having its weight w = min(1, C/m)."""
 
-    Parameters
-    ----------
-    source, treatment : the rows by persons and what is done to them.
-    watch : is told of every block, and may stop a pass.
-    """
-
-    def __init__(
-        self, source: RowSource, treatment: RowTreatment, watch: Watch = UNWATCHED
-    ) -> None:
+    def __init__(self, source: RowSource, treatment: RowTreatment, watch: Watch = UNWATCHED) -> None:
         treatment.check_width(source.n_features)
         unit = unit_of(source)
         assert unit is not None, "rows without persons have kernels of their own"

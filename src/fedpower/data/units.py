@@ -1,25 +1,4 @@
-"""Persons as the unit of privacy: whose each row is, how many rows she has, and what each row weighs.
-
-A person with m rows contributes the mean of what her rows would contribute, times min(m, C), where C is
-`rows_per_unit`: each of her rows has the weight w = min(1, C/m), so that together they weigh as much as
-C rows at most. Why that is all the privacy proof needs is said in `fedpower.privacy.sensitivity`
-(`unit_sensitivity`). The weights in the three forms in which rows are summed:
-
-- `exact_weights`: w itself, in float64, for sums in float64.
-- `lattice_shares`: k = ⌊P√w⌋, P = `PARTS`, for rows in whole numbers. A row's integers z are brought to a
-  norm of at most S·k/P in place of S (`lattice_rows`), Σ z zᵀ and Σ k z are summed. With b = k/P the row
-  y = z/(Sb) has norm at most 1, and z zᵀ = S²·b²·y yᵀ, k z = P·S·b²·y: both have the weight b² ≤ w.
-- `tally_weights`: ⌊T·b²⌋, T = `TALLY_PARTS`, for counts.
-
-No sum over a person's rows exceeds C in whole numbers, whatever floating point does: m·k² ≤ C·P².
-
-**How many rows a person has** is counted in a pass over the ids alone, before any other; rows may come in
-any order. What is kept is a table of 64-bit keys and two counts, 32 to 64 bytes a person: memory grows
-with persons, not with rows. Which ids are one person's is said in `fedpower.data.person_keys`.
-
-Every later pass counts each person's rows again, and is refused at its end if one has another number of
-them than was counted: weights are those of the rows that were summed.
-"""
+"""Persons as the unit of privacy: whose each row is, how many rows she has, and what each row weighs."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -60,10 +39,7 @@ def exact_weights(counts: Vector, most: int) -> Vector:
 
 
 def lattice_shares(counts: Vector, most: int) -> Vector:
-    """Return k = ⌊P√w⌋, the largest whole number with m·k² ≤ C·P², and P where m ≤ C.
-
-    Floating point proposes it, and whole numbers decide.
-    """
+    """Return k = ⌊P√w⌋, the largest whole number with m·k² ≤ C·P², and P where m ≤ C."""
     rows = counts.astype(np.int64)
     found = np.minimum(np.floor(PARTS * np.sqrt(most / counts)), PARTS).astype(np.int64)
     found += found < PARTS
@@ -127,12 +103,7 @@ class _GivenIds:
 
 
 class _Counts:
-    """How many rows each person has.
-
-    Parameters
-    ----------
-    chunks : the keys of all rows.
-    """
+    """How many rows each person has."""
 
     def __init__(self, chunks: Iterable[Keys]) -> None:
         self.keys: Keys = np.empty(0, np.uint64)
@@ -163,12 +134,7 @@ class _Counts:
 
 
 class _Table:
-    """The persons and their numbers of rows, found by key: half of its places or more are free.
-
-    Parameters
-    ----------
-    counted : the keys, all different, and the number of each one's rows.
-    """
+    """The persons and their numbers of rows, found by key: half of its places or more are free."""
 
     def __init__(self, counted: _Counts) -> None:
         n_persons = counted.keys.size
@@ -205,18 +171,7 @@ class _Table:
 
 
 class UnitRows(OverRows):
-    """A source whose every block has one column more than its features: the rows of each row's person.
-
-    It is made by `by_unit`, read by kernels that weigh rows (`parted`), and tells how many rows count:
-    Σ min(m, C) over persons, the number of persons where C is 1.
-
-    Parameters
-    ----------
-    rows : the features; the ids are none of them.
-    ids : whose each row is.
-    label : the column of the ids.
-    most : C.
-    """
+    """A source whose every block has one column more than its features: the rows of each row's person."""
 
     def __init__(self, rows: RowSource, ids: _Ids, *, label: str, most: int) -> None:
         super().__init__(rows)
@@ -295,14 +250,7 @@ class UnitRows(OverRows):
 
 
 def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
-    """Return a table's rows by persons; the column of their ids is no feature any more.
-
-    Parameters
-    ----------
-    source : rows of a table.
-    column : says whose each row is.
-    most : C, how many rows a person may count for.
-    """
+    """Return a table's rows by persons; the column of their ids is no feature any more."""
     if isinstance(source, UnitRows):
         return source
     if not isinstance(source, TableSource):
@@ -331,14 +279,7 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
 
 
 def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
-    """Return rows in memory by persons, whose ids are given as a vector.
-
-    Parameters
-    ----------
-    source : dense rows in memory.
-    ids : one for each row: texts, numbers or days, of one type or of several.
-    most : C.
-    """
+    """Return rows in memory by persons, whose ids are given as a vector."""
     if source.sparse or not isinstance(source, ArraySource):
         raise InputError(
             f"{source.name} must be dense rows in memory to be given units, got others; give a NumPy "

@@ -8,13 +8,7 @@ class Stopped(BaseException):
 
 
 class Watch:
-    """Is told how many rows each block has, and ends the reading once it was stopped.
-
-    Parameters
-    ----------
-    on_rows
-        Called with the number of rows of each block, in the thread that reads; None for nobody.
-    """
+    """Is told how many rows each block has, and ends the reading once it was stopped."""
 
     def __init__(self, on_rows: Callable[[int], None] | None = None) -> None:
         self._on_rows = on_rows

@@ -1,11 +1,4 @@
-"""Products over wide rows as they are stored: treated in a core's cache, without a copy of any block.
-
-By the loops in C, where these were compiled for it: a block is read into memory as the file has it, in
-float32 if it is that, and its values are brought to float64, centred, scaled and bounded each time they
-are multiplied. These are the operations of `DenseRows`, in its order, so rows are bounded as it says;
-their products are summed in another order than a BLAS would, which `privacy.sensitivity.rounding_slack`
-allows.
-"""
+"""Products over wide rows as they are stored: treated in a core's cache, without a copy of any block."""
 
 import ctypes
 from typing import Any
@@ -53,19 +46,7 @@ def wide_product(
     watch: Watch = UNWATCHED,
     workers: int = 1,
 ) -> Matrix | None:
-    """Return (1/s) Σ (y − shift)(y − shift)ᵀ basis over the treated rows y; None where others must.
-
-    Its bits depend neither on the number of workers, nor on how rows are cut into blocks, nor on whether
-    they are stored in float32.
-
-    Parameters
-    ----------
-    source, treatment : the rows and what is done to them.
-    basis : d×r.
-    shift : in units of the treated rows; None for the origin.
-    watch : is told of every block, and may stop the pass.
-    workers : threads that share each block.
-    """
+    """Return (1/s) Σ (y − shift)(y − shift)ᵀ basis over the treated rows y; None where others must."""
     loops, width = native.loops(), source.n_features
     known = source.n_rows is not None and source.n_rows <= MOST_ROWS and not source.sparse
     if not known or width < FEWEST_COLUMNS or not hasattr(loops, "fedpower_wide_products"):
@@ -74,9 +55,7 @@ def wide_product(
 
     def recheck() -> None:
         for block, row in looked_at:
-            require_finite(
-                np.asarray(block, np.float64), name=source.name, columns=source.columns, rows=row
-            )
+            require_finite(np.asarray(block, np.float64), name=source.name, columns=source.columns, rows=row)
 
     rows = DenseRows(treatment, width, recheck)
     blocks = stored_blocks(source, _BLOCK_BYTES, workers)
@@ -95,16 +74,7 @@ def wide_product(
 
 
 class _Product:
-    """The sum of the products of blocks of rows with a basis.
-
-    Parameters
-    ----------
-    loops : in C.
-    rows : what bounds them.
-    basis : d×r, contiguous.
-    shift : in units of the treated rows; None for the origin.
-    workers : threads that share each block.
-    """
+    """The sum of the products of blocks of rows with a basis."""
 
     def __init__(
         self, loops: Any, rows: DenseRows, basis: Matrix, shift: Vector | None, workers: int
@@ -120,9 +90,7 @@ class _Product:
         wide = _described(block, *self._rows.moves)
         squares = np.empty(len(block))
         shared_out(
-            lambda start, stop: self._run("squares", wide, (start, stop), squares),
-            len(block),
-            self._workers,
+            lambda start, stop: self._run("squares", wide, (start, stop), squares), len(block), self._workers
         )
         factors = self._rows.factors(np.sqrt(squares))
         if factors is None:

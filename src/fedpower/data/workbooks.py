@@ -30,12 +30,7 @@ def sheet_of(path: Path) -> tuple[Path, str | None]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SheetTable:
-    """A sheet as a reader of batches.
-
-    Its first row names the columns, and a row of empty cells is none. A formula counts as the value that
-    was saved with it. The reader holds the cells of the whole sheet during a pass, some 70 bytes each: a
-    workbook is a packed text that must be unpacked before a cell can be found.
-    """
+    """A sheet as a reader of batches."""
 
     name: str
     columns: tuple[str, ...]
@@ -107,8 +102,7 @@ def _opened(path: Path, name: str, sheet: str | None) -> Iterator[Iterator[_Row]
             yield (row for row in found.iter_rows() if any(cell != "" for cell in row))
     except calamine.PasswordError:
         raise InputError(
-            f"{name} must be a workbook without a password, got one that has it; save it without, or as "
-            "CSV"
+            f"{name} must be a workbook without a password, got one that has it; save it without, or as CSV"
         ) from None
     except (calamine.CalamineError, OSError):
         raise InputError(

@@ -35,11 +35,7 @@ from fedpower.privacy.noise import BatchedNoise, NoiseSource
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
-from fedpower.protocol.private_study import (
-    REHEARSED,
-    budget_of,
-    sums_moment,
-)
+from fedpower.protocol.private_study import REHEARSED, budget_of, sums_moment
 from fedpower.protocol.roll import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
@@ -67,10 +63,7 @@ def survey_silos(
     on_rows: OnRows | None = None,
     fingerprinted: bool = False,
 ) -> dict[str, Survey]:
-    """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused.
-
-    The parameters are those of :func:`read_silos`.
-    """
+    """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused."""
     place = None if device is None else open_device(device, single=False)
     at_once, threads = share_cores(len(sources), n_jobs)
     n_features = max(source.n_features for source in sources.values())
@@ -107,17 +100,7 @@ def read_silos(
     on_lattice: bool = False,
     rereads: bool = False,
 ) -> dict[str, LocalMoment]:
-    """Return each silo's rows ready for use, counted, read in parallel.
-
-    Data that cannot be used are refused here, before a study exists or a budget is touched. If
-    ``private`` the kernel and its reason, which go into results, are chosen without a look at how
-    sparse the rows are, and on a ``device`` every row is bounded and summed in float64, as the
-    sensitivity of what is released supposes; without, rows given in float32 may be multiplied so.
-    ``on_rows`` is told of every block, now and in later passes. With ``fingerprinted`` the fingerprints
-    of files that ledgers ask for are made at once. With ``on_lattice`` rows are summed in whole
-    numbers, as a noised moment supposes; ``rereads`` says that they will be read again. Where one
-    silo's data are refused, or on Ctrl-C, the reading of the others ends too.
-    """
+    """Return each silo's rows ready for use, counted, read in parallel."""
     place = None if device is None else open_device(device, single=not private)
     at_once, threads = share_cores(len(sources), n_jobs)
     n_features = max(source.n_features for source in sources.values())
@@ -179,10 +162,7 @@ def read_for(
     steps: int | None = None,
     **how: Any,
 ) -> dict[str, LocalMoment]:
-    """Return each silo's rows read as the study's terms ask for; ``how`` is as for `read_silos`.
-
-    ``steps`` says how often the rows will be multiplied, where more than the study is known.
-    """
+    """Return each silo's rows read as the study's terms ask for; ``how`` is as for `read_silos`."""
     for source in sources.values():
         _require_network(study, source)
     return read_silos(
@@ -241,29 +221,7 @@ def federate(
     n_jobs: int | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> Outcome:
-    """Return the outcome of ``study`` over the silos' rows.
-
-    Parameters
-    ----------
-    moments
-        The silos' rows, by name; their order is the order of the study.
-    study, settings
-        What was agreed, and how the coordinator iterates.
-    rng
-        Public randomness: start basis and sampling of silos. Never noise.
-    ledgers
-        By silo: the ledger file it charges. A silo without one is charged on a ledger in memory whose
-        cap is the study's budget, so that it cannot be asked for more than that either.
-    data_version, data_set
-        What the rows are called on those ledgers: their public version, "1" unless given, and the name
-        of the data set, if it has one.
-    noise
-        Where noise comes from; the operating system unless an experiment injects its own.
-    identities
-        By silo: the key with which it signs, where the study's sums are secure.
-    min_silos, deadline, n_jobs, on_round
-        See :class:`Coordinator` and :func:`run_in_process`.
-    """
+    """Return the outcome of ``study`` over the silos' rows."""
     run = secrets.token_hex(8)
     settings = with_noise(settings, study, run=run)
     coordinator = _ran(
@@ -301,10 +259,7 @@ def prepare_silos(
     n_jobs: int | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> CodeBook:
-    """Return the code book of the silos' rows: the tallies of ``study``, and not its moment.
-
-    The parameters are those of :func:`federate`.
-    """
+    """Return the code book of the silos' rows: the tallies of ``study``, and not its moment."""
     run = secrets.token_hex(8)
     coordinator = _ran(
         surveys,
@@ -385,9 +340,7 @@ def _ran(
             min_silos=min_silos,
             on_round=on_round,
         )
-        run_in_process(
-            coordinator, silos, deadline=deadline, n_jobs=n_jobs, stop=lambda: _stop(moments)
-        )
+        run_in_process(coordinator, silos, deadline=deadline, n_jobs=n_jobs, stop=lambda: _stop(moments))
     return coordinator
 
 
@@ -422,11 +375,7 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
 
 
 def _open_ledgers(
-    silos: list[str],
-    budget: Budget,
-    paths: LedgerPaths,
-    stack: ExitStack,
-    data_set: str | None = None,
+    silos: list[str], budget: Budget, paths: LedgerPaths, stack: ExitStack, data_set: str | None = None
 ) -> dict[str, Ledger]:
     if not isinstance(paths, Mapping):
         raise InputError(

@@ -30,24 +30,7 @@ def run_in_process(
     n_jobs: int | None = None,
     stop: Callable[[], None] | None = None,
 ) -> None:
-    """Run ``coordinator`` to its end over ``silos`` in threads.
-
-    Parameters
-    ----------
-    coordinator
-        Holds the outcome and the history afterwards.
-    silos
-        By name.
-    deadline, grace
-        Seconds after which a round is closed with those who answered, and seconds that stragglers get
-        once the coordinator's ``min_silos`` answered; None waits. See :class:`Pace`.
-    n_jobs
-        How many silos work at once; the number of cores unless given. The cores are shared out: each
-        silo's BLAS gets cores // n_jobs threads, so that together they use every core once.
-    stop
-        Called on Ctrl-C, to have the silos end what they are at; they are waited for, so that none
-        is still at its ledger when that is closed.
-    """
+    """Run ``coordinator`` to its end over ``silos`` in threads."""
     busy, threads = share_cores(len(silos), n_jobs)
     pace = Pace(deadline=deadline, grace=grace, enough=coordinator.min_silos)
     with blas_threads(threads):
@@ -70,10 +53,7 @@ def run_in_process(
 
 
 def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
-    """Return how many silos work at once and how many BLAS threads each of them gets.
-
-    A negative ``n_jobs`` counts from the number of cores: -1 takes all, -2 all but one.
-    """
+    """Return how many silos work at once and how many BLAS threads each of them gets."""
     cores = available_cores()
     asked = cores if n_jobs is None else n_jobs if n_jobs > 0 else cores + 1 + n_jobs
     busy = max(1, min(asked, n_silos))
@@ -95,10 +75,7 @@ def available_cores() -> int:
 
 
 class _SharedLimit:
-    """The one BLAS limit of the process, shared by fits that run at the same time.
-
-    Each fit that set and restored it by itself could restore another's limit for good.
-    """
+    """The one BLAS limit of the process, shared by fits that run at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -130,15 +107,7 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 class _Threads:
-    """Carries questions to silos in threads.
-
-    Parameters
-    ----------
-    silos, pools
-        By name: who answers, and where.
-    at_once
-        How many work at once where all share a pool; 0 where each has its own.
-    """
+    """Carries questions to silos in threads."""
 
     def __init__(
         self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor], at_once: int

@@ -11,32 +11,14 @@ from fedpower.protocol.messages import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long a round may take. Durations on one machine's clock: clocks need not agree.
-
-    Attributes
-    ----------
-    deadline
-        Seconds after which a round is closed with those who answered; None waits for all.
-    grace
-        Seconds that stragglers get once enough silos answered; None gives them the whole deadline.
-    enough
-        How many answers start the grace period.
-    """
+    """How long a round may take. Durations on one machine's clock: clocks need not agree."""
 
     deadline: float | None = None
     grace: float | None = None
     enough: int = 1
 
     def left(self, elapsed: float, since_enough: float | None) -> float | None:
-        """Return how many seconds the round has left, 0 when it is over; None without an end.
-
-        Parameters
-        ----------
-        elapsed
-            Seconds since the round was opened.
-        since_enough
-            Seconds since ``enough`` silos had answered; None where they have not.
-        """
+        """Return how many seconds the round has left, 0 when it is over; None without an end."""
         ends = []
         if self.deadline is not None:
             ends.append(self.deadline - elapsed)

@@ -1,8 +1,4 @@
-"""``FedPCA`` and ``FedMoment``: estimators in scikit-learn's manners; no algorithm is in here.
-
-They are imported when first used: a silo's process takes the terms of a study from here, and would wait
-for scikit-learn otherwise.
-"""
+"""``FedPCA`` and ``FedMoment``: estimators in scikit-learn's manners; no algorithm is in here."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -127,9 +127,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             Itself.
         """
         if self.unit not in ("edge", "row"):
-            raise InputError(
-                f"unit must be 'edge' or 'row', got {self.unit!r}; say what is to be protected"
-            )
+            raise InputError(f"unit must be 'edge' or 'row', got {self.unit!r}; say what is to be protected")
         opened = {
             name: open_network(
                 silo, unit=self.unit, nodes=self.nodes, name=said, edge_weight=self.edge_weight
@@ -139,9 +137,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         analysis = Communities(self.n_communities, labels=y, random_state=self.random_state)
         require_same_nodes(opened.values())
         for network in opened.values():  # what cannot be is refused before anything is released
-            analysis.compared(
-                network.columns or [f"x{place}" for place in range(network.n_features)]
-            )
+            analysis.compared(network.columns or [f"x{place}" for place in range(network.n_features)])
         release = FedMoment(
             network=self.unit,
             edge_weight=self.edge_weight,
@@ -197,6 +193,4 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         """
         from fedpower.report.moment_folder import save_moment_and_analysis  # noqa: PLC0415 - makes pages
 
-        return save_moment_and_analysis(
-            self.analysis_.account(), self.moment_, Path(folder), force=force
-        )
+        return save_moment_and_analysis(self.analysis_.account(), self.moment_, Path(folder), force=force)

@@ -13,11 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from fedpower.data import (
-    RowSource,
-    RowTreatment,
-    open_source,
-)
+from fedpower.data import RowSource, RowTreatment, open_source
 from fedpower.data.codebook import CodeBook
 from fedpower.data.columns import is_wide, require_exact
 from fedpower.data.gaps import with_gaps
@@ -628,11 +624,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         )
         with every_problem(sources.values()):
             surveys = survey_silos(
-                sources,
-                n_jobs=self.n_jobs,
-                device=self.device,
-                on_rows=on_rows,
-                fingerprinted=bool(ledgers),
+                sources, n_jobs=self.n_jobs, device=self.device, on_rows=on_rows, fingerprinted=bool(ledgers)
             )
             sizes = {name: each.n_rows for name, each in surveys.items()}
         study, _, _ = build_study(
@@ -882,9 +874,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if treatment is None:
             assert book is not None, "a run without a treatment finds one"
             treatment = book.treatment
-            counts = {
-                name: each.clipped for name, each in moments.items() if isinstance(each, Survey)
-            }
+            counts = {name: each.clipped for name, each in moments.items() if isinstance(each, Survey)}
             if on_clipped is not None and all(counts.values()):
                 on_clipped({name: each for name, each in counts.items() if each is not None})
         result = result_of(

@@ -5,21 +5,13 @@ from collections.abc import Iterable, Mapping
 
 from fedpower.data import LocalMoment
 from fedpower.data.networks import Weighed
-from fedpower.data.own_rows import (
-    far_columns,
-    pooled_columns,
-    told_of_levels,
-    told_of_units,
-    units_sentence,
-)
+from fedpower.data.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
 from fedpower.data.survey import Survey
 from fedpower.errors import Sentence
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.upload import same_rows
-from fedpower.protocol.study import (
-    Study,
-)
+from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.result import Result
@@ -55,10 +47,7 @@ def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
     cause = cause_of_noise(result)
     if cause is not None:
         warnings.warn(
-            Sentence(
-                "no component is determined: each may be more than 45° off; {cause}",
-                cause=cause,
-            ),
+            Sentence("no component is determined: each may be more than 45° off; {cause}", cause=cause),
             NoiseWarning,
             stacklevel=stacklevel,
         )
@@ -73,10 +62,7 @@ class RowsWarning(UserWarning):
 
 
 def warn_of_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
-    """Warn of words that are no level of their column, and of columns that may be in other units.
-
-    One silo's columns are compared with the offset and scale of the fit, or with those of all silos.
-    """
+    """Warn of words that are no level of their column, and of columns that may be in other units."""
     held: list[LocalMoment | Survey] = [*moments.values()]
     levels = {place for group in study.groups for place in group}
     said = list(dict.fromkeys(each for moment in held for each in told_of_levels(moment.source)))
@@ -97,13 +83,7 @@ _LIGHT = 0.1
 
 
 def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
-    """Warn whoever holds the rows of a bound that every one exceeds; there is a result all the same.
-
-    Parameters
-    ----------
-    counts
-        By silo: how many rows were clipped, and how many there are.
-    """
+    """Warn whoever holds the rows of a bound that every one exceeds; there is a result all the same."""
     if all(count == rows for count, rows in counts.values()):
         warnings.warn(
             Sentence(
@@ -118,9 +98,7 @@ def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
 def weights_told(networks: Iterable[Weighed]) -> Sentence | None:
     """Return what whoever holds networks should know of a public maximum that hardly fits; else None."""
     weighed = list(networks)
-    edges, capped = (
-        sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped")
-    )
+    edges, capped = (sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped"))
     if 2 * capped > edges:
         return Sentence(
             "{capped} of {edges} edges weigh more than {edge_weight} and are capped at it, so that what "
@@ -157,10 +135,7 @@ def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
 
 
 def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
-    """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere.
-
-    Where nothing is private the moments themselves show it, in a federation too (`solvers.upload`).
-    """
+    """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere."""
     if not study.is_private:
         return
     first: dict[tuple[int, float, bytes], str] = {}

@@ -42,15 +42,7 @@ _OF_THE_RUN = (
 
 
 def result_from(moment: Moment, parameters: Parameters) -> Result:
-    """Return the result of a fit to a released moment, by the functions that a direct fit has.
-
-    Parameters
-    ----------
-    moment
-        What was released.
-    parameters
-        Of the fit; those that the release decided must be left alone, or be its own.
-    """
+    """Return the result of a fit to a released moment, by the functions that a direct fit has."""
     meant = _of_the_release(moment, parameters)
     record, study = moment.record, moment.study
     rank, width = rank_and_width(meant, moment.n_samples, moment.n_features, study.noise)
@@ -80,9 +72,7 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
     origin = {key: record[key] for key in _OF_THE_RUN if key in record}
     chosen = {name: each for name, each in recorded(parameters).items() if name in _CHOSEN}
     run = {**found.run, **origin, "parameters": {**record["parameters"], **chosen}}
-    return replace(
-        found, run=run, moment=of_run(moment, record) if parameters.keep_moment else None
-    )
+    return replace(found, run=run, moment=of_run(moment, record) if parameters.keep_moment else None)
 
 
 def _of_the_release(moment: Moment, parameters: Parameters) -> Parameters:
@@ -100,9 +90,7 @@ def _of_the_release(moment: Moment, parameters: Parameters) -> Parameters:
             given=value,
         )
     epsilon = released["epsilon"]
-    return replace(
-        parameters, epsilon=math.inf if epsilon == "inf" else float(epsilon), solver="auto"
-    )
+    return replace(parameters, epsilon=math.inf if epsilon == "inf" else float(epsilon), solver="auto")
 
 
 class FedMoment(BaseEstimator):

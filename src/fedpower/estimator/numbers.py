@@ -14,12 +14,7 @@ _KINDS = {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "durations"}
 
 
 def require_numbers(X: Any) -> None:
-    """Refuse text, dates and durations in rows, by column and row and never by the cell.
-
-    Parameters
-    ----------
-    X : a table, an array, or a list of rows; what else it may be is left to scikit-learn.
-    """
+    """Refuse text, dates and durations in rows, by column and row and never by the cell."""
     columns = getattr(X, "columns", None)
     if columns is not None and hasattr(X, "dtypes") and hasattr(X, "iloc"):
         for place, column in enumerate(columns):

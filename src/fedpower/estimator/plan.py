@@ -210,9 +210,7 @@ def plan(
         n_rehearsals = _N_REHEARSALS if n_features <= 200 else 3 if n_features <= 500 else 1
     named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
     values = None if spectrum is None else full_spectrum(spectrum, n_features)
-    if isinstance(
-        parameters.ranges, Mapping
-    ):  # a plan knows no names: how many there are is enough
+    if isinstance(parameters.ranges, Mapping):  # a plan knows no names: how many there are is enough
         known = list(parameters.ranges.values())
         parameters = replace(parameters, ranges=[*known, *[None] * (n_features - len(known))])
     book = code_book_of(parameters)
@@ -233,9 +231,7 @@ def plan(
     ways = [
         replace(way, chosen=(way.solver, way.noise, way.aggregation) == taken)
         for mode in modes
-        for way in _ways(
-            parameters, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals
-        )
+        for way in _ways(parameters, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals)
     ]
     return Plan(
         ways=tuple(ways),
@@ -344,9 +340,7 @@ def _ways(
         if isinstance(settings, ClippedSettings) and not known:
             runs = [unrehearsed(settings, n_rows=facts["n_rows"])]
         elif known or solver == "moment" or study.n_steps is not None:
-            runs = _tries(
-                settings, study, sizes=sizes, facts=facts, values=values, n_rehearsals=n_rehearsals
-            )
+            runs = _tries(settings, study, sizes=sizes, facts=facts, values=values, n_rehearsals=n_rehearsals)
         # A secure sum's own messages count those of preparation (`secure_bytes`).
         prepared = study.preparation and not study.sums and runs
         rounds, up, down = _preparing(varied, facts) if prepared else (0, 0, 0)
@@ -425,11 +419,7 @@ def _tries(
 
 
 def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int, int]:
-    """Return rounds and bytes up of preparation, and all bytes down: one silo's, of made-up rows.
-
-    The moment is asked for with the code book that was found, which is the most of those bytes. All of
-    them are numbers of the columns: those of few columns are counted up to many.
-    """
+    """Return rounds and bytes up of preparation, and all bytes down: one silo's, of made-up rows."""
     width = min(facts["n_features"], _MOST_COLUMNS)
     times = facts["n_features"] / width
     if parameters.ranges is not None:
@@ -462,10 +452,7 @@ def _check_wanted(error: float, parameters: Parameters) -> None:
     """Refuse an error that no fit has, or that cannot be looked for."""
     if not 0 < error < 1:
         raise InputError.about(
-            "error",
-            must="be a sine between 0 and 1",
-            got=f"{error:g}",
-            advice="0.1 is a usual wish",
+            "error", must="be a sine between 0 and 1", got=f"{error:g}", advice="0.1 is a usual wish"
         )
     if not parameters.is_private:
         raise InputError(
@@ -485,9 +472,7 @@ def _check_wanted(error: float, parameters: Parameters) -> None:
 def _missing(error: float | None) -> str:
     also = "" if error is None else ", and so what an error of {error:g} takes,"
     return Sentence(
-        "how far off the components would be"
-        + also
-        + " depends on the eigenvalues, of which nothing was "
+        "how far off the components would be" + also + " depends on the eigenvalues, of which nothing was "
         "said; give {spectrum}, guessed or of an earlier result, or {gap}",
         **({} if error is None else {"error": error}),
     )
@@ -511,9 +496,7 @@ def _needed(
             study, settings, _ = _terms(replace(parameters, epsilon=epsilon), scaled, known)
         except InputError:  # fewer rows than components
             return False
-        tried = _tries(
-            settings, study, sizes=scaled, facts=known, values=values, n_rehearsals=n_rehearsals
-        )
+        tried = _tries(settings, study, sizes=scaled, facts=known, values=values, n_rehearsals=n_rehearsals)
         return float(np.median([run.error for run in tried])) <= wanted
 
     given, n_rows = float(parameters.epsilon), int(facts["n_rows"])
@@ -529,15 +512,11 @@ def _needed(
     )
 
 
-def _in_words(
-    wanted: float, given: float, n_rows: int, epsilon: float | None, rows: int | None
-) -> str:
+def _in_words(wanted: float, given: float, n_rows: int, epsilon: float | None, rows: int | None) -> str:
     aim = f"for a predicted sin θ of {wanted:g}"
     here, at = f"with these {n_rows:,} rows", f"at epsilon={given:g}"
     if epsilon is None and rows is None:
-        return (
-            f"{aim}, neither epsilon={_MOST_EPSILON:g} {here} nor a million times as many would do"
-        )
+        return f"{aim}, neither epsilon={_MOST_EPSILON:g} {here} nor a million times as many would do"
     if epsilon is None:
         return (
             f"{aim}, not even epsilon={_MOST_EPSILON:g} would do {here}; about {rows:,} rows would be "
@@ -574,12 +553,7 @@ def _narrowed(
     silo_std: float,
     **terms: Any,
 ) -> Rehearsed:
-    """Return a rehearsal with the leading eigenvalues alone, under noise that reaches as far.
-
-    Symmetric noise turns an eigenvector by its column, of norm σ√(d/2), and reaches to σ√(2d): fewer
-    columns with σ larger by √(d/d') are turned as much, and so they are by the noise of products with
-    them. Bytes are counted up to all columns.
-    """
+    """Return a rehearsal with the leading eigenvalues alone, under noise that reaches as far."""
     d, fewer = study.n_features, _MOST_COLUMNS
     wider = math.sqrt(d / fewer)
     width = min(study.iteration_rank, fewer)
@@ -613,9 +587,7 @@ def _narrowed(
     uploaded = isinstance(settings, UploadSettings)
     more = d * (d + 1) / (fewer * (fewer + 1)) if uploaded else d / fewer
     down_more = 1.0 if uploaded else d / fewer
-    return replace(
-        run, bytes_up=round(run.bytes_up * more), bytes_down=round(run.bytes_down * down_more)
-    )
+    return replace(run, bytes_up=round(run.bytes_up * more), bytes_down=round(run.bytes_down * down_more))
 
 
 def _better_way(ways: Sequence[Way]) -> list[str]:
@@ -624,9 +596,7 @@ def _better_way(ways: Sequence[Way]) -> list[str]:
     if taken is None or taken.error is None:
         return []
     rivals = [
-        (way.error, way)
-        for way in ways
-        if way.error is not None and way.aggregation == taken.aggregation
+        (way.error, way) for way in ways if way.error is not None and way.aggregation == taken.aggregation
     ]
     error, best = min(rivals, key=lambda each: each[0])
     if error >= _CLEARLY * taken.error:
@@ -661,13 +631,7 @@ def _out_of_reach(
     n_features: int,
     values: Array | None,
 ) -> list[str]:
-    """Return a sentence where no private way can find the components, and what it would take.
-
-    An eigenvalue below τ√(d/2) leaves no trace beside symmetric noise of standard deviation τ, whatever
-    is made of it [BGN11 §3.1]; one of twice that is turned by 30°. Eigenvalues of rows of norm at most 1
-    add up to 1 at most, so that the k-th is `_MUCH`/k where k components hold `_MUCH` of it, and τ falls
-    with the number of rows.
-    """
+    """Return a sentence where no private way can find the components, and what it would take."""
     rank = parameters.n_components
     levels = [way.noise_level for way in ways if way.noise == "moment"]
     if not levels or not isinstance(rank, int | np.integer) or rank > n_features:

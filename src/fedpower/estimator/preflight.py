@@ -26,22 +26,7 @@ def preflight(
     data_version: Versions | None = None,
     data_set: str | None = None,
 ) -> Study:
-    """Return the study as far as public facts give it before a pass over rows; refuse what it rules out.
-
-    Where only a pass can tell how many rows there are, they are taken to be enough; what that leaves
-    open is refused after the pass. Nothing is charged.
-
-    Parameters
-    ----------
-    parameters
-        Those of the fit.
-    sources, columns
-        The silos' rows, by name, of which none is read; names of the columns, where they have any.
-    identities, ledgers
-        The silos' keys and ledger files, by name.
-    data_version, data_set
-        What the rows are called on those ledgers.
-    """
+    """Return the study as far as public facts give it before a pass over rows; refuse what it rules out."""
     _check_booked(parameters, ledgers, declared=(data_version, data_set) != (None, None))
     width = next(iter(sources.values())).n_features
     counts = [source.n_rows for source in sources.values()]

@@ -1,8 +1,4 @@
-"""How often this process fitted the same rows privately, where no ledger keeps count.
-
-A search over parameters, a cross-validation or a loop over clones spends ε with every fit, and nothing
-says so. What is kept here is a sketch of the rows: a few hashes in memory, which go nowhere.
-"""
+"""How often this process fitted the same rows privately, where no ledger keeps count."""
 
 import functools
 import math
@@ -76,17 +72,7 @@ _fits = _Fits()
 
 
 def warn_of_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
-    """Book a private fit without a ledger, and warn, once for the same rows, when it is not the first.
-
-    Parameters
-    ----------
-    study
-        The terms; those of an exact fit are not booked.
-    sources
-        The silos' rows.
-    fits
-        0 for preparation by itself, which is spent too and is no fit.
-    """
+    """Book a private fit without a ledger, and warn, once for the same rows, when it is not the first."""
     budget = budget_of(study)
     if budget is None:
         return
@@ -112,10 +98,7 @@ def warn_of_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1
 
 
 def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
-    """Return the smallest hashes of the first rows, where they are in memory; of a file, which one it is.
-
-    Nothing of what lies elsewhere, at a database or at other workers: that is not counted.
-    """
+    """Return the smallest hashes of the first rows, where they are in memory; of a file, which one it is."""
     in_memory = isinstance(source, ArraySource | SparseSource | NetworkSource)
     if not in_memory and not (isinstance(source, TableSource) and source.in_memory):
         try:

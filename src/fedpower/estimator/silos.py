@@ -20,10 +20,7 @@ def named_sources(
     network: NetworkUnit | None = None,
     edge_weight: float | None = None,
 ) -> dict[str, RowSource]:
-    """Return the silos' sources by name: given names, or a file's, or its number.
-
-    With ``unit`` rows are read by the persons that this column names; with ``network`` each is one.
-    """
+    """Return the silos' sources by name: given names, or a file's, or its number."""
     items = named_silos(silos)
     if network is not None:
         networks = {
@@ -60,15 +57,13 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
     for name, _ in items:
         if not is_showable(name):
             raise InputError(
-                "a silo's name must hold no control characters, got {name!a}; rename it, or "
-                "{silo_names}",
+                "a silo's name must hold no control characters, got {name!a}; rename it, or {silo_names}",
                 name=name,
             )
     twice = sorted(name for name, count in Counter(name for name, _ in items).items() if count > 1)
     if twice:
         raise InputError(
-            "silos must have different names, got {name!r} more than once; {silo_names}",
-            name=twice[0],
+            "silos must have different names, got {name!r} more than once; {silo_names}", name=twice[0]
         )
     _require_own_rows(items)
     return {name: (silo, None if _names_itself(silo) else f"silo {name!r}") for name, silo in items}

@@ -23,9 +23,7 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
-from fedpower.protocol.study import (
-    Study,
-)
+from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
 
@@ -36,9 +34,7 @@ _DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
 }
 
 
-_SCHEDULE = (
-    "schedule must be 'every', 'decaying', 'halving' or whole steps, got {got}; give e.g. [2, 4, 5]"
-)
+_SCHEDULE = "schedule must be 'every', 'decaying', 'halving' or whole steps, got {got}; give e.g. [2, 4, 5]"
 
 
 def keeps_moment(parameters: Parameters) -> bool:
@@ -62,8 +58,7 @@ def solver_of(parameters: Parameters, study: Study, rank: Rank) -> SolverChoice:
     if study.noise == "clipped":
         warm = "after the moment" if sums_moment(study) else "from a random start"
         return SolverChoice(
-            solver="clipped",
-            reason=f"rows count by their clipped products with few directions, {warm}",
+            solver="clipped", reason=f"rows count by their clipped products with few directions, {warm}"
         )
     if study.aggregation == "secure":
         return SolverChoice(
@@ -118,8 +113,7 @@ def _whole_moment(parameters: Parameters, study: Study, given: tuple[str, ...]) 
             got=got,
         )
     return SolverChoice(
-        solver="moment",
-        reason="columns are standardised by the moment's diagonal, which its upload gives",
+        solver="moment", reason="columns are standardised by the moment's diagonal, which its upload gives"
     )
 
 
@@ -153,19 +147,13 @@ def _whole_spectrum(parameters: Parameters, rank: Rank, given: tuple[str, ...]) 
     return SolverChoice(
         solver="moment",
         reason=Sentence(
-            "{n_components:{rank}} is read off the whole spectrum, which the moment's upload gives",
-            rank=rank,
+            "{n_components:{rank}} is read off the whole spectrum, which the moment's upload gives", rank=rank
         ),
     )
 
 
 def settings_of(
-    parameters: Parameters,
-    study: Study,
-    choice: SolverChoice,
-    *,
-    rank: Rank,
-    n_steps: int | None,
+    parameters: Parameters, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
 ) -> SolverSettings:
     """Return the settings of the chosen solver."""
     if study.noise == "clipped":
@@ -253,12 +241,7 @@ def _exact_gains(parameters: Parameters, study: Study) -> Gains | None:
 
 
 def public_rng(parameters: Parameters, study: Study | None = None) -> np.random.Generator:
-    """Return the public randomness of a fit: start basis and sampling of silos, never noise.
-
-    Where every product is noised, or scores are counted, and no ``random_state`` is given it follows from
-    the ``study``, if that is given: the same fit then asks the same questions, to which ledgers hold the
-    answers already.
-    """
+    """Return the public randomness of a fit: start basis and sampling of silos, never noise."""
     if (
         study is not None
         and (study.noise in ("step", "paper", "clipped") or study.scores)

@@ -22,18 +22,9 @@ from fedpower.privacy.clipped import Design, choose_design, predicted_gain
 from fedpower.privacy.preparation import STAGES, scores_share, shares_of
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.solvers import (
-    SolverSettings,
-)
+from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import Rank
-from fedpower.protocol.study import (
-    PREPARED,
-    NoiseMode,
-    Study,
-    SumTerms,
-    preparation_sums,
-    scores_sum,
-)
+from fedpower.protocol.study import PREPARED, NoiseMode, Study, SumTerms, preparation_sums, scores_sum
 
 IdentityPaths = Mapping[str, str | PathLike[str]]
 
@@ -124,13 +115,7 @@ def build_study(
     attempts: int = ATTEMPTS,
     roster: Mapping[str, int | None] | None = None,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
-    """Return the study, the coordinator's settings and why it takes that solver; public facts decide.
-
-    ``n_rows`` is None where the silos are yet to enrol: then k and δ must be given. ``identities`` are
-    the silos' public keys, which the terms of a secure sum hold, and ``attempts`` how often silos take
-    part in it at most. Without a ``treatment`` the run finds it privately, from the silos of the
-    ``roster``, whose sizes are public.
-    """
+    """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
     center = parameters.centers
     if center and n_rows is not None and n_rows < 2:
         raise InputError(
@@ -295,11 +280,7 @@ def noise_of(parameters: Parameters, n_features: int, n_rows: int | None = None)
 
 
 def _gains_by_clipping(parameters: Parameters, n_features: int, n_rows: int | None) -> bool:
-    """Return whether clipped products are predicted to be clearly more accurate than the moment.
-
-    Only where people guess how much variance the leading directions hold, and where all that the fit asks
-    for can be had from clipped products.
-    """
+    """Return whether clipped products are predicted to be clearly more accurate than the moment."""
     rank = parameters.n_components
     if (
         parameters.energy is None
@@ -326,13 +307,7 @@ def _gains_by_clipping(parameters: Parameters, n_features: int, n_rows: int | No
 
 
 def _clipped_design(
-    parameters: Parameters,
-    rank: Rank,
-    n_rows: int | None,
-    n_features: int,
-    delta: float,
-    *,
-    center: bool,
+    parameters: Parameters, rank: Rank, n_rows: int | None, n_features: int, delta: float, *, center: bool
 ) -> Design:
     """Return how a clipped fit divides its budget."""
     assert isinstance(rank, int), "others were refused"
@@ -453,9 +428,7 @@ def identities_of(
     if parameters.aggregation == "plain":
         if paths:
             raise InputError(
-                Sentence(
-                    "identities must go with {aggregation:secure}, got some without; leave them out"
-                )
+                Sentence("identities must go with {aggregation:secure}, got some without; leave them out")
             )
         return {}
     if not paths:

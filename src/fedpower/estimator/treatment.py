@@ -17,9 +17,7 @@ from fedpower.parameters import Parameters
 from fedpower.report.codebook_file import read_code_book
 
 
-def public_treatment(
-    parameters: Parameters, columns: tuple[str, ...] | None = None
-) -> RowTreatment:
+def public_treatment(parameters: Parameters, columns: tuple[str, ...] | None = None) -> RowTreatment:
     """Return what the parameters say is done to each row; ``columns`` are names, where there are any."""
     if parameters.network == "edge":
         _check_edges(parameters)
@@ -60,23 +58,14 @@ def _check_edges(parameters: Parameters) -> None:
     """Refuse what is about rows where an edge is what is protected."""
     given = [
         name
-        for name in (
-            "row_norm",
-            "scale",
-            "offset",
-            "ranges",
-            "codebook",
-            "device",
-            "scores_epsilon",
-        )
+        for name in ("row_norm", "scale", "offset", "ranges", "codebook", "device", "scores_epsilon")
         if getattr(parameters, name) is not None
     ]
     given += ["normalize"] if parameters.normalize else []
     given += [] if parameters.weights == "rows" else ["weights"]
     if given:
         raise InputError(
-            "{odd} must be left alone with {network:edge}, where no row is treated, got it too; leave it "
-            "out",
+            "{odd} must be left alone with {network:edge}, where no row is treated, got it too; leave it out",
             odd=Sentence("{" + given[0] + "}"),
         )
 
@@ -95,18 +84,13 @@ def given_book(parameters: Parameters) -> CodeBook | None:
 
 
 def rules_of(parameters: Parameters) -> TableRules | None:
-    """Return the rules of the silos' tables, with what stands for missing cells; None without any.
-
-    Where the fit finds the offset itself they are missing until then.
-    """
+    """Return the rules of the silos' tables, with what stands for missing cells; None without any."""
     book = code_book_of(parameters) or given_book(parameters)
     rules = None if book is None else book.table_rules
     return rules if rules is None or prepares(parameters) else rules.with_fills()
 
 
-def known_ranges(
-    parameters: Parameters, columns: tuple[str, ...] | None, n_features: int
-) -> Ranges:
+def known_ranges(parameters: Parameters, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
     """Return what columns are known to lie between: by what was said of them, else by their rules."""
     said = ranges_of(parameters.ranges, columns, n_features)
     rules = rules_of(parameters)
@@ -123,9 +107,7 @@ def code_book_of(parameters: Parameters) -> CodeBook | None:
     if isinstance(given, CodeBook) and given.is_draft:
         return None
     contradicting = [
-        name
-        for name in ("row_norm", "scale", "offset", "ranges")
-        if getattr(parameters, name) is not None
+        name for name in ("row_norm", "scale", "offset", "ranges") if getattr(parameters, name) is not None
     ] + (["normalize"] if parameters.normalize else [])
     if not isinstance(parameters.center, bool | np.bool_):
         contradicting.append("center")
@@ -148,10 +130,7 @@ def _is_readable_draft(given: Any) -> bool:
 
 
 def prepares(parameters: Parameters) -> bool:
-    """Return whether a fit finds offset, scale and bound privately: where it was told none of them.
-
-    Only a noised moment does; fits whose steps are noised, or whose solver iterates, take a code book.
-    """
+    """Return whether a fit finds offset, scale and bound privately: where it was told none of them."""
     given = (parameters.row_norm, parameters.scale, parameters.public_offset)
     return (
         parameters.is_private
@@ -176,13 +155,7 @@ _BOUND_READ = "the bound on the norm of a row was read from the rows themselves"
 def treatment_of(
     parameters: Parameters, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
 ) -> tuple[RowTreatment | None, str | None]:
-    """Return what is done to each row before it counts, and what leaked in finding it, or None.
-
-    A private fit needs a bound on the norm of a row. Where nothing at all is given the run finds it, and
-    there is none yet. Where it is told something but no bound, the largest norm is read from the rows:
-    the result then depends on a single row in a way that no noise covers. That is warned of, and the
-    privacy statement promises nothing.
-    """
+    """Return what is done to each row before it counts, and what leaked in finding it, or None."""
     if prepares(parameters):
         return None, None
     treatment = public_treatment(parameters, columns)
@@ -205,7 +178,5 @@ def treatment_of(
         PrivacyLeakWarning,
         stacklevel=4,
     )
-    found = RowTreatment(
-        center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0
-    )
+    found = RowTreatment(center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0)
     return found, _BOUND_READ

@@ -31,17 +31,7 @@ RUN = "attack"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackSetting:
-    """The federation that is read along; the attacker knows all of it but the rows.
-
-    Attributes
-    ----------
-    n_silos, n_rows
-        m, and s of each silo.
-    n_features, iteration_rank, n_steps
-        d, r and T. Without noise the equations determine the moment from rT ≥ d on.
-    delta
-        δ of the private modes.
-    """
+    """The federation that is read along; the attacker knows all of it but the rows."""
 
     n_silos: int = 3
     n_rows: int = 1000
@@ -54,10 +44,7 @@ class AttackSetting:
 def overhear(
     mode: NoiseMode, epsilon: float, setting: AttackSetting, seed: int, source: NoiseSource
 ) -> tuple[list[Array], list[Array]]:
-    """Return the bases and products that pass between the coordinator and the first silo.
-
-    Algorithm 1 as it is: real silos, real releases, a coordinator that follows the protocol.
-    """
+    """Return the bases and products that pass between the coordinator and the first silo."""
     study = study_of(mode, epsilon, setting)
     settings = with_noise(
         PowerSettings(
@@ -129,11 +116,7 @@ def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
 def moment_of(rows: Array, mode: NoiseMode = "none") -> LocalMoment:
     """Return rows as a silo holds them in a study of this mode."""
     return local_moment(
-        open_source(rows),
-        RowTreatment(row_norm=1.0),
-        rank=4,
-        steps=10,
-        on_lattice=mode == "moment",
+        open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=10, on_lattice=mode == "moment"
     )
 
 
@@ -142,22 +125,7 @@ MODES: tuple[Literal["paper", "step", "moment"], ...] = ("paper", "step", "momen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttackResult:
-    """How well the attack did in one mode, over seeds.
-
-    Attributes
-    ----------
-    mode, epsilon
-        What the silos added; ``none`` and ∞ without noise.
-    error
-        ‖Â − A‖_F/‖A‖_F, the median: 0 is everything, 1 what guessing zero gives.
-    error_range
-        Smallest and largest over the seeds.
-    row_cosine
-        |cos| between the planted row's other entries and those read off, the median: 1 is the row
-        itself, `chance_cosine` what noise alone gives.
-    row_cosine_range
-        Smallest and largest over the seeds.
-    """
+    """How well the attack did in one mode, over seeds."""
 
     mode: NoiseMode
     epsilon: float
@@ -179,21 +147,7 @@ def attack(
     source: NoiseSource | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[_AttackResult]:
-    """Return how well the attack does without noise, and in every mode at every ε.
-
-    Parameters
-    ----------
-    epsilons
-        Finite; the case without noise is always played.
-    setting
-        The federation.
-    seeds
-        Each gives rows and a start basis; medians are taken over them.
-    source
-        Where noise comes from; the operating system unless an experiment injects its own.
-    on_progress
-        Called with the runs done and the runs to do.
-    """
+    """Return how well the attack does without noise, and in every mode at every ε."""
     setting = setting or AttackSetting()
     if not seeds or not all(0 < epsilon < math.inf for epsilon in epsilons):
         raise InputError(
@@ -231,8 +185,7 @@ def error_by_round(setting: AttackSetting | None = None, *, seed: int = 0) -> li
     bases, products = overhear("none", math.inf, setting, seed, SystemNoise())
     exact = moment.moment()
     return [
-        _relative_error(rebuild(bases[:count], products[:count]), exact)
-        for count in range(1, len(bases) + 1)
+        _relative_error(rebuild(bases[:count], products[:count]), exact) for count in range(1, len(bases) + 1)
     ]
 
 
@@ -243,19 +196,7 @@ def chance_cosine(setting: AttackSetting | None = None) -> float:
 
 
 def rebuild(bases: Sequence[Array], products: Sequence[Array], ridge: float = 0.0) -> Array:
-    """Return the symmetric Â that fits Â Z_t = Y_t best, in least squares plus ridge/2·‖Â‖_F².
-
-    With [Z_1 … Z_T] = USVᵀ and B = UᵀÂU the fit asks B_ij s_j = M_ij, M = Uᵀ[Y_1 … Y_T]V, and by
-    symmetry B_ij s_i = M_ji: so B_ij = (M_ij s_j + M_ji s_i)/(s_i² + s_j² + ridge). Where no basis
-    ever looked (s_i = s_j = 0) it is 0.
-
-    Parameters
-    ----------
-    bases, products
-        Z_t and Y_t, d×r each.
-    ridge
-        Noise variance over the variance that entries are expected to have: the best linear guess.
-    """
+    """Return the symmetric Â that fits Â Z_t = Y_t best, in least squares plus ridge/2·‖Â‖_F²."""
     left, sizes, right = np.linalg.svd(np.hstack(bases), full_matrices=True)
     d = left.shape[0]
     seen = np.zeros(d)
@@ -294,20 +235,8 @@ def _relative_error(guess: Array, exact: Array) -> float:
     return float(np.linalg.norm(guess - exact) / np.linalg.norm(exact))
 
 
-def draw_attack(
-    results: Sequence[_AttackResult], path: Path, setting: AttackSetting | None = None
-) -> None:
-    """Write the picture of ``results`` to a file of the format its name says.
-
-    Parameters
-    ----------
-    results
-        What `attack` returned.
-    path
-        PNG, SVG or PDF.
-    setting
-        What it was played on, for the caption.
-    """
+def draw_attack(results: Sequence[_AttackResult], path: Path, setting: AttackSetting | None = None) -> None:
+    """Write the picture of ``results`` to a file of the format its name says."""
     setting = setting or AttackSetting()
     with drawing() as Figure:
         figure = Figure(figsize=(9.0, 4.6), dpi=150)
@@ -324,9 +253,7 @@ def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting)
     left, right = figure.subplots(1, 2)
     (exact,) = [each for each in results if each.mode == "none"]
     for mode in MODES:
-        played = sorted(
-            (each for each in results if each.mode == mode), key=lambda each: each.epsilon
-        )
+        played = sorted((each for each in results if each.mode == mode), key=lambda each: each.epsilon)
         if not played:
             continue
         epsilons = [each.epsilon for each in played]

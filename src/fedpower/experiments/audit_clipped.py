@@ -29,41 +29,18 @@ _WIDTH = 2
 def clipped_terms(n_features: int, n_steps: int) -> tuple[SumTerms, ...]:
     """Return the sums of a study under audit: so many clipped products, of equal shares."""
     size = _WIDTH * n_features + 1
-    return tuple(
-        SumTerms(f"{STEP} {number}", size, 1.0 / n_steps) for number in range(1, n_steps + 1)
-    )
+    return tuple(SumTerms(f"{STEP} {number}", size, 1.0 / n_steps) for number in range(1, n_steps + 1))
 
 
 class ClippedGame:
-    """Both worlds of a clipped study, what is asked of each, and how answers are scored.
+    """Both worlds of a clipped study, what is asked of each, and how answers are scored."""
 
-    Every question's basis is a turn of one plane. One row is αe₁ + √(1 − α²)e₃ in world 0 and −αe₁ +
-    √(1 − α²)e₃ in world 1: no two rows are further apart (`clipped_sensitivity`). Or, ``long``, it is
-    e₁ and e₂, which clipping alone keeps from standing out.
-
-    Parameters
-    ----------
-    study, n_rows, source
-        As in `Game`; the study lists clipped products alone, and does not centre.
-    long
-        Whether the rows that differ are longer in the plane than counts.
-
-    Attributes
-    ----------
-    mu
-        The Gaussian-DP parameter of what this attacker sees.
-    """
-
-    def __init__(
-        self, study: Study, n_rows: int, source: NoiseSource, *, long: bool = False
-    ) -> None:
+    def __init__(self, study: Study, n_rows: int, source: NoiseSource, *, long: bool = False) -> None:
         self._study = study
         self._budget = budget_for(study)
         self._source = source
         self._asked = [
-            AskNoisedSum(
-                index=place, label=label, public=_basis(study.n_features, place).to_bytes()
-            )
+            AskNoisedSum(index=place, label=label, public=_basis(study.n_features, place).to_bytes())
             for place, (label, _, _) in enumerate(study.sums)
         ]
         self._worlds = [_held(rows) for rows in _neighbours(study.n_features, n_rows, long=long)]
@@ -85,25 +62,17 @@ class ClippedGame:
         budget = self._budget
         with Ledger.in_memory(budget.epsilon, budget.delta, silo=SILO) as ledger:
             releases = ClippedReleases(
-                self._worlds[world],
-                self._study,
-                budget,
-                ledger=ledger,
-                source=self._source,
-                data=None,
+                self._worlds[world], self._study, budget, ledger=ledger, source=self._source, data=None
             )
             silo = Silo(SILO, self._study, releases)
             answers = [
                 silo.answer(
-                    Message(
-                        study=self._study.digest, run="audit", round=place, silo=SILO, body=body
-                    )
+                    Message(study=self._study.digest, run="audit", round=place, silo=SILO, body=body)
                 ).body
                 for place, body in enumerate(self._asked)
             ]
         return sum(
-            float(weight @ _seen(answer))
-            for weight, answer in zip(self._weights, answers, strict=True)
+            float(weight @ _seen(answer)) for weight, answer in zip(self._weights, answers, strict=True)
         )
 
 
@@ -127,9 +96,7 @@ def _neighbours(n_features: int, n_rows: int, *, long: bool) -> tuple[Array, Arr
 
 
 def _held(rows: Array) -> LocalMoment:
-    return local_moment(
-        open_source(rows), RowTreatment(row_norm=1.0), rank=_WIDTH, steps=10, rereads=True
-    )
+    return local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=_WIDTH, steps=10, rereads=True)
 
 
 def _truth(world: LocalMoment, study: Study, ask: AskNoisedSum) -> Array:

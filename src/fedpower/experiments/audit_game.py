@@ -1,9 +1,4 @@
-"""The distinguishing game against a real silo, to see whether its releases keep their promise.
-
-Two worlds differ in one row of one silo, chosen to be the hardest to hide. In each run a fresh silo
-with a fresh ledger is built over one of them and asked what a coordinator may ask; the attacker, who
-knows both worlds, scores the answers. `fedpower.privacy.audit` turns the scores into a bound on ε.
-"""
+"""The distinguishing game against a real silo, to see whether its releases keep their promise."""
 
 import math
 import time
@@ -39,28 +34,7 @@ AUDITED_SCORES = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What an audit of one noise mode found.
-
-    Attributes
-    ----------
-    mode, center, n_steps, n_rows
-        What was audited; ``n_steps`` is 1 where everything leaves in one release.
-    noise_factor
-        1 for the product's own noise; less for a control that is deliberately wrong.
-    claimed_epsilon
-        What the study promises, at ``found.delta``.
-    exact_epsilon
-        What exact accounting of the product's own noise gives: as claimed in ``step`` and ``moment``,
-        far less in ``paper``, whose printed noise is several times too large.
-    reachable_epsilon
-        What this game could show with endless runs: the attacker's own ε by exact accounting.
-    found
-        The bounds from the runs.
-    seconds
-        How long the runs took.
-    unit
-        What neighbours differ in: one row, or all rows of one person.
-    """
+    """What an audit of one noise mode found."""
 
     mode: _AuditMode
     center: bool
@@ -122,52 +96,14 @@ def audit_mode(
     on_progress: Progress | None = None,
     unit: Literal["row", "person"] = "row",
 ) -> AuditReport:
-    """Return what the game against a real silo in ``mode`` shows about its ε.
-
-    The worst neighbours there are. One row is the unit vector x in world 0 and y in world 1. Without
-    centring x ⟂ y, and every question's basis spans both: each product moves by √2/s (1/s for a
-    single column), the sensitivity itself. A centred moment moves most for xᵀy = −c²
-    (`summary_sensitivity`); a separate mean, together with T products, for xᵀy = −1/(4T). The score is
-    the likelihood ratio's: the answers times the difference of the two worlds' true values, over the
-    noise's variance, summed over all that was released. No test is more powerful [Neyman, Pearson].
-
-    The same question would get the same bytes, so the T bases are T turns of one plane.
-
-    In ``secure`` the attacker is the coordinator of a secure sum over three silos, one of which tells
-    it its rows and its noise (`audit_secure`). In ``prepared`` five tallies come before the moment
-    (`audit_prepared`), and ``center`` plays no part; in ``scores`` rows are counted after it, in another
-    place in either world; nor in ``clipped``, whose rows lie in the bases as
-    far as they count (`audit_clipped`).
-
-    Parameters
-    ----------
-    mode, epsilon, delta, n_steps, iteration_rank, center
-        Terms of the study; ``n_steps`` and ``iteration_rank`` play no part in ``moment``.
-    n_runs
-        Runs per world, at least 20.
-    n_rows, n_features
-        Size of the silo: s, and d ≥ max(2, r).
-    noise_factor
-        Scales the noise: the silo agrees to a study of a larger ε than is claimed, so that the same
-        code adds less. 0.5 must be caught, except in ``paper``, which has several times too much.
-    source
-        Where the noise comes from; the operating system unless an experiment injects its own.
-    confidence
-        That ``epsilon_lower`` is no more than the true ε.
-    on_progress
-        Called now and then, and at the end.
-    unit
-        ``person``: everybody has several rows, and neighbours differ in all of one person's.
-    """
+    """Return what the game against a real silo in ``mode`` shows about its ε."""
     if n_features < max(2, iteration_rank):
         raise InputError(
             f"n_features must be at least 2 and at least iteration_rank, got {n_features}; "
             f"use {max(2, iteration_rank)}"
         )
     if not (math.isfinite(epsilon) and noise_factor > 0):
-        raise InputError(
-            "an audit needs noise, got none; use a finite epsilon and noise_factor > 0"
-        )
+        raise InputError("an audit needs noise, got none; use a finite epsilon and noise_factor > 0")
     study = _study(
         mode,
         epsilon=epsilon,
@@ -209,13 +145,7 @@ def audit_mode(
 def control_factor(
     mode: _AuditMode, *, epsilon: float, delta: float, n_steps: int, of_needed: float = 0.5
 ) -> float:
-    """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed.
-
-    That is half of the noise in ``step``, ``moment`` and ``secure``. The printed noise of ``paper`` is
-    several times what its promise needs, so half of it would still keep the promise. ``of_needed``
-    takes another part than half: √½ is what the shares of a secure sum over two honest silos lack if one
-    of them is not there.
-    """
+    """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed."""
     if not 0 < of_needed < 1:
         raise InputError(
             f"a control must keep a part of the noise between 0 and 1, got {of_needed:g}; 0.5 is usual"
@@ -279,10 +209,7 @@ def _study(
 def _calibrated_for(
     mode: _AuditMode, epsilon: float, delta: float, noise_factor: float, n_steps: int
 ) -> float:
-    """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``.
-
-    In ``paper`` the printed max{√(T/ε), 2√(2T ln(1/δ))/ε} is solved for ε.
-    """
+    """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``."""
     if noise_factor == 1:
         return epsilon
     if mode != "paper":

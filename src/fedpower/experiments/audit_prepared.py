@@ -12,14 +12,7 @@ from fedpower.experiments.audit_worlds import SILO, Progress, budget_for, play_w
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import pack
-from fedpower.protocol.messages import (
-    AskPreparedMoment,
-    AskTally,
-    Message,
-    PackedMoment,
-    Question,
-    Tally,
-)
+from fedpower.protocol.messages import AskPreparedMoment, AskTally, Message, PackedMoment, Question, Tally
 from fedpower.protocol.releases import PreparedReleases, packed
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.study import Study
@@ -31,34 +24,10 @@ BOUND = 0.5
 
 
 class PreparedGame:
-    """Both worlds of a study that prepares, what is asked of each, and how answers are scored.
-
-    One row is 1 in every column in world 0 and −1 in world 1: another octave, another bin and the other
-    end of the range in each. Norms are asked for about the first, which has none. The moment is asked
-    for about an offset o with ‖o‖² = d, so that the two are orthogonal, and longer than the bound. So
-    every release moves by its sensitivity.
-
-    Parameters
-    ----------
-    study, n_rows, source
-        As in `Game`; the study prepares, and does not centre.
-    pair
-        The row in either world, where it is not the one above; its cells may be missing.
-
-    Attributes
-    ----------
-    mus
-        The Gaussian-DP parameter of what this attacker sees in each stage, and in the moment.
-    mu
-        That of all of it.
-    """
+    """Both worlds of a study that prepares, what is asked of each, and how answers are scored."""
 
     def __init__(
-        self,
-        study: Study,
-        n_rows: int,
-        source: NoiseSource,
-        pair: tuple[Array, Array] | None = None,
+        self, study: Study, n_rows: int, source: NoiseSource, pair: tuple[Array, Array] | None = None
     ) -> None:
         d = study.n_features
         self._study = study
@@ -79,18 +48,14 @@ class PreparedGame:
         rows = np.tile(ones, (n_rows, 1))
         other = rows.copy()
         rows[-1], other[-1] = pair or (ones, -ones)
-        self._worlds = [
-            Survey(source_of(each, study, world)) for world, each in enumerate((rows, other))
-        ]
+        self._worlds = [Survey(source_of(each, study, world)) for world, each in enumerate((rows, other))]
         truths = [self._truth(world) for world in self._worlds]
         self._stds = self._noise(n_rows)
         self._weights = [
-            (after - before) / std**2
-            for before, after, std in zip(*truths, self._stds, strict=True)
+            (after - before) / std**2 for before, after, std in zip(*truths, self._stds, strict=True)
         ]
         self.mus = [
-            float(np.linalg.norm(weight * std))
-            for weight, std in zip(self._weights, self._stds, strict=True)
+            float(np.linalg.norm(weight * std)) for weight, std in zip(self._weights, self._stds, strict=True)
         ]
         self.mu = math.hypot(*self.mus)
 
@@ -105,19 +70,12 @@ class PreparedGame:
                 SILO,
                 self._study,
                 PreparedReleases(
-                    self._worlds[world],
-                    self._study,
-                    budget,
-                    ledger=ledger,
-                    source=self._source,
-                    data=None,
+                    self._worlds[world], self._study, budget, ledger=ledger, source=self._source, data=None
                 ),
             )
             answers = [
                 silo.answer(
-                    Message(
-                        study=self._study.digest, run="audit", round=place, silo=SILO, body=body
-                    )
+                    Message(study=self._study.digest, run="audit", round=place, silo=SILO, body=body)
                 ).body
                 for place, body in enumerate(self._asked)
             ]
@@ -146,11 +104,7 @@ class PreparedGame:
         assert isinstance(last, AskPreparedMoment)
         moment = world.treated(
             RowTreatment(
-                center=last.offset,
-                scale=last.scale,
-                row_norm=last.bound,
-                low=last.low,
-                high=last.high,
+                center=last.offset, scale=last.scale, row_norm=last.bound, low=last.low, high=last.high
             )
         )
         return [*tallies, _seen(packed(moment.moment(), None, moment.trace()), d)]

@@ -51,25 +51,7 @@ def secured(study: Study) -> tuple[Study, dict[str, Identity]]:
 
 
 class SecureGame:
-    """Both worlds of the audited silo in a secure sum, and the score of a coordinator's view.
-
-    The coordinator sees three masked uploads; the colluding silo tells it its rows and its noise, so it
-    takes these off the sum. What is left is the noised sum of two silos, one of them the audited one.
-
-    Parameters
-    ----------
-    study
-        The terms of a plain moment study; see `secured`.
-    n_rows
-        Rows of each silo.
-    source
-        Where the honest silos' noise comes from.
-
-    Attributes
-    ----------
-    mu
-        How far apart the worlds' scores are, in standard deviations.
-    """
+    """Both worlds of the audited silo in a secure sum, and the score of a coordinator's view."""
 
     def __init__(self, study: Study, n_rows: int, source: NoiseSource) -> None:
         self._study, self._keys = secured(study)
@@ -100,10 +82,7 @@ class SecureGame:
             silos = {name: self._silo(name, rows, known, stack) for name, rows in held.items()}
             uploads = self._uploads(silos)
         seen = total(body.words for body in uploads.values()) - share_of_sum(
-            self._others,
-            self._noise,
-            with_mean=self._study.center,
-            source=SeededNoiseForExperiments(known),
+            self._others, self._noise, with_mean=self._study.center, source=SeededNoiseForExperiments(known)
         )
         half = self._study.n_features * (self._study.n_features + 1) // 2
         summary = packed_integers(
@@ -119,10 +98,7 @@ class SecureGame:
         """Return what came in when the protocol was run over the silos."""
         settings = SecureSettings(study=self._study, rank=1, run=RUN)
         coordinator = Coordinator(
-            secure(settings, np.random.default_rng(0)),
-            list(silos),
-            study=self._study,
-            run=RUN,
+            secure(settings, np.random.default_rng(0)), list(silos), study=self._study, run=RUN
         )
         drive(coordinator, in_turn(silos))
         uploads: dict[str, MaskedMoment] = coordinator.history[-1].answers

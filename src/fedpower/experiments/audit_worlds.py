@@ -42,23 +42,7 @@ _PROGRESS_EVERY = 50
 
 
 class Game:
-    """Both worlds of a study, what is asked of each, and how answers are scored.
-
-    Parameters
-    ----------
-    study
-        The terms the silos agree to.
-    n_rows
-        Rows of the silo; persons where these are the unit.
-    source
-        Where its noise comes from.
-
-    Attributes
-    ----------
-    mu
-        How far apart the worlds' scores are, in standard deviations: the Gaussian-DP parameter of
-        what this attacker sees.
-    """
+    """Both worlds of a study, what is asked of each, and how answers are scored."""
 
     def __init__(self, study: Study, n_rows: int, source: NoiseSource) -> None:
         self._study = study
@@ -74,14 +58,9 @@ class Game:
         ]
         truths = [self._truth(world) for world in self._worlds]
         stds = self._stds(n_rows)
-        self._weights = [
-            (after - before) / std**2 for before, after, std in zip(*truths, stds, strict=True)
-        ]
+        self._weights = [(after - before) / std**2 for before, after, std in zip(*truths, stds, strict=True)]
         self.mu = math.hypot(
-            *(
-                float(np.linalg.norm(weight)) * std
-                for weight, std in zip(self._weights, stds, strict=True)
-            )
+            *(float(np.linalg.norm(weight)) * std for weight, std in zip(self._weights, stds, strict=True))
         )
 
     def play(self, n_runs: int, on_progress: Progress | None) -> tuple[Array, Array]:
@@ -94,12 +73,7 @@ class Game:
         kind = MomentReleases if budget.mode == "moment" else StepReleases
         with Ledger.in_memory(budget.epsilon, budget.delta, silo=SILO) as ledger:
             releases = kind(
-                self._worlds[world],
-                self._study,
-                budget,
-                ledger=ledger,
-                source=self._source,
-                data=None,
+                self._worlds[world], self._study, budget, ledger=ledger, source=self._source, data=None
             )
             seen = self._seen(Silo(SILO, self._study, releases))
         return sum(float(w @ values) for w, values in zip(self._weights, seen, strict=True))
@@ -192,12 +166,7 @@ def neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:
 
 
 def source_of(rows: Array, study: Study, world: int = 0) -> RowSource:
-    """Return a source of the rows; where a person is the unit, each is that of a person and repeated.
-
-    Persons have one, two or three such rows, and the last, who differs between the worlds, four in the
-    one and three in the other: neighbours differ in all her rows and in how many they are. Her rows have
-    her id in other types and spellings: read as several ids, she would count more than once.
-    """
+    """Return a source of the rows; where a person is the unit, each is that of a person and repeated."""
     if not study.unit:
         return open_source(rows)
     counts = 1 + np.arange(len(rows)) % 3

@@ -9,14 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import (
-    KernelChoice,
-    Moments,
-    RowSource,
-    RowTreatment,
-    accumulate_moment,
-    open_source,
-)
+from fedpower.data import KernelChoice, Moments, RowSource, RowTreatment, accumulate_moment, open_source
 from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.data.watch import UNWATCHED
 from fedpower.engines.inprocess import available_cores, blas_threads
@@ -39,32 +32,13 @@ Ledgers = Mapping[str, Ledger]
 def ledgers_for(silos: Iterable[str], *, epsilon: float, delta: float) -> Iterator[Ledgers]:
     """Give a ledger in memory to each silo, with a cap of (ε, δ)."""
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(Ledger.in_memory(epsilon, delta, silo=name)) for name in silos
-        }
+        yield {name: stack.enter_context(Ledger.in_memory(epsilon, delta, silo=name)) for name in silos}
 
 
 def silos_of(
-    moments: Mapping[str, Moment],
-    study: Study,
-    *,
-    ledgers: Ledgers,
-    noise: Callable[[str], NoiseSource],
+    moments: Mapping[str, Moment], study: Study, *, ledgers: Ledgers, noise: Callable[[str], NoiseSource]
 ) -> dict[str, Silo]:
-    """Return the silos of ``study`` over ``moments``.
-
-    Parameters
-    ----------
-    moments
-        What stands in for the silos' rows, by name.
-    study
-        The terms.
-    ledgers
-        What each silo charges in a private study. Studies that share ledgers share noised moments, as
-        any later analysis does.
-    noise
-        From a silo's name to where its noise comes from; only asked in a private study.
-    """
+    """Return the silos of ``study`` over ``moments``."""
     # No version: these ledgers live no longer than these rows.
     return {
         name: assemble(
@@ -79,10 +53,7 @@ def silos_of(
 
 
 class RememberingSilo:
-    """A silo that is asked the same questions in run after run and works each answer out once.
-
-    A silo gives the same question the same answer anyway; this saves the work.
-    """
+    """A silo that is asked the same questions in run after run and works each answer out once."""
 
     def __init__(self, silo: Silo) -> None:
         self._silo = silo
@@ -103,19 +74,7 @@ def drive_silos(
     study: Study,
     reorder: Callable[[list[Message]], list[Message]] | None = None,
 ) -> tuple[Coordinator, list[Array]]:
-    """Return the finished coordinator and the basis asked about in each round of steps.
-
-    Parameters
-    ----------
-    solver
-        What the coordinator asks.
-    silos
-        Whoever answers for them.
-    study
-        The terms they agreed to.
-    reorder
-        In which order the answers to a round's questions arrive; as asked unless given.
-    """
+    """Return the finished coordinator and the basis asked about in each round of steps."""
     coordinator = Coordinator(solver, list(silos), study=study, run="experiment")
     bases: list[Array] = []
     ask = in_turn(silos)
@@ -135,22 +94,9 @@ TREATMENT = RowTreatment(row_norm=1.0)
 
 
 class KeptMoment:
-    """A silo's moment, made once and used by every run; it stands in for the rows.
+    """A silo's moment, made once and used by every run; it stands in for the rows."""
 
-    Parameters
-    ----------
-    moments
-        Of the silo's rows.
-    exact
-        Makes the sums over them in whole numbers, which runs with a noised moment need.
-    copies
-        How many times the silo holds each of its rows. The moment is the same, and s is so many times
-        larger: a silo with more rows of the same kind, for the price of none.
-    """
-
-    def __init__(
-        self, moments: Moments, exact: Callable[[], ExactMoments], *, copies: int = 1
-    ) -> None:
+    def __init__(self, moments: Moments, exact: Callable[[], ExactMoments], *, copies: int = 1) -> None:
         self._moments = moments
         self._exact = exact
         self._sums: ExactMoments | None = None
@@ -213,21 +159,10 @@ class KeptMoment:
 
 
 def keep(model: Model, *, n_jobs: int | None = None) -> dict[str, KeptMoment]:
-    """Return each silo's moment, from one pass over its rows; a few blocks are held at a time.
-
-    Parameters
-    ----------
-    model
-        The silos' rows, drawn as they are read.
-    n_jobs
-        How many silos are read at once; the number of cores unless given. Moments do not depend on it.
-    """
+    """Return each silo's moment, from one pass over its rows; a few blocks are held at a time."""
     workers = n_jobs or available_cores()
     with blas_threads(1), ThreadPoolExecutor(max_workers=workers) as pool:
-        made = pool.map(
-            lambda silo: kept(model.source(silo), TREATMENT),
-            range(model.n_silos),
-        )
+        made = pool.map(lambda silo: kept(model.source(silo), TREATMENT), range(model.n_silos))
         return {f"silo-{place:02}": moment for place, moment in enumerate(made, start=1)}
 
 

@@ -18,21 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model(ABC):
-    """Rows of several silos, drawn anew at each reading: row j of silo i depends on the seed alone.
-
-    Attributes
-    ----------
-    sizes
-        s_i, the number of rows of each silo.
-    n_features, rank
-        d, and k, the dimension of the planted eigenspace.
-    basis
-        The public truth, d×k orthonormal: the leading eigenspace of the population's moment.
-    normalize
-        Whether every row is scaled to norm 1, as in the paper; a zero row stays zero.
-    seed
-        Gives the truth and every row.
-    """
+    """Rows of several silos, drawn anew at each reading: row j of silo i depends on the seed alone."""
 
     sizes: tuple[int, ...]
     n_features: int
@@ -132,9 +118,7 @@ def _equal_sizes(n_rows: int, n_silos: int) -> tuple[int, ...]:
     """Return the sizes of silos that share rows as equally as can be."""
     at_least("n_silos", n_silos, 1)
     if n_rows < n_silos:
-        raise InputError(
-            f"n_rows must be at least one per silo, got {n_rows} for {n_silos} silos; give more"
-        )
+        raise InputError(f"n_rows must be at least one per silo, got {n_rows} for {n_silos} silos; give more")
     return tuple((n_rows + place) // n_silos for place in reversed(range(n_silos)))
 
 
@@ -168,11 +152,7 @@ TILE_NODES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SpikedCovariance(Model):
-    """Rows from N(0, UUᵀ + σ²I): ``noise`` is σ, ``basis`` is U [FP §5, Model I].
-
-    Normalised rows x/‖x‖ keep U as the leading eigenspace: rotations within U or within its
-    complement leave their distribution as it is, so their moment is aUUᵀ + b(I − UUᵀ), a > b.
-    """
+    """Rows from N(0, UUᵀ + σ²I): ``noise`` is σ, ``basis`` is U [FP §5, Model I]."""
 
     noise: float
 
@@ -201,18 +181,7 @@ class SpikedCovariance(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _StochasticBlock(Model):
-    """Adjacency matrices of networks on the same nodes, one network a silo [FP §5, Model II].
-
-    Attributes
-    ----------
-    within, between
-        W: how likely an edge is inside a community and between two, before ``strengths``.
-    strengths
-        What W is multiplied by, in each part of the silos in turn.
-
-    The truth is the span of the communities' indicators. [FP §5] does not say how nodes are
-    assigned; here communities are consecutive nodes in parts as equal as can be.
-    """
+    """Adjacency matrices of networks on the same nodes, one network a silo [FP §5, Model II]."""
 
     within: float
     between: float
@@ -226,22 +195,14 @@ class _StochasticBlock(Model):
     @property
     def parameters(self) -> dict[str, Any]:
         """The connectivity."""
-        return {
-            "within": self.within,
-            "between": self.between,
-            "strengths": list(self.strengths),
-        }
+        return {"within": self.within, "between": self.between, "strengths": list(self.strengths)}
 
     def strength(self, silo: int) -> float:
         """Return what W is multiplied by in this silo."""
         return self.strengths[silo * len(self.strengths) // self.n_silos]
 
     def chunks(self, silo: int) -> Iterator[Array]:
-        """Yield stripes of the symmetric matrix, tile by tile.
-
-        A tile above the diagonal is drawn twice from the same numbers, once for its rows and once,
-        transposed, for its columns: no more than a stripe is ever held.
-        """
+        """Yield stripes of the symmetric matrix, tile by tile."""
         labels = _communities(self.n_features, self.rank)
         starts = range(0, self.n_features, TILE_NODES)
         for row, start in enumerate(starts):
@@ -277,16 +238,10 @@ def spiked_covariance(
     sizes: Sequence[int] | None = None,
     seed: int,
 ) -> SpikedCovariance:
-    """Return Model I, by default at the paper's size [FP §5].
-
-    U comes from orthogonalising a d×k matrix of N(0.5, 1) entries. ``sizes`` gives the rows of each
-    silo in place of ``n_rows`` and ``n_silos``, which share them out as equally as can be.
-    """
+    """Return Model I, by default at the paper's size [FP §5]."""
     at_least("rank", rank, 1)
     if n_features < rank:
-        raise InputError(
-            f"n_features must be at least rank={rank}, got {n_features}; choose a smaller rank"
-        )
+        raise InputError(f"n_features must be at least rank={rank}, got {n_features}; choose a smaller rank")
     if not (np.isfinite(noise) and noise >= 0):
         raise InputError(f"noise must be a finite number of at least 0, got {noise}; 0.6 is usual")
     rng = _truth_generator(seed)
@@ -316,9 +271,7 @@ def stochastic_block(
     at_least("n_silos", n_silos, 1)
     at_least("n_communities", n_communities, 1)
     if n_nodes < n_communities:
-        raise InputError(
-            f"n_nodes must be at least n_communities={n_communities}, got {n_nodes}; give more"
-        )
+        raise InputError(f"n_nodes must be at least n_communities={n_communities}, got {n_nodes}; give more")
     for chance in (strength * each for strength in strengths for each in (within, between)):
         if not 0 <= chance <= 1:
             raise InputError(

@@ -33,21 +33,7 @@ def write_model(
     force: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """Return the silo files written to ``folder``, beside ``truth.npz`` and ``model.json``.
-
-    Parameters
-    ----------
-    model
-        What to write.
-    folder
-        Made where it does not exist. It appears whole: files are written elsewhere first.
-    kind
-        The silos' file format; .npy holds no column names.
-    force
-        Whether an earlier simulation in ``folder`` is replaced.
-    on_rows
-        Called with the number of rows after each block.
-    """
+    """Return the silo files written to ``folder``, beside ``truth.npz`` and ``model.json``."""
     if kind not in FORMATS:
         raise InputError(f"format must be one of {', '.join(FORMATS)}, got {kind!r}; choose one")
     require_room(folder, force=force)

@@ -1,9 +1,4 @@
-"""Keys, requests and certificates: each party makes its key, and an authority signs what it asks for.
-
-A request holds a public key, the party's name and the study's hash, and proves that whoever asks has the
-private key. What the authority hands back is a text of two certificates, the party's and its own: neither
-is secret, and nothing in them can be run.
-"""
+"""Keys, requests and certificates: each party makes its key, and an authority signs what it asks for."""
 
 import hashlib
 import ipaddress
@@ -67,8 +62,7 @@ def read_key(path: Path) -> rsa.RSAPrivateKey:
         key = None
     if not isinstance(key, rsa.RSAPrivateKey):
         raise InputError(
-            f"{path} must be a private key, got something else; make one with `fedpower "
-            "federation request`"
+            f"{path} must be a private key, got something else; make one with `fedpower federation request`"
         )
     return key
 
@@ -155,13 +149,7 @@ def subject(study: StudyFile, party: str) -> x509.Name:
 
 
 class Authority:
-    """Signs the requests of a study's parties; it holds its own key and no other.
-
-    Parameters
-    ----------
-    folder
-        Where it is; :meth:`make` makes one.
-    """
+    """Signs the requests of a study's parties; it holds its own key and no other."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / KEY).is_file() or not (folder / CERTIFICATE).is_file():

@@ -22,15 +22,7 @@ from fedpower.report.result import Result
 
 
 class Checkpoint:
-    """The file that a run's closed rounds are appended to, each on disk before the next is asked.
-
-    Parameters
-    ----------
-    path
-        Made where there is none; what is damaged at its end is cut off.
-    study, run
-        Whose rounds they are; those of another are refused.
-    """
+    """The file that a run's closed rounds are appended to, each on disk before the next is asked."""
 
     def __init__(self, path: Path, *, study: str, run: str) -> None:
         self.path = path
@@ -82,19 +74,7 @@ class Checkpoint:
 
 
 class CoordinatorNode:
-    """One run of a study.
-
-    Parameters
-    ----------
-    study_file
-        What was agreed on.
-    run
-        The run's identity: the same again continues it.
-    checkpoint
-        Where its rounds are kept.
-    on_round
-        Called with each round once it is digested, those of an earlier coordinator too.
-    """
+    """One run of a study."""
 
     def __init__(
         self,
@@ -137,10 +117,7 @@ class CoordinatorNode:
             treatment = book.treatment
         agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
         found = result_of(
-            replace(
-                outcome,
-                privacy=replace(outcome.privacy, public=(agreed, *outcome.privacy.public)),
-            ),
+            replace(outcome, privacy=replace(outcome.privacy, public=(agreed, *outcome.privacy.public))),
             parameters=self.file.parameters,
             treatment=treatment,
             feature_names=self.file.columns,

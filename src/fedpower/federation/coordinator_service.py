@@ -43,20 +43,7 @@ class _StoppedError(Exception):
 
 
 class Questions:
-    """Carries the questions of one run to silos, and what comes back.
-
-    Each question has a number, and one answer to it is taken: whatever else a silo sends is dropped when
-    it arrives, before it is read. A silo that was not connected is asked when it comes back.
-
-    Parameters
-    ----------
-    links
-        The coordinator's.
-    coordinator, study
-        Whose questions they are, and the terms that bound every answer.
-    stopped
-        Set to end the run.
-    """
+    """Carries the questions of one run to silos, and what comes back."""
 
     def __init__(
         self, links: Links, coordinator: Coordinator, study: Study, stopped: threading.Event
@@ -159,13 +146,7 @@ class Questions:
 
 
 class Run:
-    """One run of a study, in a thread of its own.
-
-    Attributes
-    ----------
-    state
-        What the runner is told: how far the run is and, at its end, how it ended.
-    """
+    """One run of a study, in a thread of its own."""
 
     def __init__(self, service: "CoordinatorService", name: str) -> None:
         self._service = service
@@ -227,9 +208,7 @@ class Run:
 
     def _opened(self) -> CoordinatorNode:
         checkpoint = self._service.place(self.name) / "rounds.journal"
-        made = CoordinatorNode(
-            self._service.study, run=self.name, checkpoint=checkpoint, on_round=self._note
-        )
+        made = CoordinatorNode(self._service.study, run=self.name, checkpoint=checkpoint, on_round=self._note)
         lost, known = made.checkpoint.n_lost, made.coordinator.n_replayed
         if lost:
             logger.warning("%s damaged bytes at the checkpoint's end were cut off", lost)
@@ -268,13 +247,7 @@ class Run:
 
 
 class CoordinatorService:
-    """The coordinator of one study.
-
-    Parameters
-    ----------
-    kit
-        The coordinator's.
-    """
+    """The coordinator of one study."""
 
     def __init__(self, kit: Path) -> None:
         self.kit = kit.absolute()

@@ -1,13 +1,4 @@
-"""What keeps the process that talks to the network from rows, ledger and signing key.
-
-Landlock closes the file system and seccomp closes the ways around it: local sockets, io_uring and other
-processes' memory. Both hold for the calling process and all it starts, and cannot be undone. They leave
-open what was open before: descriptors stay usable, so only those that are needed may be handed down.
-
-Some things stay open. A confined process sees that a file exists, how large it is and when it changed.
-In /proc it sees other processes' command
-lines, so no secret belongs on one. It can connect to whatever listens on this machine's own ports.
-"""
+"""What keeps the process that talks to the network from rows, ledger and signing key."""
 
 import ctypes
 import errno
@@ -111,8 +102,7 @@ def describe(isolation: Isolation, *, node: int | None = None, vault: int | None
         return f"separate users: the node runs as uid {node}, the vault as uid {vault}"
     if isolation is Isolation.LANDLOCK:
         return (
-            f"Landlock (ABI {landlock_abi()}) and seccomp: the node cannot open rows, ledger or "
-            "signing key"
+            f"Landlock (ABI {landlock_abi()}) and seccomp: the node cannot open rows, ledger or signing key"
         )
     return (
         "NO ISOLATION: this system has neither separate users nor Landlock; whoever takes over the "
@@ -129,22 +119,7 @@ def landlock_abi() -> int:
 
 
 def confine_files(*, read: Iterable[Path], write: Iterable[Path] = ()) -> None:
-    """Close the file system but for what is below some paths, for this process and all it starts.
-
-    Landlock holds for the calling thread and those it starts, so a process that has others is refused.
-
-    Parameters
-    ----------
-    read
-        Where files can be read and executed; paths that do not exist are left out.
-    write
-        Where they can be read, written, made and removed, but not executed. ``/dev/null`` is added.
-
-    Raises
-    ------
-    OSError
-        Where the kernel has no Landlock or refuses, or the process has several threads.
-    """
+    """Close the file system but for what is below some paths, for this process and all it starts."""
     abi = landlock_abi()
     if not abi:
         raise OSError(errno.ENOSYS, "this kernel has no Landlock")
@@ -153,9 +128,7 @@ def confine_files(*, read: Iterable[Path], write: Iterable[Path] = ()) -> None:
     handled = (1 << _RIGHTS.get(abi, 16)) - 1
     fields = (handled, 0, _SCOPED)[: 3 if abi >= 6 else 1]
     attributes = struct.pack(f"={len(fields)}Q", *fields)
-    rules = _checked(
-        _libc().syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
-    )
+    rules = _checked(_libc().syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0))
     try:
         for path in read:
             _allow(rules, path, handled & (_EXECUTE | _READ | _READ_DIR))
@@ -168,10 +141,7 @@ def confine_files(*, read: Iterable[Path], write: Iterable[Path] = ()) -> None:
 
 
 def confine_node(kit: Path, secrets: Iterable[Path]) -> None:
-    """Close to this process all files but those that a node needs, and the ways around that.
-
-    To be called before anything else runs. Refuses to go on where one of ``secrets`` is still open.
-    """
+    """Close to this process all files but those that a node needs, and the ways around that."""
     secrets = list(secrets)
     reads = node_reads(kit, secrets)
     confine_files(read=reads)
@@ -181,17 +151,7 @@ def confine_node(kit: Path, secrets: Iterable[Path]) -> None:
 
 
 def forbid_sockets(*families: int) -> None:
-    """Let no socket of these address families be made, and close what else leads around Landlock.
-
-    Nor can modes, owners, times and attributes of files be changed. Pairs of connected sockets can still
-    be made if they are streams: a datagram socket of a pair could be connected to any other. Holds for
-    all threads of the process.
-
-    Raises
-    ------
-    OSError
-        Where the kernel has no seccomp, or its architecture is neither aarch64 nor x86_64.
-    """
+    """Let no socket of these address families be made, and close what else leads around Landlock."""
     machine = _filtering_machine()
     refused = (*machine.refused, *machine.attributes)
     _filter_calls(machine, refused, families, listed=_FAIL | errno.EACCES, others=_ALLOW)
@@ -204,20 +164,13 @@ def allow_sockets(*families: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Leave the calling thread no capability; a confined process of root's is open without this.
-
-    With its capabilities root reads other processes' environments in spite of Landlock, and could load
-    a module into the kernel. Without them it opens only files that its user may.
-    """
+    """Leave the calling thread no capability; a confined process of root's is open without this."""
     _gain_nothing()  # else root has them again in the next program that it starts
     _checked(_libc().capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))
 
 
 def node_reads(kit: Path, secrets: Iterable[Path] = ()) -> list[Path]:
-    """Return what a node must be able to read: its kit's public side, Python and the system's libraries.
-
-    A folder on ``sys.path`` is left out if it is the current one, or has one of ``secrets`` in it.
-    """
+    """Return what a node must be able to read: its kit's public side, Python and the system's libraries."""
     closed = [Path.cwd(), *(secret.resolve() for secret in secrets)]
     packages = [Path(entry).resolve() for entry in sys.path if entry.startswith("/")]
     packages = [
@@ -231,11 +184,7 @@ def node_reads(kit: Path, secrets: Iterable[Path] = ()) -> list[Path]:
 
 
 def check_confined(secrets: Iterable[Path], *, allowed: Iterable[Path] = ()) -> None:
-    """Refuse to go on where this process can open a secret, or make a file in it or beside it.
-
-    Each is opened, and nothing of it is read. ``allowed`` are the paths that were left open: the sentence
-    names the one that is to blame.
-    """
+    """Refuse to go on where this process can open a secret, or make a file in it or beside it."""
     folders = [path.resolve() for path in allowed]
     for secret in secrets:
         if _opens(secret, os.O_RDONLY):
@@ -322,12 +271,7 @@ def _filtering_machine() -> _Machine:
 
 
 def _filter_calls(
-    machine: _Machine,
-    refused: Iterable[int],
-    families: Iterable[int],
-    *,
-    listed: int,
-    others: int,
+    machine: _Machine, refused: Iterable[int], families: Iterable[int], *, listed: int, others: int
 ) -> None:
     """Put a seccomp filter on all threads: what becomes of sockets of the families, and of others."""
     refuse = (_RETURN, 0, 0, _FAIL | errno.EPERM)
@@ -352,9 +296,7 @@ def _filter_calls(
         raise OSError(errno.EBUSY, "a thread has a seccomp filter of its own")
 
 
-def _by_argument(
-    call: int, place: int, values: Iterable[int], *, then: int, otherwise: int
-) -> list[_Step]:
+def _by_argument(call: int, place: int, values: Iterable[int], *, then: int, otherwise: int) -> list[_Step]:
     """Return the steps that judge one system call by the lower half of one of its arguments."""
     judged: list[_Step] = [(_LOAD, 0, 0, 16 + 8 * place), (_AND, 0, 0, ~_FLAGS & 0xFFFFFFFF)]
     for value in values:

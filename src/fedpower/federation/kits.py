@@ -1,8 +1,4 @@
-"""Kits: one folder a party, with its key, its certificate, the study and where the coordinator is.
-
-A party makes its kit itself: the key and a request first, the rest once an authority has signed the
-request. The private key is made in the kit and never leaves it.
-"""
+"""Kits: one folder a party, with its key, its certificate, the study and where the coordinator is."""
 
 from pathlib import Path
 
@@ -74,10 +70,7 @@ study = "{digest}"   # this study and no other
 def make_kits(
     study: StudyFile, folder: Path, *, days: int = PARTY_DAYS, authority_days: int = AUTHORITY_DAYS
 ) -> None:
-    """Write the kits of all parties into a new folder, keys included, and the authority's.
-
-    For rehearsals: whoever runs this holds every key, be it for a moment.
-    """
+    """Write the kits of all parties into a new folder, keys included, and the authority's."""
     _must_be_new(folder)
     private_folder(folder)
     authority = Authority.make(study, folder / AUTHORITY, days=authority_days)
@@ -94,25 +87,14 @@ def make_authority(study: StudyFile, folder: Path, *, days: int = AUTHORITY_DAYS
 
 
 def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path:
-    """Return a party's request, after its key was made in its kit.
-
-    Parameters
-    ----------
-    study, party
-        In which study, and who.
-    kit
-        A new folder, or with ``renew`` the party's kit, which works on until the new certificate comes.
-    """
+    """Return a party's request, after its key was made in its kit."""
     known = parties(study)
     if party not in known:
-        raise InputError(
-            f"a party of the study must be {', '.join(known)}, got {party!r}; name one"
-        )
+        raise InputError(f"a party of the study must be {', '.join(known)}, got {party!r}; name one")
     if renew:
         if kit_study(kit, party).digest != study.digest:
             raise InputError(
-                f"the kit must be of study {study.digest[:12]}, got one of another; make a new "
-                "request for it"
+                f"the kit must be of study {study.digest[:12]}, got one of another; make a new request for it"
             )
     else:
         _must_be_new(kit)
@@ -127,22 +109,13 @@ def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path
 
 
 def accept(kit: Path, certificate: Path) -> Bundle:
-    """Return the certificates that make a kit whole, after they were put into it.
-
-    Nothing is taken from the authority but the two certificates: where the coordinator is comes from the
-    party's own study file.
-    """
+    """Return the certificates that make a kit whole, after they were put into it."""
     (path,) = sorted(kit.glob("*.csr")) or (None,)
     if path is None:
         raise InputError(
-            f"{kit} must hold the request that was signed, got none; begin with `fedpower "
-            "federation request`"
+            f"{kit} must hold the request that was signed, got none; begin with `fedpower federation request`"
         )
-    request, study, bundle = (
-        Request.read(path),
-        read_study(kit / STUDY_FILE),
-        Bundle.read(certificate),
-    )
+    request, study, bundle = (Request.read(path), read_study(kit / STUDY_FILE), Bundle.read(certificate))
     startup, party = kit / "startup", request.party
     side = _side(party)
     waiting, root = startup / NEXT_KEY, startup / "rootCA.pem"
@@ -174,10 +147,7 @@ def accept(kit: Path, certificate: Path) -> Bundle:
 
 
 def kit_study(kit: Path, party: str | None = None) -> StudyFile:
-    """Return the study that a kit was made for; refuse a folder that is no kit.
-
-    ``party`` is whose kit it must be: the coordinator's, the runner's, or that of a silo by its name.
-    """
+    """Return the study that a kit was made for; refuse a folder that is no kit."""
     if (kit / "startup" / NEXT_KEY).is_file() and not (kit / "startup" / "rootCA.pem").is_file():
         raise InputError(
             f"{kit} must be a whole kit, got one without its certificate; send its request to the "
@@ -191,9 +161,7 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     whose = kit_party(kit)
     if party is not None and whose != party:
         spoken = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
-        raise InputError(
-            f"{kit} must be the kit of the {spoken}, got that of {whose!r}; give its own"
-        )
+        raise InputError(f"{kit} must be the kit of the {spoken}, got that of {whose!r}; give its own")
     return read_study(kit / STUDY_FILE)
 
 
@@ -231,9 +199,7 @@ def kit_certificates(kit: Path) -> Bundle:
     startup = kit / "startup"
     try:
         return Bundle(
-            party=x509.load_pem_x509_certificate(
-                (startup / f"{_side(kit_party(kit))}.crt").read_bytes()
-            ),
+            party=x509.load_pem_x509_certificate((startup / f"{_side(kit_party(kit))}.crt").read_bytes()),
             authority=x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes()),
         )
     except (OSError, ValueError):

@@ -1,12 +1,4 @@
-"""Processes that end when the one that started them does, however it ended.
-
-A process that is killed outright cannot stop its children. A node that went on without its vault would
-hold a connection that nobody answers; a party of a rehearsal would stay behind.
-
-The starter keeps the writing end of a pipe and hands the reading end down. Nobody else has the writing
-end, and the kernel closes it with its holder. A closed pipe stays closed: a child that begins to watch
-after its starter is gone finds out at once.
-"""
+"""Processes that end when the one that started them does, however it ended."""
 
 import functools
 import os
@@ -47,11 +39,7 @@ def is_held() -> bool:
 
 
 def hold_on() -> None:
-    """End this process, with its group, as soon as the one that started it is gone.
-
-    To be called before anything else. A process that was handed no lifeline ends too: nobody would end
-    it otherwise.
-    """
+    """End this process, with its group, as soon as the one that started it is gone."""
     try:
         end = int(os.environ.pop(_LIFELINE, ""))
         os.set_inheritable(end, False)

@@ -1,10 +1,4 @@
-"""NVIDIA FLARE's transport: size-limited messages between the parties of a study, over mutual TLS.
-
-Only FLARE's connections are used: gRPC streams whose two ends know each other's certificates. FLARE's
-cells, jobs and administration are never started. So there is no command to run, no application to
-deploy, no file to fetch and no way to pass a message on: a party takes one kind of message from each of
-its peers, and refuses everything else.
-"""
+"""NVIDIA FLARE's transport: size-limited messages between the parties of a study, over mutual TLS."""
 
 import importlib.util
 import logging
@@ -74,24 +68,7 @@ Handler = Callable[[str, str, int, bytes], None]
 
 
 class Links(ConnManager, MessageReceiver, EndpointMonitor):
-    """The connections of one party.
-
-    Messages are handled in the thread that reads their connection. A peer that sends faster than this
-    party takes is held back by gRPC, and nothing piles up in memory.
-
-    Parameters
-    ----------
-    name
-        This party's name.
-    accepts
-        The one kind of message that each peer may send, by name. Whoever is not named may send nothing.
-    most_bytes
-        The largest message that is taken. gRPC refuses a larger one by its length, before reading it.
-    on_message
-        Called with each message that is accepted.
-    on_change
-        Called with a peer's name and whether it is connected now.
-    """
+    """The connections of one party."""
 
     def __init__(
         self,
@@ -164,9 +141,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         """Read a frame; data of a connection that has not said who it is are refused."""
         greeting = frame[_TYPE_BYTE : _TYPE_BYTE + 1] in _GREETINGS
         if sfm_conn.sfm_endpoint is None and not greeting:
-            self._refuse(
-                sfm_conn.conn, _peer_cn(sfm_conn.conn) or "somebody", "it did not say who it is"
-            )
+            self._refuse(sfm_conn.conn, _peer_cn(sfm_conn.conn) or "somebody", "it did not say who it is")
         else:
             super().process_frame_task(sfm_conn, frame)
 
@@ -203,9 +178,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             return "its message has no number"
         return None
 
-    def _refuse(
-        self, connection: Connection, peer: str, problem: str, *, close: bool = False
-    ) -> None:
+    def _refuse(self, connection: Connection, peer: str, problem: str, *, close: bool = False) -> None:
         self._refusals[connection.name] += 1
         count = self._refusals[connection.name]
         if count in (1, _MOST_REFUSALS):

@@ -33,19 +33,7 @@ LEDGER_CAP = (1e3, 1e-3)
 
 
 class LocalFederation:
-    """Processes of a federation on this machine.
-
-    Parameters
-    ----------
-    study
-        What is rehearsed; its coordinator is moved to this machine.
-    folder
-        Where kits, data, ledgers and logs go.
-    data
-        By silo: its rows. Silos that are not in it are not started.
-    own
-        By silo: further tables of its file, such as ``data`` and ``columns``.
-    """
+    """Processes of a federation on this machine."""
 
     def __init__(
         self,
@@ -104,10 +92,7 @@ class LocalFederation:
             Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
 
     def start(self, *names: str) -> None:
-        """Start parties by name, all by default; their words go to NAME.log.
-
-        Rows are checked as `fedpower silo` does, all of them before anything is started.
-        """
+        """Start parties by name, all by default; their words go to NAME.log."""
         commands = {name: self._words(name) for name in names or (COORDINATOR, *self.silos)}
         for name, words in commands.items():
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
@@ -133,10 +118,7 @@ class LocalFederation:
 
 @contextlib.contextmanager
 def local_federation(
-    study: StudyFile,
-    folder: Path,
-    data: Mapping[str, Path],
-    own: Mapping[str, OwnTables] | None = None,
+    study: StudyFile, folder: Path, data: Mapping[str, Path], own: Mapping[str, OwnTables] | None = None
 ) -> Iterator[LocalFederation]:
     """Give a running federation on this machine, and stop all of it afterwards."""
     made = LocalFederation(study, folder, data, own)
@@ -154,9 +136,7 @@ def rehearsal_data(
     if not study.min_silos <= n_silos <= len(study.silos):
         most = len(study.silos)
         wanted = f"{study.min_silos} to {most}" if study.min_silos < most else f"all {most}"
-        raise InputError(
-            f"a rehearsal must have {wanted} silos of the study, got {n_silos}; give so many"
-        )
+        raise InputError(f"a rehearsal must have {wanted} silos of the study, got {n_silos}; give so many")
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for place, name in enumerate(study.silos[:n_silos]):

@@ -1,7 +1,5 @@
-"""The node: the process of a silo that talks to the network, and cannot open rows, ledger or signing key.
-
-It passes each question of the coordinator to the vault, as bytes that it does not read, and passes the
-answer back. It is kept small: it imports neither NumPy nor anything that reads data.
+"""The node: the process of a silo that talks to the network, and cannot open rows, ledger or
+signing key.
 """
 
 import json
@@ -38,21 +36,7 @@ logger = logging.getLogger("fedpower.federation.node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What a node is told by whoever starts it.
-
-    Attributes
-    ----------
-    name, host, port, startup
-        The silo, where its coordinator is, and the folder with its TLS key and certificates.
-    vault
-        The file descriptor of its connection to the vault, or the path of the vault's socket.
-    most_question_bytes, most_answer_bytes
-        What the study allows.
-    confined
-        Whether the node gives up all files that it does not need.
-    secrets
-        What it must not be able to open then, as far as it is known.
-    """
+    """What a node is told by whoever starts it."""
 
     name: str
     host: str
@@ -155,9 +139,7 @@ def main() -> None:
     if SETTINGS not in os.environ:
         raise SystemExit("a node must be started by `fedpower silo`, got no settings; use it")
     os.umask(0o077)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout
-    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
     settings = NodeSettings.from_json(os.environ.pop(SETTINGS))
     if isinstance(settings.vault, int):  # Ctrl-C reaches the vault too, which ends this process

@@ -27,9 +27,7 @@ class CoordinatorLostError(ProtocolError):
     """The coordinator no longer answers."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "the coordinator must answer, got no word from it; see that it runs and try again"
-        )
+        super().__init__("the coordinator must answer, got no word from it; see that it runs and try again")
 
 
 class CoordinatorSession:
@@ -108,15 +106,7 @@ class CoordinatorSession:
 
 @contextlib.contextmanager
 def open_session(kit: Path, *, patience: float = _CONNECT_S) -> Iterator[CoordinatorSession]:
-    """Give a session with the coordinator; refuse in one sentence where there is none to be had.
-
-    Parameters
-    ----------
-    kit
-        The runner's.
-    patience
-        Seconds to try for.
-    """
+    """Give a session with the coordinator; refuse in one sentence where there is none to be had."""
     kit = kit.absolute()
     study = kit_study(kit, RUNNER)
     check_certificate(kit)
@@ -148,19 +138,7 @@ LAST_RUN = "last_run.json"
 
 @dataclass(kw_only=True)
 class Runner:
-    """Sees a run through.
-
-    Attributes
-    ----------
-    kit
-        The runner's.
-    patience
-        Seconds to wait for silos that are not there, and for a coordinator that does not answer.
-    say
-        Called with each sentence for the person who waits.
-    on_round
-        Called with each closed round as the coordinator tells it.
-    """
+    """Sees a run through."""
 
     kit: Path
     patience: float
@@ -173,15 +151,7 @@ class Runner:
         self.study = kit_study(self.kit, RUNNER)
 
     def run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
-        """Return the final state of a run whose result folder is now at ``destination``.
-
-        Parameters
-        ----------
-        destination
-            An empty folder that the result's files are put into.
-        resume
-            Take up the last run of this study instead of beginning one.
-        """
+        """Return the final state of a run whose result folder is now at ``destination``."""
         run = self._resumed() if resume else self._begun()
         idle = 0
         for _ in range(_MOST_STARTS):
@@ -197,8 +167,7 @@ class Runner:
                 )
             self._consider(state)
         raise ProtocolError(
-            f"a run must end within {_MOST_STARTS} starts, got none that did; look into the "
-            "coordinator's log"
+            f"a run must end within {_MOST_STARTS} starts, got none that did; look into the coordinator's log"
         )
 
     def _followed(self, run: str, destination: Path) -> dict[str, Any]:
@@ -297,7 +266,6 @@ class Runner:
             ) from None
         if study != self.study.digest:
             raise ProtocolError(
-                "the last run must be of this study, got one of study "
-                f"{study[:12]}; run without --resume"
+                f"the last run must be of this study, got one of study {study[:12]}; run without --resume"
             )
         return run

@@ -15,12 +15,7 @@ from fedpower.data.sql.query import PostgresServer, parse_address
 from fedpower.data.units import by_unit
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
-from fedpower.privacy.data_version import (
-    DEFAULT_VERSION,
-    DataVersion,
-    check_label,
-    columns_digest,
-)
+from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.protocol.private_study import attempt_epsilon, worst_epsilon
 from fedpower.protocol.roll import Identity
@@ -60,19 +55,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiloFile:
-    """A silo's own terms.
-
-    Attributes
-    ----------
-    name
-        The silo's name in the study.
-    path
-        The file; paths in it are taken from its folder.
-    data, columns, ledger, agrees
-        The tables as they were read.
-    identity_path
-        Where the key is with which the silo signs at a roll call; only a secure sum needs one.
-    """
+    """A silo's own terms."""
 
     name: str
     path: Path
@@ -108,9 +91,7 @@ class SiloFile:
     @property
     def uses_network(self) -> bool:
         """Whether rows come from a database server."""
-        return "database" in self.data and isinstance(
-            parse_address(self.data["database"]), PostgresServer
-        )
+        return "database" in self.data and isinstance(parse_address(self.data["database"]), PostgresServer)
 
     def check_agreed(self, study: StudyFile) -> None:
         """Refuse a study that this organisation did not agree to, in one sentence."""
@@ -210,11 +191,7 @@ class SiloFile:
         ).select(study.columns)
 
     def data_version(self, study: StudyFile, fingerprint: str, reading: str) -> DataVersion:
-        """Return which rows these are, as this organisation declares them.
-
-        ``fingerprint`` is the digest of what is stored; it stays in the silo's own ledger. ``reading`` is
-        the digest of this organisation's own names and units.
-        """
+        """Return which rows these are, as this organisation declares them."""
         return DataVersion(
             silo=self.name,
             version=self.data.get("version", DEFAULT_VERSION),
@@ -286,9 +263,7 @@ def read_silo(path: Path) -> SiloFile:
         columns=content.get("columns", {}),
         ledger=content.get("ledger", {}),
         agrees=content.get("agrees", {}),
-        identity_path=path.absolute().parent / content["identity"]["path"]
-        if "identity" in content
-        else None,
+        identity_path=path.absolute().parent / content["identity"]["path"] if "identity" in content else None,
     )
     _check(made)
     return made
@@ -303,8 +278,7 @@ def _check(silo: SiloFile) -> None:
         )
     if extra not in ("refuse", "drop"):
         raise InputError(
-            f"extra_columns in [data] of {silo.path} must be 'refuse' or 'drop', got {extra!r}; "
-            "choose one"
+            f"extra_columns in [data] of {silo.path} must be 'refuse' or 'drop', got {extra!r}; choose one"
         )
     for key in ("name", "version"):
         if key in silo.data:

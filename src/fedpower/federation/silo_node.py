@@ -21,23 +21,7 @@ from fedpower.protocol.study import Study
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiloNode:
-    """A silo that is ready to answer.
-
-    Attributes
-    ----------
-    silo, releases
-        Answers questions, and what it lets out.
-    study, budget
-        What was agreed, and its price list; None where nothing is private.
-    moment
-        The rows.
-    ledger
-        Where releases are charged; None where nothing is private.
-    fingerprint
-        Identifies the stored data, to this silo's own processes only; empty where nothing is private.
-    data_version
-        What the rows are called there, and told to the others; None where nothing is private.
-    """
+    """A silo that is ready to answer."""
 
     silo: Silo
     study: Study
@@ -59,20 +43,9 @@ class SiloNode:
 
 @contextmanager
 def open_silo(
-    study_file: StudyFile,
-    silo_file: SiloFile,
-    *,
-    noise: NoiseSource | None = None,
+    study_file: StudyFile, silo_file: SiloFile, *, noise: NoiseSource | None = None
 ) -> Iterator[SiloNode]:
-    """Give a silo that is ready to answer, its rows read; refuse before anything is charged.
-
-    Parameters
-    ----------
-    study_file, silo_file
-        What the consortium agreed on, and what this organisation decides by itself.
-    noise
-        Where noise comes from; the operating system unless an experiment injects its own.
-    """
+    """Give a silo that is ready to answer, its rows read; refuse before anything is charged."""
     silo_file.check_agreed(study_file)
     study, _, _ = study_file.terms()
     private = study.is_private
@@ -88,11 +61,7 @@ def open_silo(
     found = fingerprint(moment.source) if private else ""
     ledger = silo_file.open_ledger() if private else None
     try:
-        data = (
-            silo_file.data_version(study_file, found, reading_of(moment.source))
-            if private
-            else None
-        )
+        data = silo_file.data_version(study_file, found, reading_of(moment.source)) if private else None
         silo = assemble(
             name,
             moment,

@@ -57,9 +57,7 @@ def check_keys(where: str, table: Mapping[str, Any], keys: Keys, needed: tuple[s
     """Refuse a table with a key that is not in ``keys``, of another type, or missing from ``needed``."""
     for name, value in table.items():
         if name not in keys:
-            raise InputError(
-                f"{where} must have only the keys {', '.join(keys)}, got {name!r}; remove it"
-            )
+            raise InputError(f"{where} must have only the keys {', '.join(keys)}, got {name!r}; remove it")
         kind = keys[name]
         allowed = kind if isinstance(kind, tuple) and kind is not NUMBER else (kind,)
         if not any(_is(value, each) for each in allowed):
@@ -159,27 +157,7 @@ _FLOATS = {key for keys in TABLES.values() for key, kind in keys.items() if kind
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFile:
-    """A study that was read and found consistent.
-
-    Attributes
-    ----------
-    name
-        What the consortium calls it.
-    columns, silos
-        Names, in the agreed order; where there are rules, those of the features that come of them.
-    rules
-        What the cells of the silos' tables become, a rule for each column; None where they are numbers.
-    parameters
-        Those of the fit, as the file gives them; the others at their defaults.
-    grace
-        Seconds that stragglers get once ``min_silos`` have answered; None gives them all of the deadline.
-    attempts
-        How often silos take part in a secure sum at most, over all runs.
-    host, port
-        Where the coordinator is reached.
-    content
-        The file as it was read.
-    """
+    """A study that was read and found consistent."""
 
     name: str
     columns: tuple[str, ...]
@@ -295,13 +273,8 @@ def varied(study: StudyFile, given: Mapping[str, Any]) -> str:
     return rendered(content)
 
 
-def moved(
-    study: StudyFile, host: str, port: int, identities: Mapping[str, str] | None = None
-) -> str:
-    """Return the study's text with the coordinator elsewhere; what was agreed on stays the same.
-
-    Unless ``identities`` are given, for a rehearsal of a secure sum, whose silos' own keys are with them.
-    """
+def moved(study: StudyFile, host: str, port: int, identities: Mapping[str, str] | None = None) -> str:
+    """Return the study's text with the coordinator elsewhere; what was agreed on stays the same."""
     changed: dict[str, Any] = {"coordinator": {"host": host, "port": port}}
     if identities:
         changed["identities"] = dict(identities)
@@ -312,10 +285,7 @@ def read_study(path: Path) -> StudyFile:
     """Return the study that a file describes; whatever is wrong with it is said in one sentence."""
     content = read_toml(path, "the study file")
     check_keys(
-        f"the study file {path}",
-        content,
-        {"name": str, **dict.fromkeys(TABLES, dict)},
-        ("name", *_NEEDED),
+        f"the study file {path}", content, {"name": str, **dict.fromkeys(TABLES, dict)}, ("name", *_NEEDED)
     )
     for table, keys in TABLES.items():
         where = f"[{table}] of {path}"
@@ -457,12 +427,8 @@ def _names(what: str, names: list[Any]) -> tuple[str, ...]:
         raise InputError(f"{what} must be a list of names, got {names!r}; name one at least")
     for name in names:
         if not is_showable(name):
-            raise InputError(
-                f"{what} must have names without control characters, got {name!a}; rename it"
-            )
+            raise InputError(f"{what} must have names without control characters, got {name!a}; rename it")
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise InputError(
-            f"{what} must have different names, got {sorted(twice)[0]!r} twice; rename one"
-        )
+        raise InputError(f"{what} must have different names, got {sorted(twice)[0]!r} twice; rename one")
     return tuple(names)

@@ -1,8 +1,4 @@
-"""The vault: the process of a silo that has its rows, ledger and signing key, and no network.
-
-It takes one message of the protocol, answers it, and takes the next. Whoever controls the node can ask
-what a coordinator can ask, and gets what the ledger pays for.
-"""
+"""The vault: the process of a silo that has its rows, ledger and signing key, and no network."""
 
 import contextlib
 import ctypes
@@ -44,15 +40,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Vault:
-    """Answers questions of one study for a silo, one at a time.
-
-    Parameters
-    ----------
-    silo
-        Answers them.
-    study_file
-        What was agreed on; it bounds the size of every message.
-    """
+    """Answers questions of one study for a silo, one at a time."""
 
     def __init__(self, silo: Answers, study_file: StudyFile) -> None:
         self._silo = silo
@@ -98,9 +86,7 @@ def _give_memory_back() -> None:
         trim(0)
 
 
-def node_settings(
-    kit: Path, study_file: StudyFile, name: str, vault: int | str = -1
-) -> NodeSettings:
+def node_settings(kit: Path, study_file: StudyFile, name: str, vault: int | str = -1) -> NodeSettings:
     """Return what the node of a silo is told."""
     study, _, _ = study_file.terms()
     return NodeSettings(
@@ -123,13 +109,7 @@ def start_node(settings: NodeSettings, *, pass_fds: tuple[int, ...]) -> subproce
 
 
 def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -> int:
-    """Start a node, confined where the system can do it, and answer it until a signal comes.
-
-    Returns
-    -------
-    int
-        0 after Ctrl-C or SIGTERM; the node's status where it ended by itself, 1 if that is 0.
-    """
+    """Start a node, confined where the system can do it, and answer it until a signal comes."""
     here, there = socket.socketpair()
     secrets = tuple(str(path) for path in own.secrets())
     told = replace(settings, vault=there.fileno(), secrets=secrets)

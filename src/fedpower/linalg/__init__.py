@@ -16,13 +16,7 @@ from fedpower.linalg.subspace import (
     sampling_error_term,
     sin_theta,
 )
-from fedpower.linalg.symmetric import (
-    fix_signs,
-    lower_of,
-    lower_triangle,
-    ritz_pairs,
-    symmetric_of,
-)
+from fedpower.linalg.symmetric import fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
 
 __all__ = [
     "ALIGNMENTS",

@@ -15,20 +15,7 @@ _REACH = 12.0
 
 @functools.lru_cache(maxsize=64)
 def goe_quantile(n: int, level: float) -> float:
-    """Return q with P[λ_max(E) > q] ≤ ``level`` for n×n symmetric noise, diagonal variance 1, off it 1/2.
-
-    Theorem. P[λ_max > q] ≤ E#{i : λ_i > q} = ∫_q^∞ ρ(x) dx, ρ the density of eigenvalues, and q makes
-    the integral equal to ``level``. Proof: Markov's inequality. ∎ At small levels two eigenvalues beyond
-    q are so rare that the bound is nearly the probability itself, and for every n, where the
-    Tracy–Widom law is a limit.
-
-    Parameters
-    ----------
-    n
-        The size of the matrix; its edge is at about √(2n).
-    level
-        Between 1e-9 and 0.1.
-    """
+    """Return q with P[λ_max(E) > q] ≤ ``level`` for n×n symmetric noise, diagonal variance 1, off it 1/2."""
     edge, width = math.sqrt(2.0 * n), n ** (-1.0 / 6.0)
     points = np.linspace(max(edge - 3.0 * width, 0.0), edge + _REACH * width, _POINTS)
     beyond = _integral_to_the_right(eigenvalue_density(n, points), points)
@@ -39,11 +26,7 @@ def goe_quantile(n: int, level: float) -> float:
 
 
 def eigenvalue_density(n: int, points: Array) -> Array:
-    """Return ρ(x) of n×n symmetric noise, which integrates to n, at evenly spaced growing ``points``.
-
-    With φ_j the Hermite functions, ρ = Σ_{j<n} φ_j² + √(n/2)·φ_{n−1}·(½∫φ_n − ∫_x^∞ φ_n), and for odd n
-    φ_{n−1}/∫φ_{n−1} more [Mehta §7.2]. The last point must lie where φ_n has died out.
-    """
+    """Return ρ(x) of n×n symmetric noise, which integrates to n, at evenly spaced growing ``points``."""
     squares, before, last = _hermite_functions(n, points)
     tail = _integral_to_the_right(last, points)
     total = _hermite_integral(n) if n % 2 == 0 else 0.0
@@ -54,10 +37,7 @@ def eigenvalue_density(n: int, points: Array) -> Array:
 
 
 def _hermite_functions(n: int, points: Array) -> tuple[Array, Array, Array]:
-    """Return (Σ_{j<n} φ_j², φ_{n−1}, φ_n), each with its exponent kept aside on the way up.
-
-    φ_0 underflows at the edge of large matrices, where φ_n does not.
-    """
+    """Return (Σ_{j<n} φ_j², φ_{n−1}, φ_n), each with its exponent kept aside on the way up."""
     exponent = -(points**2) / 2.0
     before, now = np.zeros_like(points), np.full_like(points, math.pi**-0.25)
     squares = np.zeros_like(points)

@@ -26,18 +26,7 @@ class NoisedProduct:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JointFit:
-    """What products show together.
-
-    Attributes
-    ----------
-    basis
-        d×r orthonormal, the clearest direction first.
-    captured
-        uᵀ(A − bI)u of each of its columns, as far as it can be expected: less than an eigenvalue where
-        noise turned the column away.
-    core
-        UᵀAU, r×r and symmetric, from all products.
-    """
+    """What products show together."""
 
     basis: Array
     captured: Array
@@ -52,27 +41,7 @@ def joint_subspace(
     moment: NoisedProduct | None = None,
     start: Array | None = None,
 ) -> JointFit:
-    """Return the r-dimensional subspace that fits all products of one moment best.
-
-    The moment is bI + G, G of rank r. With right factors UᵀZ_t for an estimate U the least-squares left
-    factor spans W = Σ c_t(Y_t − bZ_t)(Z_tᵀU), c_t the precisions; its noise has covariance N = Σ
-    c_t(Z_tᵀU)ᵀ(Z_tᵀU) in every row, so the left singular vectors of W·N^(−½), whose noise is even, are
-    the next U. Products whose basis has turned away from U count for little; those near it are
-    averaged, so that earlier steps are not lost.
-
-    Parameters
-    ----------
-    products
-        At least one, unless there is a moment.
-    rank
-        r.
-    level
-        b, the variance of directions that are not looked for.
-    moment
-        The noised moment itself, where there is one: Z is the identity, and is not looked at.
-    start
-        U to begin with; by default the leading left singular vectors of all products side by side.
-    """
+    """Return the r-dimensional subspace that fits all products of one moment best."""
     dim = (products[0] if products else moment).product.shape[0]  # type: ignore[union-attr]
     if moment is None:
         within = _span(products, level, start)
@@ -88,10 +57,7 @@ def joint_subspace(
 
 
 def _span(products: Sequence[NoisedProduct], level: float, start: Array | None) -> Array:
-    """Return an orthonormal basis of all Y_t − bZ_t, and of the start.
-
-    Without a moment no estimate ever leaves it: passes in its few coordinates give the same.
-    """
+    """Return an orthonormal basis of all Y_t − bZ_t, and of the start."""
     parts = [each.product - level * each.basis for each in products]
     return np.linalg.qr(np.hstack(parts if start is None else [*parts, start]))[0]
 

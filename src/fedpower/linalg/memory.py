@@ -16,11 +16,7 @@ LARGE = 2**22
 
 
 def own_memory(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return an array for somebody to fill, whose memory the system has back as soon as it is let go.
-
-    The C library keeps what arrays of up to 32 MiB leave, for each thread by itself, and a basis of wide
-    rows is that large: of what a few of them took, half would be held without being used.
-    """
+    """Return an array for somebody to fill, whose memory the system has back as soon as it is let go."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     if size < LARGE or sys.platform == "win32":
@@ -33,10 +29,7 @@ def own_memory(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray
 
 
 def give_back() -> None:
-    """Have the C library give the system what it keeps of memory that is not used, where it does so.
-
-    In a millisecond or two: for after what made, of copies and of noise, several times what it leaves.
-    """
+    """Have the C library give the system what it keeps of memory that is not used, where it does so."""
     trim = _trim()
     if trim is not None:
         trim(0)

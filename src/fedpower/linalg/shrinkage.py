@@ -8,26 +8,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def shrunk_spectrum(
-    values: Array, std: float, *, of: Literal["matrix", "estimate"] = "estimate"
-) -> Array:
-    """Return the spectrum of a symmetric matrix from that of its noised version, largest first.
-
-    Rotation-invariant shrinkage: ξ_i = λ_i − c·dτ²·Re G(λ_i − iη), with G the Stieltjes transform of the
-    noised spectrum, τ² the variance of an entry off the diagonal and η = τ; then isotonic regression, so
-    that the order stays. It needs no rank and holds for any spectrum. With c = 2 the values are those
-    that come nearest to the matrix beside the noised eigenvectors [BABP16]. With c = 1 they are its own
-    eigenvalues, where these stand alone: noise also turns eigenvectors, which c = 2 allows for.
-
-    Parameters
-    ----------
-    values
-        All eigenvalues of the noised matrix, largest first.
-    std
-        τ, the standard deviation of the noise of an entry off the diagonal; 0 returns the values.
-    of
-        ``"estimate"`` (c = 2) or ``"matrix"`` (c = 1).
-    """
+def shrunk_spectrum(values: Array, std: float, *, of: Literal["matrix", "estimate"] = "estimate") -> Array:
+    """Return the spectrum of a symmetric matrix from that of its noised version, largest first."""
     if std == 0.0:
         return values.copy()
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - a third of a second to import

@@ -175,9 +175,7 @@ def captured_variance_ratio(basis: Array, moment: Array, rank: int | None = None
     """
     count = basis.shape[1] if rank is None else rank
     dim = moment.shape[0]
-    best = float(
-        scipy.linalg.eigh(moment, eigvals_only=True, subset_by_index=[dim - count, dim - 1]).sum()
-    )
+    best = float(scipy.linalg.eigh(moment, eigvals_only=True, subset_by_index=[dim - count, dim - 1]).sum())
     captured = float(np.einsum("ij,ij->", basis, moment @ basis))
     return captured / best if best > 0 else 1.0
 

@@ -57,31 +57,13 @@ def _places(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def ritz_pairs(basis: Array, product: Array, shift: float = 0.0) -> tuple[Array, Array]:
-    """Return (values, vectors): estimates of the leading eigenpairs from ``product`` ≈ (A + cI)·Z_prev.
-
-    With Y the product of the last step and Z an orthonormal basis of its columns, the singular values
-    of ZᵀY = orth(Y)ᵀY are those of Y, and Z times its left singular vectors are the left singular
-    vectors of Y: for Y = (A + cI)Z_prev this is Rayleigh–Ritz for (A + cI)² in span(Z_prev), followed
-    by one more power step. Values err quadratically in the angle and are corrected by the shift c.
-
-    Parameters
-    ----------
-    basis
-        Z, d×r, orthonormal: the output subspace.
-    product
-        Y, d×r: the last aggregated product.
-    shift
-        c, the multiple of the identity that was added to A.
-    """
+    """Return (values, vectors): estimates of the leading eigenpairs from ``product`` ≈ (A + cI)·Z_prev."""
     left, values, _ = np.linalg.svd(basis.T @ product)
     return values - shift, basis @ left
 
 
 def fix_signs(vectors: Array) -> Array:
-    """Return ``vectors`` with each column's entry of largest magnitude made positive.
-
-    Decided on the loadings alone, so that it costs no look at the rows; ties go to the first entry.
-    """
+    """Return ``vectors`` with each column's entry of largest magnitude made positive."""
     # Two entries that tie but for rounding must not decide by their last bits.
     magnitudes = np.abs(vectors)
     tallest = magnitudes.max(axis=0, initial=0.0)
@@ -97,54 +79,27 @@ DEPENDENT = 1e-7
 
 
 def rayleigh_ritz(basis: Array, product: Array) -> tuple[Array, Array]:
-    """Return (values, coefficients): Ritz values of A, largest first, and Ritz vectors V·coefficients.
-
-    The algebraically largest lead, so an indefinite A needs no shift [Parlett §11.4].
-
-    Parameters
-    ----------
-    basis
-        V, d×c with orthonormal columns.
-    product
-        AV; VᵀAV is symmetrised, which halves what rounding or surrogates did to it.
-    """
+    """Return (values, coefficients)."""
     compressed = basis.T @ product
     values, coefficients = np.linalg.eigh((compressed + compressed.T) / 2)
     return values[::-1], np.ascontiguousarray(coefficients[:, ::-1])
 
 
 def moment_factor(rows: Array) -> Array:
-    """Return F = Λ^½Uᵀ, q×d, with FᵀF = XᵀX/s for s rows X, from their Gram matrix.
-
-    It is told by XᵀX alone, up to signs: X itself is not, which any rotation of its rows would leave
-    the same. Eigenvalues that are rounding beside the largest are left out.
-    """
+    """Return F = Λ^½Uᵀ, q×d, with FᵀF = XᵀX/s for s rows X, from their Gram matrix."""
     values, left = np.linalg.eigh(rows @ rows.T / len(rows))
     kept = values > len(rows) * _EPS * max(float(values[-1]), 0.0)
     return np.ascontiguousarray((left[:, kept][:, ::-1].T @ rows) / np.sqrt(len(rows)))
 
 
 def pairs_of_factors(factors: Sequence[Array], n_pairs: int | None) -> tuple[Array, Array]:
-    """Return (values, vectors), largest first, of A = Σ F_iᵀF_i, from the inner products of all rows.
-
-    The N×N matrix of them has the eigenvalues of A that are not zero; a right vector is Fᵀu. One
-    Rayleigh–Ritz in the span of these takes out what the square has cost small ones.
-
-    Parameters
-    ----------
-    factors
-        F_i, q_i×d.
-    n_pairs
-        How many; as many as A has rank where None.
-    """
+    """Return (values, vectors), largest first, of A = Σ F_iᵀF_i, from the inner products of all rows."""
     stacked = np.vstack(factors)
     if not len(stacked):
         return np.zeros(n_pairs or 1), orth(np.zeros((stacked.shape[1], n_pairs or 1)))
     values, left = scipy.linalg.eigh(
         stacked @ stacked.T,
-        subset_by_index=None
-        if n_pairs is None
-        else [max(len(stacked) - n_pairs, 0), len(stacked) - 1],
+        subset_by_index=None if n_pairs is None else [max(len(stacked) - n_pairs, 0), len(stacked) - 1],
     )
     if n_pairs is None:
         n_pairs = max(1, int(np.count_nonzero(values > len(values) * _EPS * values[-1])))
@@ -163,12 +118,7 @@ def rounding_level(values: Array, n_features: int) -> float:
 
 
 def product_noise(basis: Array, product: Array) -> float:
-    """Return about how far, entry by entry, ``product`` is from A·``basis`` for a symmetric A.
-
-    Told by the product itself: v_aᵀAv_b − v_bᵀAv_a is zero, so what is there instead is the error of two
-    entries, of variance 2ν², whatever A is. Rounding of messages shows here, and noise. Zero for a
-    single column, which tells nothing.
-    """
+    """Return about how far, entry by entry, ``product`` is from A·``basis`` for a symmetric A."""
     return product_noise_of(basis.T @ product)
 
 
@@ -180,23 +130,7 @@ def product_noise_of(inner: Array) -> float:
 
 
 def subspace_error(values: Array, residual_norm: float, rank: int, rounding: float) -> float:
-    """Return ‖R_k‖₂/(θ_k − θ_{k+1}), at most 1: an estimate of sin θ_k [Davis–Kahan 1970, sin θ].
-
-    The theorem has λ_{k+1} for θ_{k+1}: an estimate, then, and a bound once θ_{k+1} has settled. Where
-    there is no gap the leading k directions are not unique, and 1 is returned until the residual is
-    rounding. Where θ_{k+1} is not known yet (V has k columns), 1 as well.
-
-    Parameters
-    ----------
-    values
-        Ritz values, largest first.
-    residual_norm
-        ‖AX_k − X_kΘ_k‖₂ of the leading k Ritz vectors.
-    rank
-        k.
-    rounding
-        The least gap that is told from none.
-    """
+    """Return ‖R_k‖₂/(θ_k − θ_{k+1}), at most 1: an estimate of sin θ_k [Davis–Kahan 1970, sin θ]."""
     if residual_norm == 0:
         return 0.0
     if values.size <= rank:
@@ -206,20 +140,7 @@ def subspace_error(values: Array, residual_norm: float, rank: int, rounding: flo
 
 
 def complement(candidates: Array, basis: Array, most: int, negligible: float) -> Array:
-    """Return an orthonormal block of at most ``most`` directions of ``candidates`` orthogonal to V.
-
-    Columns of norm up to ``negligible`` are left out, the first of the others are taken, and those
-    that depend on one another are merged: the block may be narrower, or empty.
-
-    Parameters
-    ----------
-    candidates
-        d×q.
-    basis
-        V, d×c with orthonormal columns.
-    most, negligible
-        See above.
-    """
+    """Return an orthonormal block of at most ``most`` directions of ``candidates`` orthogonal to V."""
     outside = candidates - basis @ (basis.T @ candidates)
     peaks = np.maximum(np.abs(outside).max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
     norms = peaks * np.linalg.norm(outside / peaks, axis=0)
@@ -237,20 +158,8 @@ def complement(candidates: Array, basis: Array, most: int, negligible: float) ->
     return np.ascontiguousarray(block)
 
 
-def leading_pairs(
-    multiply: Callable[[Array], Array], start: Array, n_products: int
-) -> tuple[Array, Array]:
-    """Return nearly the leading eigenpairs of a symmetric operator: block Krylov from ``start``.
-
-    Parameters
-    ----------
-    multiply
-        X ↦ MX.
-    start
-        d×q with orthonormal columns; as many pairs are returned.
-    n_products
-        The most products to take.
-    """
+def leading_pairs(multiply: Callable[[Array], Array], start: Array, n_products: int) -> tuple[Array, Array]:
+    """Return nearly the leading eigenpairs of a symmetric operator: block Krylov from ``start``."""
     basis, product, width = start, multiply(start), start.shape[1]
     while True:
         values, coefficients = rayleigh_ritz(basis, product)

@@ -19,11 +19,7 @@ _LOW_BITS = np.int64(2**WORD - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Words:
-    """An array of whole numbers: ``low``, or ``high``·2³² + ``low`` with 0 ≤ ``low`` < 2³².
-
-    A number has one such form, so that equal numbers have equal words as long as both arrays have two
-    words or both have one.
-    """
+    """An array of whole numbers: ``low``, or ``high``·2³² + ``low`` with 0 ≤ ``low`` < 2³²."""
 
     low: Integers
     high: Integers | None = None
@@ -34,10 +30,7 @@ class Words:
         return Words(low=self.low & _LOW_BITS, high=high + (self.low >> WORD))
 
     def plus(self, more: Integers) -> "Words":
-        """Return the numbers plus others of less than 2⁶² in size.
-
-        In one word where these are: numbers of one word are at most 2⁶² in size where they are added to.
-        """
+        """Return the numbers plus others of less than 2⁶² in size."""
         if self.high is None:
             return Words(low=self.low + more)
         whole = self.two()
@@ -45,10 +38,7 @@ class Words:
         return Words(low=whole.low + more, high=whole.high).two()
 
     def over(self, bits: int) -> "Words":
-        """Return the numbers over 2^bits, rounded to whole ones, halves up; in one word unless by 1.
-
-        ``bits`` are at most 32, and no result may exceed 2⁶² in size.
-        """
+        """Return the numbers over 2^bits, rounded to whole ones, halves up; in one word unless by 1."""
         if bits == 0:
             return self
         whole = self.two()

@@ -1,12 +1,4 @@
-"""Loops in C for what NumPy would go over several times: the same bits, or not used at all.
-
-All but those of `data.wide_product`: products in float64 have the bits of whichever BLAS sums them.
-
-They are the files of C beside this one, compiled when fedpower is installed (`hatch_build.py`) and called
-through `ctypes`, which lets other threads run meanwhile. Whoever calls them has the same in NumPy: it is
-used where there was no compiler, where ``FEDPOWER_NATIVE=0`` says so, and by tests that hold one against
-the other.
-"""
+"""Loops in C for what NumPy would go over several times: the same bits, or not used at all."""
 
 import ctypes
 import functools

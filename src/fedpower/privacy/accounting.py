@@ -1,8 +1,4 @@
-"""Gaussian differential privacy: what releases cost together, and to whom [DRS22].
-
-A Gaussian release of noise multiplier σ (standard deviation / sensitivity) is exactly μ-GDP with
-μ = 1/σ. Everything a silo releases is such a release, so one number per silo says it all.
-"""
+"""Gaussian differential privacy: what releases cost together, and to whom [DRS22]."""
 
 from __future__ import annotations
 
@@ -16,12 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
 from fedpower.errors import InputError
-from fedpower.privacy.sensitivity import (
-    moment_sensitivity,
-    paper_sensitivity,
-    product_sensitivity,
-    whole,
-)
+from fedpower.privacy.sensitivity import moment_sensitivity, paper_sensitivity, product_sensitivity, whole
 
 Array = NDArray[np.float64]
 
@@ -40,19 +31,12 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def compose(mus: Iterable[float]) -> float:
-    """Return √(Σ μ_j²): adaptive releases of μ_j together are one release of this [DRS22 Cor. 3.3].
-
-    Exact, not only a bound, for Gaussian releases.
-    """
+    """Return √(Σ μ_j²): adaptive releases of μ_j together are one release of this [DRS22 Cor. 3.3]."""
     return math.hypot(*(_mu(mu) for mu in mus))
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """Return δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) of a μ-GDP release [BW18 Thm 8], rounded up.
-
-    Never too small, and too large by a relative 4·10⁻¹³ at most for ε from 10⁻⁴ to 10³ and δ from
-    10⁻³⁰ to ½.
-    """
+    """Return δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) of a μ-GDP release [BW18 Thm 8], rounded up."""
     mu, epsilon = _mu(mu), _epsilon(epsilon)
     if mu == 0 or epsilon == math.inf:
         return 0.0
@@ -62,11 +46,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the smallest ε at which a μ-GDP release is (ε, δ)-DP, rounded up.
-
-    Never too small, and too large by 10⁻¹² and a relative 10⁻¹² at most for ε from 10⁻⁴ to 10³ and δ
-    from 10⁻³⁰ to ½: the ε of a δ that is smaller by a relative 4·10⁻¹³.
-    """
+    """Return the smallest ε at which a μ-GDP release is (ε, δ)-DP, rounded up."""
     mu, delta = _mu(mu), check_delta(delta)
     if mu == math.inf:
         return math.inf
@@ -79,11 +59,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def multiplier_of(epsilon: float, delta: float) -> float:
-    """Return σ₁(ε, δ), the smallest noise multiplier of one (ε, δ)-DP Gaussian release.
-
-    The analytic calibration of [BW18], rounded up: never too small, and too large by a relative
-    1.001·10⁻⁹ at most for ε from 10⁻⁴ to 10³ and δ from 10⁻³⁰ to ½. 0 for ε = ∞.
-    """
+    """Return σ₁(ε, δ), the smallest noise multiplier of one (ε, δ)-DP Gaussian release."""
     epsilon, delta = _epsilon(epsilon), check_delta(delta)
     if epsilon == math.inf:
         return 0.0
@@ -104,16 +80,7 @@ def _largest_mu(epsilon: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
-    """Return ln δ(ε) of a μ-GDP release, for 0 < μ < ∞ and 0 ≤ ε < ∞.
-
-    With u = ε/μ − μ/2, v = ε/μ + μ/2 and Mills' ratio R(x) = Φ(−x)/φ(x), [BW18 Thm 8] is
-
-        δ = φ(u)·(R(u) − R(v))        because v² − u² = 2ε, so e^ε φ(v) = φ(u).
-
-    No e^ε is left, and nothing overflows. For a small μ the two ratios are nearly equal; their
-    difference is ∫ (1 − xR(x)) dx over [u, v], since R′(x) = xR(x) − 1. Twelve nodes give that integral
-    of an entire function, over a length of at most 1, to the last digits.
-    """
+    """Return ln δ(ε) of a μ-GDP release, for 0 < μ < ∞ and 0 ≤ ε < ∞."""
     u, v = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if u > _FAR:
         return float(log_ndtr(-u))  # more than δ, and nobody can ask for as little
@@ -152,11 +119,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def delta_with_distance(delta: float, epsilon: float, tv: float) -> float:
-    """Return δ + (1 + e^ε)·t: what (ε, δ)-DP becomes when outputs move by total variation t.
-
-    Proof. P[M′(D) ∈ S] ≤ P[M(D) ∈ S] + t ≤ e^ε P[M(D′) ∈ S] + δ + t
-    ≤ e^ε P[M′(D′) ∈ S] + e^ε t + δ + t. ∎
-    """
+    """Return δ + (1 + e^ε)·t: what (ε, δ)-DP becomes when outputs move by total variation t."""
     if tv == 0:
         return delta
     log_total = math.log(tv) + max(epsilon, 0.0) + math.log1p(math.exp(-max(epsilon, 0.0)))
@@ -186,9 +149,7 @@ def _epsilon(epsilon: float) -> float:
 def check_delta(delta: float) -> float:
     """Return δ as a float, or refuse it."""
     if not 0 < delta < 1:
-        raise InputError.about(
-            "delta", must="lie between 0 and 1", got=f"{delta:g}", advice="1e-6 is usual"
-        )
+        raise InputError.about("delta", must="lie between 0 and 1", got=f"{delta:g}", advice="1e-6 is usual")
     return float(delta)
 
 
@@ -196,38 +157,9 @@ NoiseMode = Literal["paper", "step", "moment"]
 
 
 def noise_std(
-    mode: NoiseMode,
-    *,
-    epsilon: float,
-    delta: float,
-    n_rows: int,
-    n_steps: int,
-    iteration_rank: int,
+    mode: NoiseMode, *, epsilon: float, delta: float, n_rows: int, n_steps: int, iteration_rank: int
 ) -> float:
-    """Return the standard deviation of the noise of one release in `mode`.
-
-    - `paper`: ν of [FP Thm 2] as printed, for each of T products:
-      2√r/s · max{√(T/ε), 2√(2T ln(1/δ))/ε}.
-    - `step`: the same releases, exactly accounted: `product_sensitivity` · √T · σ₁(ε, δ), because
-      T adaptive Gaussian releases of multiplier σ are one of multiplier σ/√T [DRS22 Cor. 3.3].
-    - `moment`: τ = `moment_sensitivity` · σ₁(ε, δ), once; T and r do not enter.
-
-    σ₁ is `multiplier_of` [BW18 Thm 9]. This is the ideal level; a silo adds a little more to pay
-    for its lattice (`mechanism.Noised.std`), except in `paper`, which has √(2r) to spare.
-
-    Parameters
-    ----------
-    mode
-        What is noised: see above.
-    epsilon, delta
-        The promise for all releases of one silo together; ε = ∞ gives 0.
-    n_rows
-        s, the silo's public number of rows.
-    n_steps
-        T, the number of noised products.
-    iteration_rank
-        r, the number of columns of a product.
-    """
+    """Return the standard deviation of the noise of one release in `mode`."""
     if mode not in get_args(NoiseMode):
         raise InputError(
             f"the noise mode must be 'paper', 'step' or 'moment', got {mode!r}; use 'moment' "
@@ -243,28 +175,16 @@ def noise_std(
 
 
 def noise_multiplier(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: int) -> float:
-    """Return standard deviation / sensitivity of one release in `mode`: see `noise_std`.
-
-    In `paper` the sensitivity meant is `paper_sensitivity`, and the value is σ_g of [FP (A.2)].
-    """
+    """Return standard deviation / sensitivity of one release in `mode`: see `noise_std`."""
     whole("n_steps", n_steps)
     if mode == "moment" or epsilon == math.inf:
         return multiplier_of(epsilon, delta)
     if mode == "step":
         return math.sqrt(n_steps) * multiplier_of(epsilon, delta)
     check_promise(epsilon, delta)
-    return max(
-        math.sqrt(n_steps / epsilon),
-        2.0 * math.sqrt(2.0 * n_steps * math.log(1.0 / delta)) / epsilon,
-    )
+    return max(math.sqrt(n_steps / epsilon), 2.0 * math.sqrt(2.0 * n_steps * math.log(1.0 / delta)) / epsilon)
 
 
 def default_delta(n_rows: int) -> float:
-    """Return min(10⁻⁶, n^−1.1), the δ used when a study names none; n is the public number of rows.
-
-    δ bounds the chance that the promise fails for a row, and a mechanism that publishes each row
-    with probability δ keeps it: about nδ rows would be lost, so δ must be well below 1/n
-    [DR14 §2.3]. A power just above 1 lets nδ go to 0 and costs little, as the noise grows only like
-    √ln(1/δ); 10⁻⁶ keeps small studies from a promise that fails once in a few thousand.
-    """
+    """Return min(10⁻⁶, n^−1.1), the δ used when a study names none; n is the public number of rows."""
     return min(1e-6, math.pow(whole("n_rows", n_rows), -1.1))

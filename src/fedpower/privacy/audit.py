@@ -1,11 +1,4 @@
-"""Does the mechanism keep its promise? An empirical lower bound on ε from playing against it.
-
-The game: world 0 and world 1 are neighbouring data sets; an attacker who knows both sees a silo's
-releases from one of them, computes a score and says 1 if it is above a threshold. How rarely that
-can be wrong is what differential privacy limits; how rarely it *was* wrong bounds ε from below.
-
-This is the statistics of it. `fedpower.experiments.audit_game` plays the game against a real silo.
-"""
+"""Does the mechanism keep its promise? An empirical lower bound on ε from playing against it."""
 
 from __future__ import annotations
 
@@ -23,25 +16,7 @@ _N_THRESHOLDS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
-    """What an audit found; each bound holds with probability `confidence` over the runs.
-
-    Attributes
-    ----------
-    epsilon_lower
-        Lower bound on ε at `delta`, from `mu_lower`: for mechanisms that are Gaussian, as ours are.
-    epsilon_lower_any
-        Lower bound on ε at `delta` that supposes nothing about the mechanism; looser.
-    mu_lower
-        Lower bound on the Gaussian-DP parameter.
-    threshold
-        The score above which the attacker of `mu_lower` says 1.
-    false_positive_rate, false_negative_rate
-        How often it was wrong, on runs that did not choose the threshold.
-    n_runs
-        Runs per world, both halves together.
-    delta, confidence
-        As asked.
-    """
+    """What an audit found; each bound holds with probability `confidence` over the runs."""
 
     epsilon_lower: float
     epsilon_lower_any: float
@@ -57,23 +32,7 @@ class AuditResult:
 def audit_scores(
     scores0: ArrayLike, scores1: ArrayLike, *, delta: float, confidence: float = 0.95
 ) -> AuditResult:
-    """Return lower bounds on μ and ε from the scores of two neighbouring worlds.
-
-    The first half of the runs chooses the thresholds, the second is counted: Clopper–Pearson upper
-    bounds α, β on the false-positive and false-negative rates hold together with probability
-    `confidence`. Then (ε, δ)-DP implies α + e^ε β ≥ 1 − δ and e^ε α + β ≥ 1 − δ [KOV15 Thm 2.1], so
-    ε ≥ ln((1 − δ − β)/α) and its mirror; μ-GDP implies μ ≥ Φ⁻¹(1 − α) − Φ⁻¹(β) [DRS22 §2.2], which
-    reads the whole trade-off curve off one point and is far tighter [N23].
-
-    Parameters
-    ----------
-    scores0, scores1
-        One score per run, higher where the attacker thinks of world 1; at least 20 each.
-    delta
-        δ at which ε is asked.
-    confidence
-        Of each bound by itself.
-    """
+    """Return lower bounds on μ and ε from the scores of two neighbouring worlds."""
     worlds = [np.asarray(scores, dtype=np.float64).ravel() for scores in (scores0, scores1)]
     n = min(world.size for world in worlds)
     if n < 20 or not all(np.isfinite(world).all() for world in worlds):

@@ -8,13 +8,7 @@ from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
 from fedpower.privacy.integer_release import IntegerNoise, integer_noise
 from fedpower.privacy.noise import BITS, TV_PER_INTEGER
-from fedpower.privacy.preparation import (
-    MOST_COUNTS,
-    SCORES,
-    STAGES,
-    TALLY_PARTS,
-    stage_scales,
-)
+from fedpower.privacy.preparation import MOST_COUNTS, SCORES, STAGES, TALLY_PARTS, stage_scales
 from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
     mean_sensitivity,
@@ -62,49 +56,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The price list of a private study, the same for every silo and known to all.
-
-    Attributes
-    ----------
-    mode
-        What is noised.
-    epsilon, delta
-        What all releases of one silo may cost together.
-    n_features, iteration_rank
-        d and r.
-    n_steps
-        T, the noised steps; plays no part in ``moment`` mode.
-    center
-        Whether the mean row is released: in the same release in ``moment`` mode, as one release more
-        in the others.
-    n_sharing
-        How many silos the study lists, where a release is their secure sum and its noise is made of
-        their shares; None where each silo noises what it sends by itself.
-    colluders
-        c, how many of these may tell the coordinator all they know.
-    sums
-        Where an attempt is several secure sums: label, length and share of μ² of each, in order.
-    preparation
-        Shares of μ² that the stages of preparation spend before the moment (`privacy.preparation`); empty
-        where rows were prepared before, or by people. Where there are ``sums``, these have them too.
-    n_open
-        How many columns preparation finds a range for.
-    mean_weight
-        c of the joint release of moment, mean and trace.
-    per_unit
-        C, for how many rows a person counts at most, where a person is the unit; 0 where a row is.
-    scores
-        Share of μ² of the counts of rows by their scores; 0 where none are asked for. Where these are one
-        of the secure ``sums``, it has the share too.
-    slack_delta
-        The part of δ that pays for the sampler's distance from the ideal, for one release; for all sums
-        of an attempt together, where there are several.
-    mu
-        The Gaussian-DP parameter of one release, in ``moment`` mode of the moment; all of them compose
-        to (ε, δ) exactly. That of a whole attempt, where it is several sums.
-    total_mu
-        That of all of them together.
-    """
+    """The price list of a private study, the same for every silo and known to all."""
 
     mode: NoiseMode | Literal["clipped"]
     epsilon: float
@@ -196,11 +148,7 @@ class Budget:
         return self.total_mu * math.sqrt(self.preparation[STAGES.index(kind)])
 
     def stage_scales(self, kind: str, side: int, n_asked: int | None = None) -> tuple[int, ...]:
-        """Return the noise of a stage's whole numbers, cells having ``side`` for their largest.
-
-        Of `SCORES` too, where ``side`` plays no part. ``n_asked`` are the columns that a stage counts in,
-        where these are not all that are open.
-        """
+        """Return the noise of a stage's whole numbers, cells having ``side`` for their largest."""
         multiplier = math.nextafter(1.0 / self.stage_mu(kind), math.inf)
         return stage_scales(
             kind,
@@ -218,11 +166,7 @@ class Budget:
 
     @property
     def with_trace(self) -> bool:
-        """Whether tr A leaves with each product.
-
-        It is free beside a product of two columns or more, whose sensitivity √2/s covers both
-        (`summary_sensitivity` with c = 0); beside one column, whose own is 1/s, it would not be.
-        """
+        """Whether tr A leaves with each product."""
         return self.mode in ("moment", "clipped") or self.iteration_rank > 1
 
     @property
@@ -238,18 +182,12 @@ class Budget:
 
     @property
     def distance(self) -> float:
-        """Total variation distance of one release from the ideal one.
-
-        A sum is as far from it as all its integers together, and 2⁻¹⁰⁰⁰ more (`shares.sum_distance`).
-        """
+        """Total variation distance of one release from the ideal one."""
         return self.size * (1 if self.n_sharing is None else self.n_sharing + 1) * TV_PER_INTEGER
 
     @property
     def multiplier(self) -> float:
-        """Noise standard deviation over sensitivity, for one release; rounded up.
-
-        Of the moment's, where an attempt is several sums.
-        """
+        """Noise standard deviation over sensitivity, for one release; rounded up."""
         for index, (label, _, _) in enumerate(self.sums):
             if label == MOMENT:
                 return self.price_of_sum(index).multiplier
@@ -268,21 +206,13 @@ class Budget:
         found = self._integers
         if found is None:  # else every silo asks ten times
             found = integer_noise(
-                self.multiplier,
-                with_mean=self.center,
-                mean_weight=self.mean_weight,
-                per_unit=self.per_unit,
+                self.multiplier, with_mean=self.center, mean_weight=self.mean_weight, per_unit=self.per_unit
             )
             object.__setattr__(self, "_integers", found)
         return found
 
     def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
-        """Return the sensitivity of a silo's release, rounding of float64 sums included.
-
-        About a public centre of norm c rows have norm at most 1 + c, so a product's sensitivity grows
-        by (1 + c)²; the summary of ``moment`` mode is taken about the origin, from sums of whole numbers
-        that nothing rounds (`integer_release`).
-        """
+        """Return the sensitivity of a silo's release, rounding of float64 sums included."""
         if self.mode in ("moment", "clipped"):  # of the moment that a warm start begins with
             alone = summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
             return unit_sensitivity(alone, self._most)
@@ -309,60 +239,25 @@ class Budget:
         return self.sensitivity(n_rows, center_norm) * self.multiplier
 
     def product_mu(self, n_rows: int) -> float:
-        """Return the Gaussian-DP parameter of one noised product, about whichever centre.
-
-        In ``paper`` it is what the printed noise really costs, which is less than the theorem
-        promises: Δ/ν, and at most √N·2⁻³⁰ more for quantising N numbers.
-        """
+        """Return the Gaussian-DP parameter of one noised product, about whichever centre."""
         if self.mode != "paper":
             return self.mu
         quantising = math.sqrt(self.size) * 2.0**-BITS
         return (self.sensitivity(n_rows) / self.std(n_rows) + quantising) * (1 + 2.0**-40)
 
     def spectral_edge(self, n_rows: int) -> float:
-        """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make.
-
-        The largest eigenvalue of symmetric noise with off-diagonal variance τ²/2 tends to τ√(2d)
-        (semicircle law).
-        """
+        """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make."""
         return self.std(n_rows) * math.sqrt(2.0 * self.n_features)
 
     def _slack(self, n_rows: int, columns: int) -> float:
-        """Return what float64 adds to the sensitivity of a release as wide as ``columns`` columns.
-
-        The trace beside a product of r columns is at most as far off as a column of its own. Persons have
-        more rows than there are persons, `MOST_ROWS` times as many at most: silos refuse others. Terms of
-        such a sum still add up to no more than the public number.
-        """
+        """Return what float64 adds to the sensitivity of a release as wide as ``columns`` columns."""
         n_rows *= MOST_ROWS if self.per_unit else 1
         longest = _CENTRING * longest_sum(n_rows, self.n_features)
         return rounding_slack(n_rows, self.n_features, iteration_rank=columns, longest_sum=longest)
 
 
 def longest_sum(n_rows: int, n_features: int) -> int:
-    """Return L, through how many additions a term of a product or of a mean of s rows passes.
-
-    For ``step`` and ``paper``, whose products may be made with a moment that was summed in float64.
-
-    s up to 2¹⁷ rows, whatever the order of summation. Beyond, 2¹⁷ + (s − 2¹⁷)/128, which supposes
-    what `fedpower.data` and every BLAS that it runs on do: rows are read in blocks of at most 2¹⁶, of
-    at least 128 on average (fewer only where 128 rows are more than 64 MiB), a block is multiplied in
-    panels of 128 rows or more, and panels and blocks are added up one by one.
-
-    `_CENTRING` times it goes into `rounding_slack`, whose theorem is about plain sums: the data layer
-    takes rows about the first block's mean, merges blocks' means and scatters, and shifts back.
-    Proof of the factor. Rows have norm ≤ 1, so rows about that mean have norm ≤ 2 and any computed
-    mean of them is off by at most 2γ_L. The scatter about the blocks' means sums to at most s: off by
-    γ_L. An error e of a mean enters it squared, enters the merging as 2e (Cauchy–Schwarz: weights
-    times squared steps add up to at most s) and the shift back as 2e. Together at most 9γ_L; the
-    tenth is for the subtractions before each of them. ∎
-
-    Dense rows on the CPU stay below that: bounded ones are squared about 0, or about their block's mean.
-    Squares add up to at most s: γ_L. So do the rank-one terms that take blocks' means out, and those
-    that merge them: γ_L each, and whatever a computed mean is, it leaves with the one what it came with
-    in the other. Only about a block's own mean its error e ≤ γ_L counts, as 2e. Rows come in units of
-    the bound, by whose square the sum is divided once.
-    """
+    """Return L, through how many additions a term of a product or of a mean of s rows passes."""
     if n_rows <= FREE_ORDER_ROWS:
         return n_rows
     panel = max(1, min(PANEL_ROWS, 2**23 // n_features))

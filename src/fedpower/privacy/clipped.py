@@ -1,9 +1,4 @@
-"""Clipped iterates: into which sums a budget is divided, and how far one row moves each of them.
-
-A fit with ``noise="clipped"`` releases, in turn, perhaps the moment (a *warm* start) and then clipped
-products Σ x·c(Zᵀx)ᵀ with bases Z that follow from what was released before (`clipped_sensitivity`). All
-are adaptive Gaussian releases, so Σμ² is exactly what they cost together [DRS22 Cor. 3.3].
-"""
+"""Clipped iterates: into which sums a budget is divided, and how far one row moves each of them."""
 
 import math
 from dataclasses import dataclass
@@ -44,17 +39,7 @@ _WIDEST_WARM = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """How the budget of clipped iterates is divided.
-
-    Attributes
-    ----------
-    moment_share
-        Of μ², for the moment of a warm start; 0 for a cold one.
-    mean_share
-        Of μ², for the mean row of a cold start that centres, else 0.
-    widths
-        Columns of the basis of each clipped product; these share the rest equally.
-    """
+    """How the budget of clipped iterates is divided."""
 
     moment_share: float
     mean_share: float
@@ -79,11 +64,7 @@ class Design:
 
 
 def clarity(*, n_features: int, rank: int, n_rows: int, multiplier: float, energy: float) -> float:
-    """Return how clearly a moment noised with the whole budget shows the weakest of k directions.
-
-    The gap over half the edge of the noise, (λ_k − b)·n/(σ√d), with ``energy`` shared equally by the k
-    directions and the rest by the others; up to 1 nothing is to be seen [BGN11 §3.1].
-    """
+    """Return how clearly a moment noised with the whole budget shows the weakest of k directions."""
     rest = (1.0 - energy) / max(n_features - rank, 1)
     gap = max(energy / rank - rest, 0.0)
     return gap * n_rows / (multiplier * math.sqrt(n_features))
@@ -95,24 +76,10 @@ def usual_energy(n_features: int, rank: int) -> float:
 
 
 def predicted_error(
-    *,
-    n_features: int,
-    rank: int,
-    n_rows: int,
-    multiplier: float,
-    energy: float,
-    design: Design | None,
+    *, n_features: int, rank: int, n_rows: int, multiplier: float, energy: float, design: Design | None
 ) -> float:
-    """Return about the sine of the largest angle between found and true directions.
-
-    Without a ``design`` it is the moment's. Noise turns directions of clarity q by 1/q (`clarity`); up
-    to q = 1 a moment shows nothing. Of clipped products each has (κ/Δ(α))² times the precision that a
-    moment of the same share has, κ the part that clipping leaves; all of them are averaged
-    (`joint_subspace`) but for the first of a cold start, whose basis has turned away.
-    """
-    seen = clarity(
-        n_features=n_features, rank=rank, n_rows=n_rows, multiplier=multiplier, energy=energy
-    )
+    """Return about the sine of the largest angle between found and true directions."""
+    seen = clarity(n_features=n_features, rank=rank, n_rows=n_rows, multiplier=multiplier, energy=energy)
     if seen == 0:
         return 1.0
     if design is None:
@@ -132,10 +99,7 @@ def predicted_error(
 
 
 def _kept(width: int) -> float:
-    """Return about which part of AZ clipping leaves: E‖p‖‖c(p)‖/E‖p‖² for r normal coordinates p.
-
-    At `CLIP` nearly all of them are clipped, and then it is α·E‖p‖/E‖p‖².
-    """
+    """Return about which part of AZ clipping leaves: E‖p‖‖c(p)‖/E‖p‖² for r normal coordinates p."""
     mean = math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
     return CLIP * mean * math.sqrt(2.0 / width)
 
@@ -176,21 +140,7 @@ def choose_design(
     energy: float | None,
     width: int | None = None,
 ) -> Design:
-    """Return how a budget is best divided, from public facts.
-
-    Parameters
-    ----------
-    n_features, rank, n_rows
-        d, k and n; without n the start is warm.
-    center
-        Whether the mean row is needed.
-    multiplier
-        σ of the whole budget.
-    energy
-        A guess of what share of all variance the k leading directions hold; None for the usual one.
-    width
-        Columns of the bases, where they are given.
-    """
+    """Return how a budget is best divided, from public facts."""
     guess = usual_energy(n_features, rank) if energy is None else energy
     cold = n_features > _WIDEST_WARM
     share: float = _WARM_SHARE
@@ -206,11 +156,7 @@ def choose_design(
     widths = tuple(
         min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps
     )
-    return Design(
-        moment_share=share,
-        mean_share=_MEAN_SHARE if cold and center else 0.0,
-        widths=widths,
-    )
+    return Design(moment_share=share, mean_share=_MEAN_SHARE if cold and center else 0.0, widths=widths)
 
 
 _TRACE_SHARE = 10
@@ -220,28 +166,7 @@ _TRACE_SHARE = 10
 def product_moved(
     clip: float, width: int, *, side: int, clip_side: int, slant: float
 ) -> tuple[Fraction, int]:
-    """Return how far a row moves the whole numbers of a clipped product, and κ of the trace beside it.
-
-    Numbers are Σ y·qᵀ, y a row of norm at most S in whole numbers and q its coordinates, clipped to α and
-    cut to whole numbers of α/2¹⁶; and Σ⌊κ‖y‖²/S²⌋.
-
-    Theorem. The product moves by at most D = S·2¹⁶·(Δ(α) + 2e)/α with e = 2⁻²⁰ + 2⁻³⁸ + α√r·2⁻¹⁶, the
-    trace by at most κ + 1; together √(D² + (κ + 1)²).
-
-    Proof. Z, a basis as it is sent, has ‖ZᵀZ − I‖ ≤ 2⁻²⁰ + 2⁻⁴⁰ (the last for computing it), so its
-    polar factor Q is as near: ‖Zᵀx − Qᵀx‖ ≤ 2⁻²⁰ + 2⁻⁴⁰ for ‖x‖ ≤ 1. Clipping is the projection onto a
-    ball and brings nothing further apart. Zᵀx is exact, in whole numbers below 2⁵³. The factor of a row
-    is off by a relative 2⁻³⁹ at most, and cutting r coordinates to multiples of α/2¹⁶ moves them by
-    α√r·2⁻¹⁶ at most. So what a row adds is within e of x·c(Qᵀx)ᵀ, for each of two neighbours, and these
-    are Δ(α) apart at most (`clipped_sensitivity`). ‖y‖²/S² lies between 0 and 1. ∎
-
-    Parameters
-    ----------
-    clip, width
-        α and r.
-    side, clip_side, slant
-        S, 2¹⁶ and 2⁻²⁰ (`fedpower.data.clipped_product`).
-    """
+    """Return how far a row moves the whole numbers of a clipped product, and κ of the trace beside it."""
     off = slant + 2.0**-38 + clip * math.sqrt(width) / clip_side
     bound = (clipped_sensitivity(clip, width) + 2.0 * off) * (1.0 + 2.0**-40)
     moved = Fraction(bound) * side * clip_side / Fraction(clip)

@@ -1,9 +1,4 @@
-"""Which rows a release is made of, as their operator declares them: a public version of a data set.
-
-The same question about the same version gets the same bytes, for ever. Were releases known by the rows
-themselves, whoever asks twice would learn from the answer whether a single cell had changed. So that rows
-changed is told by their operator, who gives them a new version, and by nothing else.
-"""
+"""Which rows a release is made of, as their operator declares them: a public version of a data set."""
 
 import hashlib
 import json
@@ -20,27 +15,7 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataVersion:
-    """The rows behind a silo's releases.
-
-    Attributes
-    ----------
-    silo
-        Whose they are.
-    version
-        What their operator calls them: public.
-    columns
-        Digest of the columns that are used of them, which are public too.
-    fingerprint
-        Digest of what is stored, whatever is made of it. It tells whoever can guess the data whether the
-        guess is right: it goes into the silo's own ledger and nowhere else.
-    reading
-        Digest of how the silo's operator reads what is stored: names, units and group; empty where
-        nothing is said. Read otherwise, the same version gives other releases.
-    data_set
-        What the data are called whose version this is; None where they have no name.
-    declared_by
-        Where a version is declared, for the sentence that says how.
-    """
+    """The rows behind a silo's releases."""
 
     silo: str
     version: str
@@ -85,9 +60,5 @@ def check_label(what: str, text: object) -> None:
 
 
 def columns_digest(columns: tuple[str, ...] | None, n_features: int) -> str:
-    """Return the SHA-256 of the columns that a study uses, in its order.
-
-    Ledgers have older entries without the word: their fingerprints are of rows as a study read them, and
-    nothing is held to those any more.
-    """
+    """Return the SHA-256 of the columns that a study uses, in its order."""
     return hashlib.sha256(json.dumps(["stored", n_features, columns]).encode()).hexdigest()

@@ -1,29 +1,4 @@
-"""The arithmetic of a ledger: what is spent, what is left, whether one more release fits.
-
-Unit: one row of one silo, replace-one neighbours; every release is a Gaussian mechanism with
-μ = 1/(noise multiplier). Pure: no files, no clock.
-
-A fixed cap that adaptively chosen releases may not pass is a privacy *filter*. For Gaussian
-differential privacy the filter costs nothing: as long as every release is refused that would take
-Σμ_j² past μ², all that was let through is μ-GDP together, although studies, modes and every μ_j may
-depend on what was released before [ST22; KTH23]. So the guarantee is the **cap**.
-What is *spent* is the exact loss when the releases were fixed in advance; after adaptive choices
-it is an account of the cap (an odometer reading), not a guarantee of its own. The same
-holds of a cap that was raised: the guarantee is that of the highest cap ever set.
-
-`slack_delta` is what a release adds to delta because it is not quite μ-GDP: the probability that it
-is not, or (1 + e^ε)·t at the cap's epsilon for one within total variation t of it (lattice tails).
-Slacks add, and are taken off the cap's delta. This is exact for slack that is fixed in advance.
-Were it chosen by looking at earlier releases, delta + Σslack bounds the cap's delta instead,
-because Σμ_j² alone never passes mu_of(epsilon, delta)².
-
-References
-----------
-.. [ST22] Smith and Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy",
-   arXiv:2210.17520.
-.. [KTH23] Koskela, Tobaben and Honkela, "Individual Privacy Accounting with Gaussian Differential
-   Privacy", ICLR 2023.
-"""
+"""The arithmetic of a ledger: what is spent, what is left, whether one more release fits."""
 
 import functools
 import hashlib
@@ -107,10 +82,7 @@ class _Account:
     def charged(self, mu: float, slack: float = 0.0) -> Self:
         """Return the account after one more release."""
         return type(self)(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            mu=math.hypot(self.mu, mu),
-            slack=self.slack + slack,
+            epsilon=self.epsilon, delta=self.delta, mu=math.hypot(self.mu, mu), slack=self.slack + slack
         )
 
     @property
@@ -127,10 +99,7 @@ class _Account:
 
     @property
     def left(self) -> float:
-        """The largest epsilon, at the cap's delta, of one more Gaussian release that fits.
-
-        0 for what rounding leaves of a cap that was spent in full.
-        """
+        """The largest epsilon, at the cap's delta, of one more Gaussian release that fits."""
         if self.slack >= self.delta:
             return 0.0
         limit = mu_of(self.epsilon, self.delta - self.slack)
@@ -174,8 +143,7 @@ def _checked_charge(mu: float, slack_delta: float) -> tuple[float, float]:
     mu, slack_delta = float(mu), float(slack_delta) + 0.0  # SQLite keeps no -0.0
     if not 0 < mu < math.inf:
         raise InputError(
-            f"mu must be positive and finite, got {mu:g}; "
-            "a ledger cannot account for releases without noise"
+            f"mu must be positive and finite, got {mu:g}; a ledger cannot account for releases without noise"
         )
     if not 0 <= slack_delta < 1:
         raise InputError(f"slack_delta must lie in [0, 1), got {slack_delta:g}; 0 if there is none")
@@ -191,9 +159,7 @@ def _check_text(name: str, text: str) -> None:
 def jsonable(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields with times as text and infinities as None."""
     return {
-        name: value.isoformat()
-        if isinstance(value, datetime)
-        else (None if value == math.inf else value)
+        name: value.isoformat() if isinstance(value, datetime) else (None if value == math.inf else value)
         for name, value in fields.items()
     }
 
@@ -205,10 +171,7 @@ def _epsilon(mu: float, delta: float) -> float:
 
 
 def rounded_down(value: float, digits: int) -> str:
-    """Return value to some significant digits, and not more than it is but by rounding errors.
-
-    So a cap of which nothing is spent shows all of it left.
-    """
+    """Return value to some significant digits, and not more than it is but by rounding errors."""
     if not 0 < value < math.inf:
         return f"{value:g}"
     value *= 1 + 4 * ROUNDING
@@ -295,11 +258,7 @@ class Ledger:
         if data_set is not None:
             check_label("the name of a data set", data_set)
         store = Store.create(
-            Path(path),
-            silo,
-            _checked_cap(epsilon, delta),
-            data_set,
-            for_experiments=for_experiments,
+            Path(path), silo, _checked_cap(epsilon, delta), data_set, for_experiments=for_experiments
         )
         return cls(store)
 
@@ -318,12 +277,7 @@ class Ledger:
 
     @classmethod
     def in_memory(
-        cls,
-        epsilon: float,
-        delta: float,
-        *,
-        silo: str | None = None,
-        data_set: str | None = None,
+        cls, epsilon: float, delta: float, *, silo: str | None = None, data_set: str | None = None
     ) -> Self:
         """Return a ledger without a file, for a single fit: it forgets when the process ends."""
         if silo is not None:
@@ -336,10 +290,7 @@ class Ledger:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -457,9 +408,7 @@ class Ledger:
         """Return what all releases so far cost together, at the cap's delta."""
         with self._store.transaction("DEFERRED"):
             account, n_releases = self._account(), self._store.last("release")[0]
-        return Spent(
-            epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=n_releases
-        )
+        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=n_releases)
 
     def spent_on(self, study: str, *, key: str = "") -> Spent:
         """Return what the releases of one study so far cost together, at the cap's delta.
@@ -473,9 +422,7 @@ class Ledger:
                 mu=math.hypot(*(mu for mu, _ in charges)),
                 slack=math.fsum(slack for _, slack in charges),
             )
-        return Spent(
-            epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges)
-        )
+        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges))
 
     def left(self) -> float:
         """Return the largest epsilon, at the cap's delta, of one further release that fits."""

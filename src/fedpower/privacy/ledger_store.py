@@ -92,9 +92,7 @@ def _check_file(path: Path) -> None:
     """Refuse what is not a private, writable file before SQLite touches it."""
     _check_private(path)
     if not _is_writable(path):
-        raise LedgerError(
-            f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner"
-        )
+        raise LedgerError(f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner")
     if not _has_writable_folder(path):
         raise LedgerError(
             f"the folder of ledger {path} must be writable (for its journal) but is not; "
@@ -137,13 +135,10 @@ def _check_private(path: Path) -> None:
         raise LedgerError(f"a ledger must be a file but {path} is {kind}; give the file's path")
     if os.name == "posix" and mode & ~0o600:
         raise LedgerError(
-            f"ledger {path} must be private to its owner but has mode {mode:04o}; "
-            f"run `chmod 600 {path}`"
+            f"ledger {path} must be private to its owner but has mode {mode:04o}; run `chmod 600 {path}`"
         )
     if not os.access(path, os.R_OK):
-        raise LedgerError(
-            f"ledger {path} must be readable but is not; run `chmod 600 {path}` as its owner"
-        )
+        raise LedgerError(f"ledger {path} must be readable but is not; run `chmod 600 {path}` as its owner")
     if info.st_size == 0:
         raise LedgerError(
             f"ledger {path} must be whole but is empty; if `fedpower budget init` was interrupted "
@@ -185,8 +180,7 @@ class Store:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         except FileExistsError:
             raise LedgerError(
-                f"a ledger is never overwritten but {path} exists already; "
-                "open it, or choose another path"
+                f"a ledger is never overwritten but {path} exists already; open it, or choose another path"
             ) from None
         except OSError as error:
             raise LedgerError(
@@ -222,13 +216,7 @@ class Store:
 
     @classmethod
     def look(cls, path: Path) -> Self:
-        """Return the store in an existing file that is only read, checked from end to end.
-
-        The connection is SQLite's ``mode=ro``: it takes the lock of a reader and makes no file. It cannot
-        undo a change that was cut off, so where a journal lies beside the file it is opened to be written
-        by whoever may. Never ``immutable``: that would read past locks and journals, and a half-written
-        file as if it were whole.
-        """
+        """Return the store in an existing file that is only read, checked from end to end."""
         _check_private(path)
         if _journal_of(path).exists() and _is_writable(path) and _has_writable_folder(path):
             return cls.open(path)
@@ -313,9 +301,7 @@ class Store:
 
     def _is_whole(self) -> bool:
         """Return whether the file holds all its pages: SQLite reads what is cut off as zeros."""
-        pages, size = (
-            int(self.query(f"PRAGMA {name}")[0][0]) for name in ("page_count", "page_size")
-        )
+        pages, size = (int(self.query(f"PRAGMA {name}")[0][0]) for name in ("page_count", "page_size"))
         return self._path is None or self._path.stat().st_size >= pages * size
 
     def owner(self) -> tuple[str | None, str | None]:
@@ -339,16 +325,12 @@ class Store:
     def belong_to(self, silo: str, data_set: str | None) -> None:
         """Take note of whose ledger it is, where that was not said."""
         self.query(
-            "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?)",
-            silo,
-            data_set,
+            "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?)", silo, data_set
         )
 
     def fingerprint_of(self, version: str, columns: str) -> str | None:
         """Return the fingerprint of the rows that a version was released of; None where none was."""
-        rows = self.query(
-            "SELECT fingerprint FROM version WHERE name = ? AND columns = ?", version, columns
-        )
+        rows = self.query("SELECT fingerprint FROM version WHERE name = ? AND columns = ?", version, columns)
         return str(rows[0][0]) if rows else None
 
     def caps(self) -> list[tuple[Any, ...]]:
@@ -360,8 +342,7 @@ class Store:
         if study is None:
             return self.query("SELECT mu, slack_delta FROM release ORDER BY seq")
         return self.query(
-            "SELECT mu, slack_delta FROM release WHERE study = ? AND substr(key, 1, ?) = ? "
-            "ORDER BY seq",
+            "SELECT mu, slack_delta FROM release WHERE study = ? AND substr(key, 1, ?) = ? ORDER BY seq",
             study,
             len(key),
             key,
@@ -369,15 +350,11 @@ class Store:
 
     def releases(self) -> list[tuple[Any, ...]]:
         """Return every release: number, time, key, purpose, study, μ and slack."""
-        return self.query(
-            "SELECT seq, time, key, purpose, study, mu, slack_delta FROM release ORDER BY seq"
-        )
+        return self.query("SELECT seq, time, key, purpose, study, mu, slack_delta FROM release ORDER BY seq")
 
     def kept(self, key: str) -> tuple[Any, ...] | None:
         """Return purpose, study, μ, digest and bytes of the release of a key; None where none is."""
-        rows = self.query(
-            "SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key
-        )
+        rows = self.query("SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key)
         return rows[0] if rows else None
 
     def studies(self) -> set[str]:
@@ -408,24 +385,14 @@ class Store:
             )
 
     def _initialise(
-        self,
-        silo: str | None,
-        cap: tuple[float, float],
-        data_set: str | None,
-        *,
-        for_experiments: bool,
+        self, silo: str | None, cap: tuple[float, float], data_set: str | None, *, for_experiments: bool
     ) -> None:
         with self.transaction("IMMEDIATE"):
             self._run(SCHEMA)
             self._fill(silo, cap, data_set, for_experiments=for_experiments)
 
     def _fill(
-        self,
-        silo: str | None,
-        cap: tuple[float, float],
-        data_set: str | None,
-        *,
-        for_experiments: bool,
+        self, silo: str | None, cap: tuple[float, float], data_set: str | None, *, for_experiments: bool
     ) -> None:
         self.query("INSERT INTO silo VALUES (1, ?, ?, ?)", silo, data_set, int(for_experiments))
         self.append("cap", *cap, "created")
@@ -440,8 +407,7 @@ class Store:
         )
         if application != _APPLICATION_ID:
             raise LedgerError(
-                f"{self.label} must be a fedpower ledger but is another kind of database; "
-                "check the path"
+                f"{self.label} must be a fedpower ledger but is another kind of database; check the path"
             )
         if version > SCHEMA_VERSION:
             raise LedgerError(
@@ -478,10 +444,7 @@ class _PutAside:
 
 
 class _Aside:
-    """Large releases, in a file without a name that is gone with the process, or with its closing.
-
-    What was released is not secret, and a fit of wide rows makes one as large as a basis at every step.
-    """
+    """Large releases, in a file without a name that is gone with the process, or with its closing."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
@@ -511,17 +474,11 @@ class _Aside:
 
 
 class MemoryStore:
-    """What a ledger holds for as long as the process lives; what it lets through is what a file would.
-
-    There is one for every silo that a process simulates, so it is made of lists and has no database.
-    Releases of a megabyte and more are put aside in a file.
-    """
+    """What a ledger holds for as long as the process lives; what it lets through is what a file would."""
 
     label = "in memory"
 
-    def __init__(
-        self, silo: str | None, cap: tuple[float, float], data_set: str | None = None
-    ) -> None:
+    def __init__(self, silo: str | None, cap: tuple[float, float], data_set: str | None = None) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._open = True

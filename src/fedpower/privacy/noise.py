@@ -1,8 +1,4 @@
-"""Noise: random words, exactly rounded normals, the lattice, and the one mechanism that releases.
-
-Values and noise live on a lattice, so that the low bits of floats tell nothing [M12]. `perturb_in_place`,
-which `perturb` calls for a copy, is the only code that turns a private array of floats into a public one.
-"""
+"""Noise: random words, exactly rounded normals, the lattice, and the one mechanism that releases."""
 
 from __future__ import annotations
 
@@ -39,9 +35,7 @@ _PART_BITS = 28
 """Of a word that begins two: those for the integer part; one in 2²⁴ candidates needs more of them."""
 
 _ALL = np.uint64(2**64 - 1)
-_DOUBT = (
-    2.0**-40
-)  # a float64 acceptance probability is trusted up to this; its error is below 2^-46
+_DOUBT = 2.0**-40  # a float64 acceptance probability is trusted up to this; its error is below 2^-46
 _EXTRA = 128  # further bits drawn, for x and for u, when 64 do not decide
 
 
@@ -54,11 +48,7 @@ class NoiseSource(Protocol):
 
 
 class SystemNoise:
-    """Words of the operating system's cryptographic generator: what every real release uses.
-
-    `os.urandom` reads the kernel's generator (on Linux ChaCha20, seeded and reseeded by it). There
-    is no seed to choose, store or leak, and forked processes do not share a stream.
-    """
+    """Words of the operating system's cryptographic generator: what every real release uses."""
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """Return n fresh words; no two calls, processes or machines share any."""
@@ -66,17 +56,7 @@ class SystemNoise:
 
 
 class SeededNoiseForExperiments:
-    """Repeatable words for experiments and tests. It gives NO privacy.
-
-    Whoever knows or guesses the seed subtracts the noise. Philox is no cryptographic generator
-    either. Nothing in the product makes one of these from a `random_state`: it has to be built by
-    this name and handed over.
-
-    Parameters
-    ----------
-    seed
-        A non-negative int; the same seed gives the same words.
-    """
+    """Repeatable words for experiments and tests. It gives NO privacy."""
 
     def __init__(self, seed: int) -> None:
         self._bits = np.random.Philox(seed)
@@ -87,22 +67,7 @@ class SeededNoiseForExperiments:
 
 
 class BatchedNoise:
-    """Noise of many silos that one process simulates, drawn for all of them in one go.
-
-    Integers are drawn as :func:`gaussian_integers` draws them, from the operating system's words, a large
-    batch at a time, and handed out in the order in which they are asked for, each once. They are
-    independent of each other, so silos' noise is as independent as if each had drawn its own; and which
-    integers a silo gets does not depend on their values.
-
-    For silos whose ledgers live no longer than the process: batches hold noise that is not yet used.
-
-    Parameters
-    ----------
-    n_users
-        How many silos there are.
-    source
-        Where words come from; the operating system.
-    """
+    """Noise of many silos that one process simulates, drawn for all of them in one go."""
 
     def __init__(self, n_users: int, source: NoiseSource | None = None) -> None:
         self._n_users = n_users
@@ -140,36 +105,7 @@ class BatchedNoise:
 
 
 def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDArray[np.int64]:
-    """Return n independent integers distributed as round(scale·X), X a real standard normal.
-
-    [K16 Alg. N]: |X| = k + x has density ∝ e^(−k²/2)·e^(−x(2k+x)/2) in the integer k ≥ 0 and the
-    fraction 0 ≤ x < 1. So draw k with probability ∝ e^(−k²/2), x uniform, accept with probability
-    e^(−x(2k+x)/2), else start again; draw a sign. Only then is scale·(k + x) rounded, by integer
-    arithmetic on the bits of x.
-
-    Deviation from [K16]: k is drawn by inversion of a table of 128-bit cumulative probabilities in
-    place of steps N1 and N2, and acceptance is a filtered comparison of a uniform u with e^(−…) in
-    place of von Neumann's alternating runs: float64 decides when u is farther than 2⁻⁴⁰ from the
-    computed probability (whose error is below 2⁻⁴⁶; any exp good to 2⁻⁴² would do), otherwise x and
-    u get 128 further bits and 100-digit arithmetic decides. The rounding is filtered likewise.
-    Three words per candidate, 1.4 candidates per integer. Of the system's words, which cost more than
-    the rest, a full batch reads the first and the last only as far as they decide: their first 28 and 36
-    bits are one word, and in the rare batch where that leaves something open the rest of both is drawn.
-
-    Each integer is within total variation 2⁻¹²⁰ (`TV_PER_INTEGER`) of the ideal: at most 20·2⁻¹²⁸
-    for the table and its end at k = 13 (P[|X| ≥ 14] < 2⁻¹⁴⁰), over the acceptance rate 0.71, and
-    less than 2⁻¹³⁰ for decisions that 192 bits leave open. Time depends on the words only, never on
-    the data.
-
-    Parameters
-    ----------
-    source
-        Uniform words.
-    n
-        How many integers.
-    scale
-        The standard deviation, 1 to 2⁵⁸.
-    """
+    """Return n independent integers distributed as round(scale·X), X a real standard normal."""
     if not 1 <= scale <= WIDEST_SCALE:
         raise InputError(f"scale must be between 1 and 2**58, got {scale}; use 2**30")
     if isinstance(source, BatchedNoise):
@@ -198,10 +134,7 @@ def _shared_out(work: Callable[[int, int], None], n: int, source: NoiseSource) -
 def _pieces(
     source: NoiseSource, n: int, scale: int, out: NDArray[np.int64] | None = None
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield n integers in the order in which they are drawn, put into ``out`` if that is given.
-
-    Without, a piece is good until the next one.
-    """
+    """Yield n integers in the order in which they are drawn, put into ``out`` if that is given."""
     if isinstance(source, BatchedNoise):
         yield source.integers(n, scale)
         return
@@ -251,24 +184,15 @@ def _in_parts(
 
 
 def _completed(pairs: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return three words a candidate, of two whose first was the beginning of two words, and their rest.
-
-    A pair was decided by its bits where no rest of them could decide otherwise; so what is decided of all
-    three words is the same, and they are uniform as any others.
-    """
+    """Return three words a candidate, of two whose first was the beginning of two words, and their rest."""
     first, fractions = pairs
     bits, left = np.uint64(_PART_BITS), np.uint64(64 - _PART_BITS)
     ahead = first >> left << left
     return np.array([ahead | rest >> bits, fractions, first << bits | rest & ~(_ALL << bits)])
 
 
-def _in_one_go(
-    words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide.
-
-    Of two words a candidate, the first is the beginning of what three words have as their first and last.
-    """
+def _in_one_go(words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide."""
     loops = native.loops()
     if loops is None:
         return None
@@ -396,17 +320,7 @@ _LARGEST_INTEGER = 2.0**61
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lattice:
-    """The multiples of `spacing`, and noise of `scale` steps for a release of `sensitivity`.
-
-    Attributes
-    ----------
-    spacing
-        g, a power of two: dividing a float64 by it is exact, so quantising is exact rounding.
-    scale
-        m, the noise's standard deviation in steps.
-    sensitivity
-        Δ + g√N, of the quantised value.
-    """
+    """The multiples of `spacing`, and noise of `scale` steps for a release of `sensitivity`."""
 
     spacing: float
     scale: int
@@ -418,19 +332,8 @@ class _Lattice:
         return self.scale * self.spacing
 
 
-def lattice_for_multiplier(
-    multiplier: float, *, sensitivity: float, n_coordinates: int
-) -> _Lattice:
-    """Return the lattice whose noise is at least `multiplier` times the *quantised* sensitivity.
-
-    Neighbours and norm are those of `sensitivity`, a Euclidean bound Δ on N coordinates.
-    Theorem: the quantised value has sensitivity at most Δ + g√N. Proof: each coordinate of each
-    neighbour moves by at most g/2, so their difference moves by at most g√N in norm. ∎
-
-    g is the power of two with 2³⁰ ≤ multiplier·Δ/g < 2³¹, and m the smallest integer with
-    mg ≥ multiplier·(Δ + g√N). The excess over the ideal noise is at most a relative
-    2⁻³⁰(1 + multiplier·√N).
-    """
+def lattice_for_multiplier(multiplier: float, *, sensitivity: float, n_coordinates: int) -> _Lattice:
+    """Return the lattice whose noise is at least `multiplier` times the *quantised* sensitivity."""
     _check_noise("multiplier", multiplier)
     _check_noise("sensitivity", sensitivity)
     spacing = _spacing(multiplier * sensitivity)
@@ -447,11 +350,7 @@ def lattice_for_std(std: float, *, sensitivity: float, n_coordinates: int) -> _L
 
 
 def quantise(values: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
-    """Return round(values/spacing), exact because `spacing` is a power of two, within ±2⁶¹.
-
-    What lies beyond is brought back to it, which moves no two values farther apart: rows of norm ≤ 1 come
-    there only where the noise is below 2⁻³⁰, and a refusal would tell that they did.
-    """
+    """Return round(values/spacing), exact because `spacing` is a power of two, within ±2⁶¹."""
     _require_finite(values)
     steps = values / spacing
     np.clip(steps, -_LARGEST_INTEGER, _LARGEST_INTEGER, out=steps)
@@ -485,23 +384,7 @@ def _check_noise(name: str, value: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noised:
-    """A release and what it cost.
-
-    Attributes
-    ----------
-    value
-        The noised array, read-only.
-    std
-        The standard deviation really used, lattice included.
-    spacing
-        The lattice's step; 0 if nothing was noised (ε = ∞).
-    sensitivity
-        The sensitivity really paid for: the stated one, the float slack and the quantisation;
-        ∞ if nothing was noised.
-    tv
-        Total variation distance of this release from the ideal mechanism's: see
-        `accounting.delta_with_distance`.
-    """
+    """A release and what it cost."""
 
     value: NDArray[np.float64]
     std: float
@@ -523,27 +406,9 @@ def perturb(
     multiplier: float | None = None,
     std: float | None = None,
 ) -> Noised:
-    """Return everything one release holds, plus N(0, std²) in every number, on a lattice.
-
-    Neighbours: replace one row. Norm: Euclidean, over all the numbers together. What has another norm
-    is brought to this one by an isometry first: `summary.pack` does so for a symmetric moment.
-
-    Parameters
-    ----------
-    values
-        The numbers, in an array of any shape.
-    sensitivity
-        Of all the numbers together, what float64 adds to it included (`rounding_slack`).
-    source
-        `SystemNoise()`, or words for an experiment.
-    multiplier, std
-        One of the two: the noise as a multiple of the sensitivity (modes `step` and `moment`), or as
-        it is (mode `paper`, whose ν is printed). 0 adds nothing.
-    """
+    """Return everything one release holds, plus N(0, std²) in every number, on a lattice."""
     value = np.array(values, dtype=np.float64, order="C")
-    lattice = perturb_in_place(
-        value, sensitivity=sensitivity, source=source, multiplier=multiplier, std=std
-    )
+    lattice = perturb_in_place(value, sensitivity=sensitivity, source=source, multiplier=multiplier, std=std)
     value.setflags(write=False)
     if lattice is None:
         return Noised(value=value, std=0.0, spacing=0.0, sensitivity=math.inf, tv=0.0)
@@ -563,18 +428,7 @@ def perturb_in_place(
     multiplier: float | None = None,
     std: float | None = None,
 ) -> _Lattice | None:
-    """Return the lattice of one release after the noise was added to its numbers where they lie.
-
-    None where there is none to add. As many numbers as wide rows have are then held once, and not in
-    steps, in whole numbers and noised.
-
-    Parameters
-    ----------
-    arrays
-        All that the release holds, contiguous.
-    sensitivity, source, multiplier, std
-        As in :func:`perturb`, over all arrays together.
-    """
+    """Return the lattice of one release after the noise was added to its numbers where they lie."""
     parts = [array.reshape(-1) for array in arrays]
     assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
     size = sum(part.size for part in parts)
@@ -633,8 +487,6 @@ def _lattice_for(
     if multiplier == 0 or std == 0:
         return None
     if multiplier is not None:
-        return lattice_for_multiplier(
-            multiplier, sensitivity=sensitivity, n_coordinates=n_coordinates
-        )
+        return lattice_for_multiplier(multiplier, sensitivity=sensitivity, n_coordinates=n_coordinates)
     assert std is not None
     return lattice_for_std(std, sensitivity=sensitivity, n_coordinates=n_coordinates)

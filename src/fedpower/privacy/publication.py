@@ -1,8 +1,5 @@
-"""What is published of a sum of silos' releases: the sum with a little noise more, so that it hides them.
-
-A weighted sum of numbers from lattices is no function of the sum of real numbers that the public's
-smaller ε is about: its last digits can tell the summands apart. A further draw of noise, far smaller than
-what is in the sum already, drowns those digits, and whatever is published is computed from what it gives.
+"""What is published of a sum of silos' releases: the sum with a little noise more, so that it hides
+them.
 """
 
 import hashlib
@@ -32,17 +29,7 @@ _UNIT_ROUNDOFF = 2.0**-53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing:
-    """The noise that is added to a sum before anything is computed from it.
-
-    Attributes
-    ----------
-    spacing, scale
-        The step of its lattice, and its standard deviation in steps.
-    error
-        E, how far the sum may be from one of real numbers.
-    mu
-        The Gaussian-DP parameter of what is published, for whoever sees nothing else.
-    """
+    """The noise that is added to a sum before anything is computed from it."""
 
     spacing: float
     scale: int
@@ -61,12 +48,7 @@ class Smoothing:
 
 
 class WordsOfKey:
-    """The words that SHAKE-256 makes of a key: random to whoever does not know it.
-
-    The key is the hash of the silos' own releases, full of noise that the public does not know. So the
-    same releases give the same result, in whichever process and however often a run is taken up, and no
-    two published results can be averaged.
-    """
+    """The words that SHAKE-256 makes of a key: random to whoever does not know it."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -91,44 +73,8 @@ def key_of(releases: Mapping[str, Sequence[Array]]) -> bytes:
     return digest.digest()
 
 
-def smoothing(
-    budget: Budget, sizes: Iterable[int], masses: Iterable[int] | None = None
-) -> Smoothing | None:
-    """Return what to add to the sum of silos' noised moments; None where the lattice has no room for it.
-
-    Neighbours: replace one row of one silo, rows of norm ≤ 1. Norm: Euclidean, over all N numbers of
-    the packed summary.
-
-    Theorem. Let S = Σ w_i(q_i + τ_iX_i) be the sum of the silos' summaries q_i, whole numbers in units of
-    their own (`integer_release`), with real normal noise of at least τ_i in each; T what the coordinator
-    computes, with ‖T − S‖ ≤ E always, however the difference depends on single silos' noise; and
-    R = T + sX, X independent of all that. Then R, and whatever is computed from it, is
-    √(μ² + (2E/s)²)-GDP, μ = max_i w_iΔ_i/√(Σ w_j²τ_j²).
-
-    Proof. S is a Gaussian release: μ-GDP. Given S = t, R is t + e + sX, where e = T − S has some law on
-    the ball of radius E, and another one for a neighbour. For points e, e′ of the ball, t + e + sX and
-    t + e′ + sX have the trade-off function G_{‖e − e′‖/s} ≥ G = G_{2E/s}: a test of error α(e) under
-    the one has an error β(e′) ≥ G(α(e)) under the other. Take e and e′ independently from the two laws:
-    by Jensen, G being convex, E β(e′) ≥ E G(α(e)) ≥ G(E α(e)). So whatever t is, R given S = t is
-    (2E/s)-GDP, and by composition [DRS22 Cor. 3.3] the pair (S, R) is as stated; R is a function of it. ∎
-
-    E. A silo's noise is rounded to whole numbers, and T to the lattice of R, ½G each. With g = 1/(sS²) a
-    whole number counts g on the diagonal and in the trace, √2·g below and √2·c·S·g in the mean, so
-    together they are off by at most ½g√(d² + 1 + 2c²S²d), and T by ½√N·G. Float64 does the rest.
-    `gaussian_integers` ends at 14, so a noised number is at most 1 + 14τ and a noised mean has norm at
-    most 1 + 14√2·τ√d: with B = (1 + 20τ√d)² for the largest τ, no number that is added or multiplied on
-    the way exceeds 4B. Those of moment and mean pass through fewer than 2m + 32 roundings, the trace
-    through 2(d + m + 32) [H02 §3.1].
-
-    Parameters
-    ----------
-    budget
-        The price list of a study in mode ``moment`` whose silos noise by themselves.
-    sizes
-        Rows of each silo in the sum.
-    masses
-        What each one's weight in the sum is proportional to; its rows unless given.
-    """
+def smoothing(budget: Budget, sizes: Iterable[int], masses: Iterable[int] | None = None) -> Smoothing | None:
+    """Return what to add to the sum of silos' noised moments; None where the lattice has no room for it."""
     rows = list(sizes)
     shares = rows if masses is None else list(masses)
     m, n, size, d = len(rows), sum(shares), budget.size, budget.n_features

@@ -40,27 +40,15 @@ EDGES_COUNT = (
     "whatever joins two nodes in a layer is one edge; somebody with many edges, such as a node, is "
     "protected for each of them only"
 )
-EDGES_BOUNDED = (
-    "weights of edges are capped at a public maximum before anything is computed from them"
-)
+EDGES_BOUNDED = "weights of edges are capped at a public maximum before anything is computed from them"
 
 
-ROWS_COUNT = (
-    "every row counts for one person; somebody with several rows is protected for each of them only"
-)
-NODES_COUNT = (
-    "every row of an adjacency counts by itself; a node is protected for each of its rows only"
-)
+ROWS_COUNT = "every row counts for one person; somebody with several rows is protected for each of them only"
+NODES_COUNT = "every row of an adjacency counts by itself; a node is protected for each of its rows only"
 ROWS_BOUNDED = "rows are bounded by a public rule before anything is computed from them"
-ROWS_KEPT = (
-    "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself"
-)
+ROWS_KEPT = "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself"
 NETWORK_KEPT = ROWS_KEPT.replace("its rows", "its network")
-ASSUMPTIONS = (
-    ROWS_KEPT,
-    ROWS_COUNT,
-    ROWS_BOUNDED,
-)
+ASSUMPTIONS = (ROWS_KEPT, ROWS_COUNT, ROWS_BOUNDED)
 
 
 ALL_NOT_PRIVATE = (
@@ -149,8 +137,7 @@ class PrivacyStatement:
         if not self.is_private:
             return str(self)
         first, *others = (
-            f"{row.observer}: epsilon={row.epsilon:.4g}, delta={row.delta:g}"
-            for row in self.protections
+            f"{row.observer}: epsilon={row.epsilon:.4g}, delta={row.delta:g}" for row in self.protections
         )
         noted = {0: "", 1: ", a note"}.get(len(self.notes), f", {len(self.notes)} notes")
         return "\n".join(
@@ -170,18 +157,14 @@ class PrivacyStatement:
                 "noise was added, and nothing is promised."
             )
         if not self.is_private:
-            return "\n".join(
-                [f"{ALL_NOT_PRIVATE}.", *_listed("Notes", map(as_sentence, self.notes))]
-            )
+            return "\n".join([f"{ALL_NOT_PRIVATE}.", *_listed("Notes", map(as_sentence, self.notes))])
         lines = [
             f"Private: {self.unit}.",
             f"Neighbours are {self.neighbours}.",
-            f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at "
-            f"delta={self.delta:g}.",
+            f"Noise mode {self.mode!r}, asked for epsilon={self.asked_epsilon:g} at delta={self.delta:g}.",
         ]
         lines += [
-            f"Against {row.observer} (sees {row.sees}): epsilon={row.epsilon:.4g}, "
-            f"delta={row.delta:g}."
+            f"Against {row.observer} (sees {row.sees}): epsilon={row.epsilon:.4g}, delta={row.delta:g}."
             for row in self.protections
         ]
         lines += _listed("Public", self.public)

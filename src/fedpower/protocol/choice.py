@@ -31,17 +31,7 @@ class SolverChoice:
 def choose_solver(
     *, n_features: int, iteration_rank: int, noise: NoiseMode, paper_settings: tuple[str, ...] = ()
 ) -> SolverChoice:
-    """Return the solver that reaches the answer first.
-
-    Parameters
-    ----------
-    n_features, iteration_rank
-        d and r.
-    noise
-        What is noised.
-    paper_settings
-        Names of parameters that were given and that only the paper's method has.
-    """
+    """Return the solver that reaches the answer first."""
     if paper_settings:
         return SolverChoice(
             solver="fedpower",
@@ -52,8 +42,7 @@ def choose_solver(
         )
     if noise == "paper":
         return SolverChoice(
-            solver="fedpower",
-            reason=Sentence("{noise:paper} asks for the paper's method as it is printed"),
+            solver="fedpower", reason=Sentence("{noise:paper} asks for the paper's method as it is printed")
         )
     if noise == "step":
         wide = ""
@@ -67,8 +56,7 @@ def choose_solver(
         return SolverChoice(
             solver="krylov",
             reason=Sentence(
-                "every product is noised and paid for, and krylov uses all of them together{wide}",
-                wide=wide,
+                "every product is noised and paid for, and krylov uses all of them together{wide}", wide=wide
             ),
         )
     triangle = 8 * n_features * (n_features + 1) // 2
@@ -85,12 +73,8 @@ def choose_solver(
             "noises its steps is as accurate as"
         )
     if n_features <= MOST_SQUARE_FEATURES and upload <= krylov:
-        return SolverChoice(
-            solver="moment", reason=f"one upload of the moment is cheapest: {figures}"
-        )
-    return SolverChoice(
-        solver="krylov", reason=f"the moment is too large to upload lightly: {figures}"
-    )
+        return SolverChoice(solver="moment", reason=f"one upload of the moment is cheapest: {figures}")
+    return SolverChoice(solver="krylov", reason=f"the moment is too large to upload lightly: {figures}")
 
 
 def _size(count: int) -> str:

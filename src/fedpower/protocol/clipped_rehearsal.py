@@ -89,38 +89,14 @@ class _MadeUpSums:
 
 
 def rehearsed_error(
-    settings: ClippedSettings,
-    *,
-    spectrum: Array,
-    noise_std: float,
-    n_rows: int,
-    rng: np.random.Generator,
+    settings: ClippedSettings, *, spectrum: Array, noise_std: float, n_rows: int, rng: np.random.Generator
 ) -> float:
-    """Return the sin θ_k that clipped iterates would come to on a moment with these eigenvalues.
-
-    Parameters
-    ----------
-    settings
-        As for a real run.
-    spectrum
-        All d eigenvalues, largest first.
-    noise_std
-        Of the moment's pooled noise: beside that of one silo with all rows it tells how much more noise
-        there is in every sum.
-    n_rows
-        Rows of all silos together.
-    rng
-        Start basis, and the noise of this rehearsal.
-    """
+    """Return the sin θ_k that clipped iterates would come to on a moment with these eigenvalues."""
     study = settings.study
     budget = budget_of(study)
     assert budget is not None
     sums = _MadeUpSums(
-        study=study,
-        sizes={"all": n_rows},
-        spectrum=spectrum,
-        times=noise_std / budget.std(n_rows),
-        rng=rng,
+        study=study, sizes={"all": n_rows}, spectrum=spectrum, times=noise_std / budget.std(n_rows), rng=rng
     )
     begin = rng.standard_normal((spectrum.size, study.iteration_rank))
     run = iterate(sums, begin, rank=settings.rank)

@@ -23,11 +23,7 @@ from fedpower.protocol.secure_releases import share_of_integers
 
 
 class ClippedReleases(MomentReleases):
-    """Mode ``clipped``: perhaps the moment, then clipped products, each noised and charged by itself.
-
-    All of them together are what the study may cost: a coordinator that asks for one of them in two
-    ways is refused by the ledger.
-    """
+    """Mode ``clipped``: perhaps the moment, then clipped products, each noised and charged by itself."""
 
     def noised_sum(self, ask: AskNoisedSum) -> NoisedSum:
         """Return the noised whole numbers of the mean, or of a clipped product."""
@@ -93,6 +89,4 @@ class ClippedReleases(MomentReleases):
         return (self._digest.encode(),)
 
 
-_NO_STEPS = (
-    "a clipped fit must be asked for the sums that its study lists, got another question; ask those"
-)
+_NO_STEPS = "a clipped fit must be asked for the sums that its study lists, got another question; ask those"

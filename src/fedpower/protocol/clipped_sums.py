@@ -2,14 +2,7 @@
 
 from fractions import Fraction
 
-from fedpower.data.clipped_product import (
-    CLIP_SIDE,
-    SIDE,
-    SLANT,
-    ClippedQuestion,
-    clipped_sums,
-    mean_sums,
-)
+from fedpower.data.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums, mean_sums
 from fedpower.data.local import LocalMoment
 from fedpower.errors import ProtocolError
 from fedpower.privacy.budget import MOMENT
@@ -36,10 +29,7 @@ def width_of(study: Study, label: str) -> int:
 def checked_question(study: Study, label: str, public: bytes) -> ClippedQuestion:
     """Return the clipped product that a coordinator asks for; refuse what is none of this study."""
     return ClippedQuestion.from_bytes(
-        public,
-        n_features=study.n_features,
-        width=width_of(study, label),
-        center=study.center,
+        public, n_features=study.n_features, width=width_of(study, label), center=study.center
     )
 
 
@@ -47,18 +37,14 @@ def moved_by_a_row(study: Study, label: str, public: bytes) -> tuple[Fraction, i
     """Return how far a row moves a sum, and the most that it adds to a number of it."""
     if label == MEAN:
         if public:
-            raise ProtocolError(
-                "the mean must be asked for with nothing beside it, got more; ask so"
-            )
+            raise ProtocolError("the mean must be asked for with nothing beside it, got more; ask so")
         return Fraction(2 * SIDE), SIDE
     return product_noise(checked_question(study, label, public))[0], SIDE * CLIP_SIDE
 
 
 def product_noise(question: ClippedQuestion) -> tuple[Fraction, int]:
     """Return how far a row moves the whole numbers of a clipped product, and κ of the trace in them."""
-    return product_moved(
-        question.clip, question.basis.shape[1], side=SIDE, clip_side=CLIP_SIDE, slant=SLANT
-    )
+    return product_moved(question.clip, question.basis.shape[1], side=SIDE, clip_side=CLIP_SIDE, slant=SLANT)
 
 
 def plain_noise(study: Study, ask: AskNoisedSum, n_rows: int) -> SumNoise:
@@ -76,15 +62,7 @@ def plain_noise(study: Study, ask: AskNoisedSum, n_rows: int) -> SumNoise:
 
 
 class ClippedSums:
-    """A silo's part of the sums of a clipped fit.
-
-    Parameters
-    ----------
-    moment
-        The silo's rows, of norm at most 1.
-    study
-        The agreed terms.
-    """
+    """A silo's part of the sums of a clipped fit."""
 
     def __init__(self, moment: LocalMoment, study: Study) -> None:
         self._moment = moment
@@ -103,9 +81,7 @@ class ClippedSums:
     def moment(self, public: bytes) -> Moment:
         """Return the rows whose moment a warm start sums."""
         if public:
-            raise ProtocolError(
-                "the moment must be asked for with nothing beside it, got more; ask so"
-            )
+            raise ProtocolError("the moment must be asked for with nothing beside it, got more; ask so")
         return self._moment
 
 

@@ -1,14 +1,4 @@
-"""What a row bound cut off, estimated from what was released.
-
-Rows longer than B are shortened to it. Where norms were counted privately (preparation) that histogram
-tells how much it is. Where B is public there is only the released trace: with r a row's norm in units of
-B, t = E min(r², 1). For certain it says that at most a share t of the rows is shortened, for each of
-those counts 1 in it; about what they lost it says nothing, for they may be of any length. So the rest
-supposes a law: squared norms are those of normal rows with the released spectrum, times ν/χ²_ν. ν = 8 was
-nearest to the truth on real tables, and all of them lay between norms that are more alike than those of
-normal rows and ν = 4, where fourth moments end (docs/decisions/0027). The scale of the law is the one
-that gives t.
-"""
+"""What a row bound cut off, estimated from what was released."""
 
 import math
 from collections.abc import Mapping
@@ -45,23 +35,7 @@ _STDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipping:
-    """What the bound did to the rows, as far as releases tell.
-
-    Attributes
-    ----------
-    rows
-        The share of rows that are shortened.
-    rows_most
-        What that share is at most, for certain but for the noise; 1 where nothing is known for certain.
-    energy, energy_least, energy_most
-        The share of Σr² that is cut off: what is likely, and how far that may be off.
-    uneven
-        Half of E|1 − w/κ|r²/Er² for weights w and the share κ that is kept: rows that are all shortened
-        alike lose nothing but scale. Without their common scale the moments with and without the bound
-        differ by a matrix of trace 0, none of whose eigenvalues is larger than this share of the trace.
-    counted
-        Whether norms were counted privately; else it is all an estimate from the trace.
-    """
+    """What the bound did to the rows, as far as releases tell."""
 
     rows: float
     rows_most: float
@@ -72,11 +46,7 @@ class Clipping:
     counted: bool
 
     def moves(self, n_features: int, outside: Array | None = None) -> Array:
-        """Return about the standard deviation of what it does to correlations, by column.
-
-        ``outside`` are the shares of the columns' cells that are outside their ranges, where these are
-        known. See docs/decisions/0046.
-        """
+        """Return about the standard deviation of what it does to correlations, by column."""
         share, light = self.energy, _LIGHT_CUT * math.sqrt(self.energy)
         if not self.counted:  # the trace of rows that are all alike looks as if they were shortened
             share = self.energy_least + _DOUBTED * (self.energy - self.energy_least)
@@ -90,13 +60,8 @@ class Clipping:
         return {"bound": bound, **asdict(self)}
 
 
-def moment_clipping(
-    pooled: Pooled, counted: tuple[float, float, float] | None = None
-) -> Clipping | None:
-    """Return what a bound did to the rows of a moment; None where nothing is known of it.
-
-    ``counted`` are the shares of :func:`counted_clipping`, where norms were counted.
-    """
+def moment_clipping(pooled: Pooled, counted: tuple[float, float, float] | None = None) -> Clipping | None:
+    """Return what a bound did to the rows of a moment; None where nothing is known of it."""
     if counted is not None:
         return counted_clipping(counted)
     center = pooled.center
@@ -126,21 +91,7 @@ def counted_clipping(shares: tuple[float, float, float]) -> Clipping:
 def estimated_clipping(
     values: Array, *, n_features: int, trace: float, mean_square: float, std: float
 ) -> Clipping | None:
-    """Return what the released moment tells of rows that were divided by their bound.
-
-    Parameters
-    ----------
-    values
-        The largest eigenvalues of the moment, about the mean; those after them are taken to be alike.
-    n_features
-        d.
-    trace
-        Of the moment, about the mean; NaN where it was not released, and then nothing is known.
-    mean_square
-        ‖μ̂‖².
-    std
-        Of the trace's noise.
-    """
+    """Return what the released moment tells of rows that were divided by their bound."""
     if math.isnan(trace):
         return None
     total = max(trace, 0.0)
@@ -166,17 +117,7 @@ def estimated_clipping(
 
 
 def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
-    """Return shares of rows and energy, and unevenness, where squared norms follow a law (see above).
-
-    Parameters
-    ----------
-    kept
-        t: the mean of min(r², 1).
-    shape
-        Of the gamma law that has the first two moments of a normal row's squared norm.
-    tails
-        ν.
-    """
+    """Return shares of rows and energy, and unevenness, where squared norms follow a law (see above)."""
     n_levels = _N_LEVELS if math.isinf(tails) else _N_LEVELS // 8
     levels = (np.arange(n_levels) + 0.5) / n_levels
     squared = np.maximum(scipy.special.gammaincinv(shape, levels) / shape, 1e-12)
@@ -200,15 +141,7 @@ def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
 
 
 def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
-    """Return shares of rows and of energy that a bound of 1 cuts off, and how unevenly.
-
-    Parameters
-    ----------
-    squared
-        Squared norms of rows.
-    weights
-        The share of all rows that each stands for.
-    """
+    """Return shares of rows and of energy that a bound of 1 cuts off, and how unevenly."""
     energy = squared * weights
     energy = energy / energy.sum()
     factors = np.minimum(1.0, 1.0 / squared)
@@ -218,10 +151,7 @@ def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
 
 
 def told(record: Mapping[str, Any], *, by_person: bool = False) -> str:
-    """Return what the bound did to the rows, in one sentence, from the record of it.
-
-    ``by_person``: a person's rows count together, and so do their shares.
-    """
+    """Return what the bound did to the rows, in one sentence, from the record of it."""
     rows = "persons' rows" if by_person else "rows"
     shares = {key: _share(float(record[key])) for key in _TOLD}
     begin = f"The bound {record['bound']:.3g} is shorter than about {shares['rows']} of the {rows}"

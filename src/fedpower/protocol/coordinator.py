@@ -1,9 +1,4 @@
-"""The coordinator: drives a solver, one round at a time, whatever the network does to messages.
-
-Sans-IO: :meth:`Coordinator.next` says which questions are outstanding, :meth:`Coordinator.receive`
-takes what arrives, :meth:`Coordinator.deadline` is called by an engine whose clock has run out. There are
-no sockets, threads, clocks or files in here.
-"""
+"""The coordinator: drives a solver, one round at a time, whatever the network does to messages."""
 
 import logging
 from collections import deque
@@ -42,29 +37,7 @@ class Receipt(Enum):
 
 
 class Coordinator:
-    """Runs ``solver`` over ``silos`` and holds the record of its rounds.
-
-    Parameters
-    ----------
-    solver
-        A generator that yields :class:`Ask` and is sent :class:`Round`; its return value is
-        :attr:`outcome`.
-    silos
-        Names of the enrolled silos; their order is the order of every sum.
-    study, run
-        The terms, which every answer is held against, and this run's identity; the study's hash and the
-        run are in every message.
-    min_silos
-        Fewer answers than this in a round end the run; all of ``silos`` unless given.
-    on_round
-        Called with each round once the solver has digested it.
-    on_closed
-        Called with each round as it closes, before the solver sees it: the place to write it down.
-    recorded
-        Rounds that an earlier coordinator of this run wrote down, in order; they are not asked again.
-        A solver is a function of its settings, its randomness and its rounds, so the run goes on as if
-        it had never stopped. Ignored from the first one on that answers another question.
-    """
+    """Runs ``solver`` over ``silos`` and holds the record of its rounds."""
 
     def __init__(
         self,
@@ -102,21 +75,14 @@ class Coordinator:
         return self._ask is None or not isinstance(self._ask.body, AskMasked | AskSum)
 
     def next(self) -> tuple[Message, ...]:
-        """Return the questions of the current round that have no answer yet.
-
-        Asking again is free of consequences: a silo gives the same question the same answer.
-        """
+        """Return the questions of the current round that have no answer yet."""
         if self._round is None or self._ask is None:
             return ()
         open_ = [name for name in self._round.asked if not self._has_answered(name)]
         return tuple(self._message(name) for name in open_)
 
     def receive(self, message: Message) -> Receipt:
-        """Take an answer that arrived, whatever it is, and say what was done with it.
-
-        What is no answer to the question is set aside, with a sentence that says why; the silo may still
-        answer until the round is closed.
-        """
+        """Take an answer that arrived, whatever it is, and say what was done with it."""
         current = self._round
         if message.study != self._study or message.run != self.run:
             return Receipt.FOREIGN
@@ -147,9 +113,7 @@ class Coordinator:
         """Take note that something came from a silo that is no answer, and why."""
         current = self._round
         if current is not None and silo in current.asked and not self._has_answered(silo):
-            logger.warning(
-                "what silo %r sent in round %d was set aside: %s", silo, current.number, problem
-            )
+            logger.warning("what silo %r sent in round %d was set aside: %s", silo, current.number, problem)
             current.set_aside[silo] = problem
         return Receipt.MALFORMED
 
@@ -178,10 +142,7 @@ class Coordinator:
     def _too_few(self, current: Round, needed: int) -> ProtocolError:
         for name, reason in current.refused.items():
             return RefusedError(f"silo {name!r} refused: {reason}")
-        more = [
-            f"; what {name} sent was set aside: {problem}"
-            for name, problem in current.set_aside.items()
-        ]
+        more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
         return ProtocolError(
             "round {number} needs {needed} answers and got {answers}; bring back {silent} or lower "
             "{min_silos}{more}",
@@ -216,11 +177,7 @@ class Coordinator:
         if not self._recorded:
             return False
         known = self._recorded.popleft()
-        if (known.number, known.asked, known.question) != (
-            opened.number,
-            opened.asked,
-            opened.question,
-        ):
+        if (known.number, known.asked, known.question) != (opened.number, opened.asked, opened.question):
             self._recorded.clear()
             return False
         for name, body in known.answers.items():
@@ -255,11 +212,7 @@ class Coordinator:
         assert self._ask is not None
         assert self._round is not None
         return Message(
-            study=self._study,
-            run=self.run,
-            round=self._round.number,
-            silo=silo,
-            body=self._ask.body,
+            study=self._study, run=self.run, round=self._round.number, silo=silo, body=self._ask.body
         )
 
     def _has_answered(self, silo: str) -> bool:
@@ -289,14 +242,11 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
     """Refuse silos that no run can have."""
     if len(set(silos)) != len(silos) or not silos:
         raise ProtocolError(
-            f"silos must have different names and there must be one at least, got {list(silos)};"
-            " rename them"
+            f"silos must have different names and there must be one at least, got {list(silos)}; rename them"
         )
     for name in silos:
         if not is_showable(name):
-            raise ProtocolError(
-                f"a silo's name must hold no control characters, got {name!a}; rename it"
-            )
+            raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")
     if min_silos is not None and not 1 <= min_silos <= len(silos):
         raise ProtocolError.about(
             "min_silos",

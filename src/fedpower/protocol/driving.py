@@ -1,8 +1,4 @@
-"""The one way to drive a run: questions out, answers in, round by round, until the solver is done.
-
-Sans-IO like the coordinator: how questions reach silos, and how long to wait for them, is the business of
-the generator that is given to `drive`.
-"""
+"""The one way to drive a run: questions out, answers in, round by round, until the solver is done."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -47,11 +43,7 @@ def drive(coordinator: Coordinator, ask: Ask) -> None:
 
 
 def rounds(coordinator: Coordinator, ask: Ask) -> Iterator[Round]:
-    """Yield each round once it is closed; a run that is not asked for the next one stops there.
-
-    A round is closed when the coordinator has what it needs, or ``ask`` has no more. An answer that is
-    malformed is asked for again, a few times.
-    """
+    """Yield each round once it is closed; a run that is not asked for the next one stops there."""
     while not coordinator.done:
         current = coordinator.history[-1]
         _run(coordinator, current, ask)

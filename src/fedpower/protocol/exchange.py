@@ -9,19 +9,7 @@ from fedpower.protocol.messages import Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A question a solver puts to silos.
-
-    Attributes
-    ----------
-    body
-        The question, the same for every silo.
-    silos
-        Whom to ask; None asks all.
-    enough
-        Close the round as soon as so many answered [FP §3.3, the first K]; None waits for all asked.
-    step
-        The step t that the answers bring the iteration to.
-    """
+    """A question a solver puts to silos."""
 
     body: Question
     silos: tuple[str, ...] | None = None
@@ -31,24 +19,7 @@ class Ask:
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """The record of one closed exchange.
-
-    Attributes
-    ----------
-    local_steps
-        Steps that each silo took by itself for its answer.
-    question
-        Digest of what was asked.
-    answers
-        What each silo answered, in the order of the study's silos (not of arrival), so that sums do
-        not depend on timing.
-    refused
-        Silos that refused, with their sentence.
-    set_aside
-        Silos that sent what is no answer and did not answer afterwards, with what was wrong with it.
-    notes
-        What the solver measured about this round (change of the subspace, misalignment).
-    """
+    """The record of one closed exchange."""
 
     number: int
     kind: str

@@ -1,13 +1,4 @@
-"""A coordinator's journal: the closed rounds of a run as bytes, so that it can be taken up again.
-
-A solver is a function of its settings, its public randomness and the rounds it was sent. So the
-rounds are all there is to keep: `Coordinator(recorded=…)` plays them back and goes on with the next
-question, which silos that had answered it already answer with the same bytes, free of charge.
-
-Each record carries its length and its SHA-256. What follows a damaged record is worth nothing, for it
-was asked in the light of it; what precedes it stands. So a journal is read up to the first damage, and
-the rounds after it are asked again.
-"""
+"""A coordinator's journal: the closed rounds of a run as bytes, so that it can be taken up again."""
 
 import hashlib
 import json
@@ -24,18 +15,7 @@ LENGTH, DIGEST = 8, 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """What a journal holds.
-
-    Attributes
-    ----------
-    study, run
-        Whose rounds they are.
-    rounds
-        The closed rounds, in order.
-    ends
-        Where the opening ends, and each of the rounds: the last is how many bytes are sound, and what
-        follows it was cut short or altered.
-    """
+    """What a journal holds."""
 
     study: str
     run: str

@@ -19,13 +19,7 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRoll:
-    """Calls the roll of a secure sum: asks for a fresh key, signed by the silo's identity.
-
-    Attributes
-    ----------
-    attempt
-        Counts the run's attempts from 0; a later one has fresh keys and fresh noise.
-    """
+    """Calls the roll of a secure sum: asks for a fresh key, signed by the silo's identity."""
 
     kind: ClassVar[str] = "call-roll"
     attempt: int
@@ -33,20 +27,7 @@ class CallRoll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """A silo's answer to a roll call: its place on the roll.
-
-    Attributes
-    ----------
-    n_rows
-        s_i, public.
-    key
-        The public half of an X25519 key for this attempt alone.
-    signature
-        Ed25519, of these and of what they belong to (`roll.signed_content`).
-    charged
-        For how many attempts the silo was charged so far, in this study and on these rows, over all
-        runs. Its ledger counts; no row does.
-    """
+    """A silo's answer to a roll call: its place on the roll."""
 
     kind: ClassVar[str] = "present"
     n_rows: int
@@ -57,13 +38,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskMasked:
-    """Asks for the masked moment of a silo on the roll.
-
-    Attributes
-    ----------
-    roll
-        The whole roll, as `roll.Roll.to_bytes` writes it.
-    """
+    """Asks for the masked moment of a silo on the roll."""
 
     kind: ClassVar[str] = "ask-masked-moment"
     roll: bytes
@@ -71,15 +46,7 @@ class AskMasked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedMoment:
-    """One silo's part of a secure sum, uniform to whoever does not have all the others'.
-
-    Attributes
-    ----------
-    words
-        Its quantised summary, its share of the noise and its masks, added modulo 2⁶⁴.
-    charged
-        As in :class:`Present`, this upload counted.
-    """
+    """One silo's part of a secure sum, uniform to whoever does not have all the others'."""
 
     kind: ClassVar[str] = "masked-moment"
     words: Words
@@ -88,18 +55,7 @@ class MaskedMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskSum:
-    """Asks for a silo's part of one of several secure sums over one roll.
-
-    Attributes
-    ----------
-    roll
-        The whole roll, the same for all sums of an attempt.
-    index, label
-        Which of the study's sums, from 0, and what the study calls it.
-    public
-        What it is to be computed with, found from the sums before it; read by whoever computes the
-        numbers.
-    """
+    """Asks for a silo's part of one of several secure sums over one roll."""
 
     kind: ClassVar[str] = "ask-masked-sum"
     roll: bytes
@@ -110,15 +66,7 @@ class AskSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedSum:
-    """One silo's part of one of several secure sums.
-
-    Attributes
-    ----------
-    words
-        Its whole numbers, its share of the noise and its masks, added modulo 2⁶⁴.
-    charged
-        As in :class:`Present`, this attempt counted.
-    """
+    """One silo's part of one of several secure sums."""
 
     kind: ClassVar[str] = "masked-sum"
     words: Words
@@ -145,10 +93,7 @@ class NoisedSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGone:
-    """A silo's answer where it no longer has its key on the roll: it was started again meanwhile.
-
-    Nothing was charged, and no sum over that roll can be had any more: the next roll is to be called.
-    """
+    """A silo's answer where it no longer has its key on the roll: it was started again meanwhile."""
 
     kind: ClassVar[str] = "key-gone"
 
@@ -173,15 +118,7 @@ class Enrol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolment:
-    """A silo's public facts.
-
-    Attributes
-    ----------
-    n_rows, n_features
-        How many rows and columns it has.
-    data_version
-        What its operator calls the rows; empty where nothing is booked under a version.
-    """
+    """A silo's public facts."""
 
     kind: ClassVar[str] = "enrolment"
     n_rows: int
@@ -191,13 +128,7 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskMean:
-    """Asks for the mean row of a silo, for centring on the pooled mean.
-
-    Attributes
-    ----------
-    variances
-        Whether the variances of its columns are asked for too; exact studies only.
-    """
+    """Asks for the mean row of a silo, for centring on the pooled mean."""
 
     kind: ClassVar[str] = "ask-mean"
     variances: bool = False
@@ -214,28 +145,7 @@ class MeanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskSteps:
-    """Asks for local power steps from a broadcast basis [FP Alg. 2, lines 4–10].
-
-    Attributes
-    ----------
-    basis
-        Z_τ, d×r with orthonormal columns.
-    n_local_steps
-        How many steps Y ← A_i Z + noise, Z ← orth(Y) to take; the last one's Y is sent.
-    center
-        The mean row to subtract, or None.
-    shift
-        c ≥ 0: steps use A_i + cI. Positive only for a noised moment, which has negative eigenvalues.
-    align
-        Rotate the product to the broadcast basis at the silo and send it alone, by this alignment;
-        None sends the last basis along and leaves the alignment to the coordinator.
-    pooled
-        A·Z_τ of the pooled moment, without the shift: steps then use A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ, which
-        has the pooled eigenspace for its fixed point; None takes plain steps.
-    gains
-        What columns are multiplied by once they are centred, to have variance 1 or their own units;
-        exact studies only.
-    """
+    """Asks for local power steps from a broadcast basis [FP Alg. 2, lines 4–10]."""
 
     kind: ClassVar[str] = "ask-steps"
     basis: Array
@@ -249,21 +159,7 @@ class AskSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSteps:
-    """The outcome of a silo's local steps.
-
-    Attributes
-    ----------
-    product
-        Y_{t+1}, d×r.
-    basis
-        Z_t, d×r; None where it is the broadcast basis or the silo aligned by itself.
-    total_variance
-        tr A_i, or None where the silo does not release it.
-    misalignment
-        ‖Z_t D − Z_τ‖₂ where the silo aligned by itself, else None.
-    made_for
-        The run for which the noised moment behind it was first released; empty where there is none.
-    """
+    """The outcome of a silo's local steps."""
 
     kind: ClassVar[str] = "local-steps"
     product: Array
@@ -282,20 +178,7 @@ class AskMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedMoment:
-    """A silo's moment, d(d+1)/2 numbers.
-
-    Attributes
-    ----------
-    triangle
-        The lower triangle, row by row: about the silo's own mean where the study centres on the pooled
-        mean, about the origin elsewhere.
-    total_variance
-        The moment's trace.
-    mean
-        The silo's mean row where the study centres, else None.
-    made_for
-        The run for which a noised moment was first released; empty for an exact one.
-    """
+    """A silo's moment, d(d+1)/2 numbers."""
 
     kind: ClassVar[str] = "moment"
     triangle: Array
@@ -313,18 +196,7 @@ class AskFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """A silo's exact moment A_i = FᵀF of few rows: as much as the moment itself tells, and no more.
-
-    Attributes
-    ----------
-    factor
-        F = Λ^½Uᵀ, q×d, of the eigenpairs of A_i that are not zero: about the silo's own mean where the
-        study centres on the pooled mean, about the origin elsewhere.
-    total_variance
-        The moment's trace.
-    mean
-        The silo's mean row where the study centres, else None.
-    """
+    """A silo's exact moment A_i = FᵀF of few rows: as much as the moment itself tells, and no more."""
 
     kind: ClassVar[str] = "factor"
     factor: Array
@@ -334,17 +206,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskTally:
-    """Asks for one of the sums that private preparation finds offset, scale and bound from.
-
-    Attributes
-    ----------
-    stage
-        Which of them (`fedpower.data.survey`).
-    low, high
-        Ranges of the columns, from the second stage on.
-    offset, scale
-        What columns are centred on and divided by, in the last one.
-    """
+    """Asks for one of the sums that private preparation finds offset, scale and bound from."""
 
     kind: ClassVar[str] = "ask-tally"
     stage: str
@@ -364,15 +226,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPreparedMoment:
-    """Asks for the moment of rows that are treated by what preparation found.
-
-    Attributes
-    ----------
-    low, high, offset, scale
-        Of the columns.
-    bound
-        B, to which the norm of a row is clipped.
-    """
+    """Asks for the moment of rows that are treated by what preparation found."""
 
     kind: ClassVar[str] = "ask-prepared-moment"
     low: Array
@@ -384,13 +238,7 @@ class AskPreparedMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskScores:
-    """Asks how many rows lie in each place of a grid over their scores on two axes.
-
-    Attributes
-    ----------
-    axes, offset, reach, n_bins
-        See :class:`fedpower.data.score_counts.ScoreQuestion`.
-    """
+    """Asks how many rows lie in each place of a grid over their scores on two axes."""
 
     kind: ClassVar[str] = "ask-scores"
     axes: Array
@@ -478,11 +326,7 @@ class Message:
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as bytes: magic, JSON header, arrays and bytes, SHA-256 of all before it.
-
-    An array whose numbers are all float32 numbers is sent as float32: nothing is lost, and whoever
-    rounds beforehand (`wire.rounded`) halves the message.
-    """
+    """Return the message as bytes: magic, JSON header, arrays and bytes, SHA-256 of all before it."""
     parts, digest = _parts(message)
     return b"".join([*parts, digest.digest()])
 
@@ -514,33 +358,21 @@ def encoded_size(message: Message) -> int:
     """Return ``len(encode(message))`` without copying the arrays."""
     header, blobs = _header(message)
     content = sum(
-        len(blob) if isinstance(blob, bytes) else blob.size * np.dtype(kind).itemsize
-        for blob, kind in blobs
+        len(blob) if isinstance(blob, bytes) else blob.size * np.dtype(kind).itemsize for blob, kind in blobs
     )
     return len(MAGIC) + 4 + len(header) + content + _DIGEST_BYTES
 
 
 def decode(data: bytes) -> Message:
-    """Return the message in ``data``; refuse bytes that are cut short, altered or not ours.
-
-    Arrays are read-only.
-    """
+    """Return the message in ``data``; refuse bytes that are cut short, altered or not ours."""
     content, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not data.startswith(MAGIC) or hashlib.sha256(content).digest() != digest:
         raise ProtocolError(
-            "a message must arrive as it was sent, got bytes whose checksum does not match; "
-            "ask for it again"
+            "a message must arrive as it was sent, got bytes whose checksum does not match; ask for it again"
         )
     try:
         return _parse(content[len(MAGIC) :])
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise ProtocolError(
             "a message must have the fields of its kind, got one that has not; "
             "check that both sides run the same version of fedpower"
@@ -702,10 +534,7 @@ relative 10⁻⁹ of its variance.
 
 
 def rounded(array: Array, noise_std: float) -> Array:
-    """Return ``array`` rounded to float32 where its noise is far above that, else as it is.
-
-    Rounding what is noised already is post-processing: it costs no privacy.
-    """
+    """Return ``array`` rounded to float32 where its noise is far above that, else as it is."""
     return narrowed(array, noise_std).astype(np.float64, copy=False)
 
 

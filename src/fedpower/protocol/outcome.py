@@ -30,23 +30,7 @@ from fedpower.protocol.weights import masses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a federation ends with.
-
-    Attributes
-    ----------
-    solution
-        Basis, values and the rest.
-    rounds
-        The record of every round, enrolment left out.
-    study
-        The terms.
-    privacy
-        What is promised about the rows.
-    kernels
-        By silo: how its products were computed, and why; empty where only the silos know.
-    absent
-        Silos of the study whose rows are not in the solution.
-    """
+    """What a federation ends with."""
 
     solution: Solution
     rounds: list[Round]
@@ -70,9 +54,7 @@ def with_noise(settings: SolverSettings, study: Study, *, run: str) -> SolverSet
             # The public sees the code book too, which is no part of that sum.
             smoothing=None
             if study.preparation
-            else lambda sizes: smoothing(
-                budget, sizes.values(), masses(sizes, study.weights).values()
-            ),
+            else lambda sizes: smoothing(budget, sizes.values(), masses(sizes, study.weights).values()),
         )
     return replace(
         settings,
@@ -115,10 +97,7 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
 
 
 def _with_the_moment(privacy: PrivacyStatement) -> PrivacyStatement:
-    """Return a statement that says that the moment is published too: nothing else changes.
-
-    What is promised to the public holds for every function of the sum, so for the sum itself.
-    """
+    """Return a statement that says that the moment is published too: nothing else changes."""
     said = (PUBLISHED, "the published moment and all that is computed from it")
     told = (replace(each, sees=each.sees.replace(*said)) for each in privacy.protections)
     return replace(privacy, protections=tuple(told))

@@ -13,23 +13,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """A pooled moment as it may be published: everything else is computed from it.
-
-    Attributes
-    ----------
-    moment, center, total_variance
-        Of treated rows: second moment about the mean, that mean or None, and the released trace.
-    noise_std
-        σ of its noise: N(0, σ²) on the diagonal, N(0, σ²/2) off it; 0 where there is none.
-    mean_weight
-        c of the joint release: the mean's noise is σ/√2c in each entry.
-    remarks
-        Sentences on numbers that are not to be trusted, and on silos that look like one.
-    present
-        By column: the share of rows that have a cell, for which moment and mean are corrected
-        (`available_case`); None where none is missing. The noise of entry (j, l) is 1/(p_j·p_l) times
-        what ``noise_std`` says, 1/p_j times on the diagonal, and that of the mean 1/p_j times.
-    """
+    """A pooled moment as it may be published: everything else is computed from it."""
 
     moment: Array
     center: Array | None
@@ -58,18 +42,7 @@ class Pooled:
 
 
 def available_case(moment: Array, present: Array, center: Array | None = None) -> Array:
-    """Return the moment that rows without gaps would have, from that of rows with 0 for a missing cell.
-
-    Cells are taken to be missing independently of each other and of what they hold: then a product of two
-    columns counts in p_j·p_l of the rows, and a square in p_j.
-
-    Parameters
-    ----------
-    moment, center
-        About the mean, and that mean; or about the origin and None. Of rows with 0 for a missing cell.
-    present
-        p, the share of rows that have a cell, by column.
-    """
+    """Return the moment that rows without gaps would have, from that of rows with 0 for a missing cell."""
     corrected = moment / np.outer(present, present)
     mean = np.zeros(len(present)) if center is None else center
     np.fill_diagonal(corrected, (np.diagonal(moment) + mean**2) / present - (mean / present) ** 2)

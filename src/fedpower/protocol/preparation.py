@@ -1,9 +1,4 @@
-"""Preparation at the coordinator: what is asked, and the code book that the noised answers give.
-
-Everything here is computed from releases, so it costs nothing: thresholds, ranges, scales and the bound
-are public functions of noised sums whose noise is known. Which rules, and what they were tried on:
-docs/decisions/0024.
-"""
+"""Preparation at the coordinator: what is asked, and the code book that the noised answers give."""
 
 import math
 from collections.abc import Generator, Mapping
@@ -76,17 +71,7 @@ _FLOOR = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The pooled answer to a stage.
-
-    Attributes
-    ----------
-    sums
-        Of all silos' noised whole numbers.
-    stds
-        Standard deviation of their noise, pooled: one for each scale of the stage.
-    n_rows
-        Of the silos that answered.
-    """
+    """The pooled answer to a stage."""
 
     sums: Array
     stds: tuple[float, ...]
@@ -94,24 +79,9 @@ class Answered:
 
 
 def find_code_book(
-    budget: Budget,
-    columns: tuple[str, ...] | None,
-    ranges: Ranges,
-    groups: tuple[tuple[int, ...], ...] = (),
+    budget: Budget, columns: tuple[str, ...] | None, ranges: Ranges, groups: tuple[tuple[int, ...], ...] = ()
 ) -> Generator[Stage, Answered, CodeBook]:
-    """Return the code book; yields each question, and is sent what was answered to it.
-
-    Parameters
-    ----------
-    budget
-        The price list of the study, for the shares and for the noise that the moment will have.
-    columns
-        Names of the columns, where they have any.
-    ranges
-        What people know of them.
-    groups
-        Columns that are the levels of one: they have one scale, by which they have variance 1 together.
-    """
+    """Return the code book; yields each question, and is sent what was answered to it."""
     d = budget.n_features
     low, high = (np.zeros(d) for _ in range(2))
     for place, known in enumerate(ranges):
@@ -181,10 +151,7 @@ class _Missing:
 def _find_ranges(
     ask: Stage, low: Array, high: Array, outside: Array, counted: _Missing
 ) -> Generator[Stage, Answered, NDArray[np.bool_]]:
-    """Fill in the ranges of the open columns, what share of their cells is outside, and what is missing.
-
-    Returns the columns whose cells are all in one bin of the last bins: they may be constant.
-    """
+    """Fill in the ranges of the open columns, what share of their cells is outside, and what is missing."""
     places, narrow = ask.open_columns, np.zeros(low.size, dtype=np.bool_)
     answered = yield ask
     counts = answered.sums.reshape(places.size, N_OCTAVES + 1)
@@ -200,11 +167,7 @@ def _find_ranges(
         mask = np.zeros(low.size)
         mask[asked] = 1.0
         answered = yield replace(
-            ask,
-            kind=kind,
-            low=low.copy(),
-            high=high.copy(),
-            offset=None if kind == "bins" else mask,
+            ask, kind=kind, low=low.copy(), high=high.copy(), offset=None if kind == "bins" else mask
         )
         counts = answered.sums.reshape(places.size, N_BINS + 1)
         for index, place in enumerate(places):
@@ -214,9 +177,7 @@ def _find_ranges(
             if kind == "zoom" and not far[index]:
                 continue
             total = answered.n_rows * (1.0 - float(counted.shares()[place]))
-            first, last = trimmed(
-                counts[index, :-1], answered.stds[0], total, _CROWDED if far[index] else 0
-            )
+            first, last = trimmed(counts[index, :-1], answered.stds[0], total, _CROWDED if far[index] else 0)
             width, begin = (high[place] - low[place]) / N_BINS, low[place]
             far[index] &= last - first < _CROWDED
             narrow[place] = kind == "zoom" and first == last
@@ -233,27 +194,12 @@ def _is_far(low: float, high: float) -> bool:
     return low * high > 0 and end <= _FAR * near
 
 
-def octave_range(
-    counts: Array, std: float, *, n_tests: int, n_cells: float
-) -> tuple[float, float, float]:
-    """Return the range of a column from how many cells lie in each octave, noised, and what it lacks.
-
-    Octaves that hold rows for certain are those above what the noise of all ``n_tests`` counts reaches
-    with probability `_FALSE_SEED`, or `_FALSE_FAR` where they lie far beyond the others; the range goes
-    from the first to the last of them, and on to either side while the next octave stands out by itself.
-    Where none is certain, sizes are looked at without their sign, the fullest and those beside it. One
-    on one side of 0 is mirrored where the octaves of the same sizes on the other side hold rows together:
-    half of the cells cut off would cost more than a range that is twice too wide, which the bins cut.
-
-    ``n_cells`` of the column are not missing: where the range lacks many of them, the likeliest place is
-    added (`_with_the_likeliest`). The share that it lacks in the end is 0 where noise leaves that open.
-    """
+def octave_range(counts: Array, std: float, *, n_tests: int, n_cells: float) -> tuple[float, float, float]:
+    """Return the range of a column from how many cells lie in each octave, noised, and what it lacks."""
     zero = counts.size // 2
     seeds = np.flatnonzero(counts > std * float(-scipy.special.ndtri(_FALSE_SEED / n_tests)))
     if seeds.size:
-        seeds = _not_astray(
-            seeds, counts, zero, std * float(-scipy.special.ndtri(_FALSE_FAR / n_tests))
-        )
+        seeds = _not_astray(seeds, counts, zero, std * float(-scipy.special.ndtri(_FALSE_FAR / n_tests)))
         first, last = int(seeds[0]), int(seeds[-1])
         if first < zero or last > zero:  # the octaves beside 0 itself are next to nothing
             first, last = _widened(counts, first, last, _NEXT * std)
@@ -277,12 +223,7 @@ def octave_range(
 def _with_the_likeliest(
     counts: Array, std: float, first: int, last: int, n_cells: float
 ) -> tuple[int, int, float]:
-    """Return a range of octaves that lacks few of the cells, and the share that it lacks all the same.
-
-    0, the octaves beside the range, its mirror and the octave of 1 are added one after the other, the
-    fullest first. 0 alone is no range: it gets the octave of 1 unless another is clearly fuller. And 1
-    alone gets 0, unless that looks empty: most such columns are yes or no.
-    """
+    """Return a range of octaves that lacks few of the cells, and the share that it lacks all the same."""
     zero = counts.size // 2
     one = int(octave_of(np.ones((1, 1)))[0, 0])
     if first == last == zero:
@@ -307,18 +248,13 @@ def _with_the_likeliest(
 
 
 def _held(counts: Array, std: float, first: int, last: int) -> NDArray[np.intp]:
-    """Return the octaves of a range in which its cells are: those that stand out, and two beside them.
-
-    The many small ones near 0 hold next to nothing, and would add nothing but their noise.
-    """
+    """Return the octaves of a range in which its cells are: those that stand out, and two beside them."""
     clear = np.flatnonzero(counts[first : last + 1] > _NEXT * std) + first
     near = np.unique(clear[:, np.newaxis] + np.arange(-2, 3))
     return near[(near >= first) & (near <= last)]
 
 
-def _not_astray(
-    seeds: NDArray[np.intp], counts: Array, zero: int, certain: float
-) -> NDArray[np.intp]:
+def _not_astray(seeds: NDArray[np.intp], counts: Array, zero: int, certain: float) -> NDArray[np.intp]:
     """Return the octaves that are certain, and others of no larger size but for a gap of `_GAP`."""
     sizes = np.abs(seeds - zero)
     sure = counts[seeds] > certain
@@ -339,15 +275,7 @@ def _widened(counts: Array, first: int, last: int, least: float) -> tuple[int, i
 
 
 def trimmed(counts: Array, std: float, n_rows: float, crowded: int = 0) -> tuple[int, int]:
-    """Return the first and the last bin of a range that are kept: the fewest that lie side by side.
-
-    The others, k of them, are cut at both ends together where one standard deviation more than lies there
-    is still below a share of the rows that grows with the cube of k: much is cut only for much, and
-    nothing where noise leaves it open. Every row is in one bin and their number is public, so what
-    lies outside is what is missing inside, too: one full bin of 16 has the noise of one, not of fifteen.
-    No bin that holds many rows for certain is cut.
-    Where at most ``crowded`` bins may hold all rows, as in a range far from 0, nothing else is kept.
-    """
+    """Return the first and the last bin of a range that are kept: the fewest that lie side by side."""
     size = counts.size
     below = np.append(0.0, np.cumsum(counts + (n_rows - counts.sum()) / size))
     clear = np.flatnonzero(np.diff(below) > max(CERTAIN * std, _SPARE * n_rows))
@@ -366,10 +294,7 @@ def trimmed(counts: Array, std: float, n_rows: float, crowded: int = 0) -> tuple
 def _center_and_scale(
     answered: Answered, low: Array, high: Array, present: Array
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return offset and scale of the columns, and where the variance stood above its noise.
-
-    A variance below its noise is taken to be as large: a column that may be constant is not blown up.
-    """
+    """Return offset and scale of the columns, and where the variance stood above its noise."""
     half, middle, d = (high - low) / 2, (high + low) / 2, low.size
     n_cells = answered.n_rows * present
     noise = answered.stds[0] / (n_cells * CELL_SIDE)
@@ -383,22 +308,7 @@ def _center_and_scale(
 
 
 def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
-    """Return B, where the noise it brings and the bias from shortening rows balance.
-
-    Rows of norm r count with weight w = min(1, B²/r²). If all are shortened alike nothing is lost but
-    scale; what turns components is that some are and some are not. So the bias is taken to be κ/√d times
-    the squared coefficient of variation of w over the rows' energy, and the noise B²τ√(2d) over the trace
-    that is left. B is at most twice the median norm.
-
-    Parameters
-    ----------
-    answered
-        The histogram of norms.
-    n_features
-        d.
-    std
-        τ, the noise that the moment will have on its diagonal, in units of B².
-    """
+    """Return B, where the noise it brings and the bias from shortening rows balance."""
     edges = NORM_EDGES * math.sqrt(n_features)
     counts, norms = _clear_norms(answered, n_features)
     if counts.sum() <= 0:
@@ -419,11 +329,7 @@ def choose_bound(answered: Answered, n_features: int, *, std: float) -> float:
 
 
 def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
-    """Return the counts of norms that stand above their noise, others as 0, and the bins' middles.
-
-    Those beside the fullest count from two standard deviations on, and those that hold rows for certain:
-    a bin far away that noise filled would have most of the energy.
-    """
+    """Return the counts of norms that stand above their noise, others as 0, and the bins' middles."""
     edges, std = NORM_EDGES * math.sqrt(n_features), answered.stds[0]
     fullest = int(np.argmax(answered.sums))
     first, last = _widened(answered.sums, fullest, fullest, _NEXT * std)
@@ -435,10 +341,7 @@ def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
 
 
 def _moment_std(budget: Budget, answered: Answered) -> float:
-    """Return about the pooled noise of the moment to come, from that of the stage just answered.
-
-    Either has the noise of as many silos, over rows that count by their number.
-    """
+    """Return about the pooled noise of the moment to come, from that of the stage just answered."""
     share = budget.preparation[-1] / (1.0 - sum(budget.preparation))
     count_std = answered.stds[0] / math.sqrt(2.0)  # of sensitivity 1 at the stage's share
     return math.sqrt(2.0) * count_std * math.sqrt(share) / answered.n_rows
@@ -450,15 +353,9 @@ def _how(*, known: bool, settled: bool) -> str:
 
 
 def pooled_answer(
-    answers: Mapping[str, Array],
-    sizes: Mapping[str, int],
-    scales: tuple[int, ...],
-    parts: int = 1,
+    answers: Mapping[str, Array], sizes: Mapping[str, int], scales: tuple[int, ...], parts: int = 1
 ) -> Answered:
-    """Return the sum of silos' noised whole numbers, each noised by itself with these scales.
-
-    ``parts`` are what a row of its own counts for.
-    """
+    """Return the sum of silos' noised whole numbers, each noised by itself with these scales."""
     total = np.sum([answers[name] for name in answers], axis=0) / parts
     together = math.sqrt(len(answers)) / parts
     return Answered(

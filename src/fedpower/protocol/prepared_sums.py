@@ -28,16 +28,10 @@ _LARGEST_CELL = 1e150
 
 
 def checked_stage(study: Study, kind: str, vectors: _Vectors) -> Stage:
-    """Return the stage that a coordinator asks for; refuse what is none of this study.
-
-    Whatever ranges, offsets and scales it has, a row moves the answer by no more than the noise is made
-    for; they are looked over so that nothing can fail on them afterwards.
-    """
+    """Return the stage that a coordinator asks for; refuse what is none of this study."""
     known = next((stage for stage in STAGES if stage == kind), None)
     if known is None:
-        raise ProtocolError(
-            f"a tally must be one of {', '.join(STAGES)}, got another; ask one of them"
-        )
+        raise ProtocolError(f"a tally must be one of {', '.join(STAGES)}, got another; ask one of them")
     if known in ("octaves", "bins", "zoom") and study.n_open == 0:
         raise ProtocolError("every column of this study has a range; ask for means")
     _check_vectors(study, vectors, N_VECTORS[known])
@@ -84,19 +78,13 @@ def _check_vectors(study: Study, vectors: _Vectors, expected: int) -> None:
         )
     low, high, _, scale = vectors
     if low is not None and high is not None and not (high - low >= 1 / _LARGEST_CELL).all():
-        raise ProtocolError(
-            "a range must have its smaller end first, and some width, got another; send such"
-        )
+        raise ProtocolError("a range must have its smaller end first, and some width, got another; send such")
     if scale is not None and not (scale >= 1 / _LARGEST_CELL).all():
         raise ProtocolError("a scale must be positive, got another; send such")
 
 
 def to_public(vectors: _Vectors, bound: float | None = None) -> bytes:
-    """Return a question of preparation as the bytes that silos of a secure sum are sent.
-
-    Four vectors and the bound, each as its length in bytes and its float64 numbers; nothing for what is
-    not there.
-    """
+    """Return a question of preparation as the bytes that silos of a secure sum are sent."""
     parts = (*vectors, None if bound is None else np.array([bound]))
     raw = [b"" if each is None else np.asarray(each, dtype="<f8").tobytes() for each in parts]
     return b"".join(len(each).to_bytes(8, "little") + each for each in raw)
@@ -126,12 +114,7 @@ _NO_QUESTION = (
 
 
 def moved_by_a_row(study: Study, kind: str, n_asked: int | None = None) -> tuple[Fraction, int]:
-    """Return how far a row, or a person, moves the sum of a stage, and the most a row adds to a number.
-
-    ``n_asked`` are the columns that it counts in, where these are not all that are open.
-
-    Of ``means`` they are those of (Q·Σq, Σq², W·Σ1), whose numbers have noise of one scale.
-    """
+    """Return how far a row, or a person, moves the sum of a stage, and the most a row adds to a number."""
     n_open = study.n_open if n_asked is None else n_asked
     squared = squared_sensitivity(kind, study.n_features, n_open, CELL_SIDE, study.counted_per_unit)
     most = CELL_SIDE**2 if kind == "means" else 1
@@ -150,15 +133,7 @@ def tally_parts(study: Study) -> int:
 
 
 class PreparedSums:
-    """A silo's part of the secure sums of preparation, and of the moment of rows so prepared.
-
-    Parameters
-    ----------
-    survey
-        The silo's rows, whose treatment is not known yet.
-    study
-        The agreed terms.
-    """
+    """A silo's part of the secure sums of preparation, and of the moment of rows so prepared."""
 
     def __init__(self, survey: Survey, study: Study) -> None:
         self._survey = survey

@@ -76,11 +76,7 @@ def sums_moment(study: Study) -> bool:
 def noise_shift(
     budget: Budget, weights: Weights = "rows"
 ) -> Callable[[Mapping[str, int], int], float] | None:
-    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues.
-
-    A round at every step multiplies by the pooled noised moment, whose noise has standard deviation
-    √(Σ w_i²τ_i²); local steps multiply by a single silo's. Only ``moment`` mode needs it.
-    """
+    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
     if budget.mode != "moment":
         return None
 
@@ -109,34 +105,22 @@ NOISE_SHARE = 0.01
 
 
 def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
-    """Return how small an error is worth iterating for, from the silos' sizes; None without noise.
-
-    Eigenvalues are at most 1, rows having norm at most 1, so pooled noise of standard deviation τ turns
-    the eigenspace by about τ√d at least.
-    """
+    """Return how small an error is worth iterating for, from the silos' sizes; None without noise."""
     budget = budget_of(study)
     if budget is None:
         return None
-    return lambda sizes: (
-        NOISE_SHARE * pooled_std(budget, sizes, study.weights) * math.sqrt(study.n_features)
-    )
+    return lambda sizes: NOISE_SHARE * pooled_std(budget, sizes, study.weights) * math.sqrt(study.n_features)
 
 
 def pooled_std(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
-    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases.
-
-    Where they share the noise, that of all shares together.
-    """
+    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
     if budget.n_sharing is not None:
         return shared_noise(budget, sizes.values()).std
     return pooled(budget, sizes, weights)
 
 
 def noise_law(
-    budget: Budget,
-    sizes: Mapping[str, int],
-    center_norm: float = 0.0,
-    weights: Weights = "rows",
+    budget: Budget, sizes: Mapping[str, int], center_norm: float = 0.0, weights: Weights = "rows"
 ) -> NoiseLaw:
     """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
     std = pooled_std(budget, sizes, weights)
@@ -161,20 +145,13 @@ def state_privacy(
     sampled: bool = False,
     used_before: bool = False,
 ) -> PrivacyStatement:
-    """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows.
-
-    ``sampled``: rounds were answered by silos that were drawn. ``used_before``: these very releases went
-    into an earlier run. Either way two published sums with the same noise could tell a single silo's
-    moment by their difference, and the public gets no smaller ε than the coordinator.
-    """
+    """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
     distance = 0.0
     if budget is not None and budget.n_sharing is not None:
         stated = _state_secure_privacy(study, budget, sizes, rounds)
         distance = attempts_charged(rounds) * budget.distance
     else:
-        stated = _state_plain_privacy(
-            study, budget, sizes, rounds, sampled=sampled, used_before=used_before
-        )
+        stated = _state_plain_privacy(study, budget, sizes, rounds, sampled=sampled, used_before=used_before)
         if budget is not None:
             distance = budget.n_releases * budget.distance
     if study.network and stated.protections:
@@ -183,10 +160,7 @@ def state_privacy(
 
 
 def _of_network(study: Study, statement: PrivacyStatement, distance: float) -> PrivacyStatement:
-    """Return the statement in terms of edges, or with what it means for them that rows are protected.
-
-    ``distance`` is the total variation between what one silo releases and the ideal.
-    """
+    """Return the statement in terms of edges, or with what it means for them that rows are protected."""
     terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: NODES_COUNT}
     if study.network == "edge":
         terms |= {ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
@@ -202,9 +176,7 @@ def _of_network(study: Study, statement: PrivacyStatement, distance: float) -> P
     return replace(statement, notes=(*statement.notes, note), assumptions=supposed)
 
 
-def _by_person(
-    study: Study, statement: PrivacyStatement, n_silos: int, distance: float
-) -> PrivacyStatement:
+def _by_person(study: Study, statement: PrivacyStatement, n_silos: int, distance: float) -> PrivacyStatement:
     """Return the statement in terms of persons, where these are the unit."""
     if not study.unit:
         return statement
@@ -224,11 +196,7 @@ def _by_person(
 
 
 def _in_several_silos(study: Study, first: Protection, distance: float) -> str:
-    """Return what holds for somebody with rows in two silos, against the first observer.
-
-    Two silos' releases are noised by themselves and compose; in one secure sum both parts of her move
-    the same number, whose noise is there once. So is its ``distance`` from the ideal.
-    """
+    """Return what holds for somebody with rows in two silos, against the first observer."""
     if secure := study.aggregation == "secure":
         both = _epsilon(2.0 * first.mu, first.delta, distance)
     else:
@@ -344,10 +312,7 @@ def study_mu(budget: Budget, n_rows: int) -> float:
 
 
 def worst_epsilon(study: Study) -> float:
-    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted.
-
-    Whatever a coordinator does and however many runs it begins: silos' ledgers let no more out.
-    """
+    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted."""
     budget = budget_of(study)
     if budget is None or study.attempts == 1:
         return study.epsilon
@@ -360,13 +325,7 @@ def attempt_epsilon(study: Study, most: float) -> float:
 
 
 def _is_one_sum(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:
-    """Return whether the result is computed from one sum of everybody's noised moment, and that alone.
-
-    So it is where the moments themselves were asked for, once, and all silos answered: sums over
-    different sets of silos would tell single silos' moments by their difference. Rounds of products
-    are sums too, but of numbers that were rounded one silo at a time, and nothing can be added to them
-    that hides it.
-    """
+    """Return whether the result is computed from one sum of everybody's noised moment, and that alone."""
     asked = [(each.kind, len(each.answers)) for each in rounds if each.kind != SCORES]
     return budget.mode == "moment" and asked == [(PackedMoment.kind, len(sizes))]
 
@@ -412,12 +371,7 @@ def _public_number(study: Study) -> str:
 def _state_secure_privacy(
     study: Study, budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]
 ) -> PrivacyStatement:
-    """Return the privacy statement of a secure sum over silos of ``sizes`` rows.
-
-    Every attempt counts that a silo was charged for on these rows, in whichever run, also one that
-    the coordinator says failed: it may have read that sum. Rolls of earlier attempts may have been longer
-    than the last one; a silo's price is then that of the study, `budget.mu`, which no roll exceeds.
-    """
+    """Return the privacy statement of a secure sum over silos of ``sizes`` rows."""
     attempts = attempts_charged(rounds)
     noise = shared_noise(budget, sizes.values())
     c = noise.colluders
@@ -475,12 +429,7 @@ _UPLOADS = (MaskedMoment.kind, MaskedSum.kind)
 
 
 def attempts_charged(rounds: Sequence[Round]) -> int:
-    """Return for how many attempts a silo was charged at most, over all runs, by what silos told.
-
-    An upload tells it exactly. A silo that was asked for one and gave none may have been charged all the
-    same, and then has what it told at the roll call and one more. Of several sums over one roll the first
-    makes an attempt: it counts in full, wherever it ended.
-    """
+    """Return for how many attempts a silo was charged at most, over all runs, by what silos told."""
     charges: dict[str, int] = {}
     most = 0
     for each in rounds:
@@ -503,10 +452,7 @@ def _epsilon_of_attempts(budget: Budget, attempts: int) -> float:
 
 
 def _epsilon(mu: float, delta: float, distance: float) -> float:
-    """Return ε at δ of what is within total variation ``distance`` of a μ-GDP release.
-
-    The distance is charged at ε(δ/2), which is no less than the ε that is returned.
-    """
+    """Return ε at δ of what is within total variation ``distance`` of a μ-GDP release."""
     slack = delta_with_distance(0.0, epsilon_of(mu, delta / 2), distance)
     return epsilon_of(mu, delta - slack) if slack < delta / 2 else math.inf
 

@@ -1,9 +1,4 @@
-"""What an answer to a question of a study must look like: looked over when it arrives, in one place.
-
-Whatever fails counts as if it had not come. So a silo that is broken, or lies badly, is left out as a
-silent one would be: nothing of it reaches a solver, a sum or the journal. What lies well (a number that
-could be) cannot be told from the truth, and is not looked for.
-"""
+"""What an answer to a question of a study must look like: looked over when it arrives, in one place."""
 
 import functools
 import math
@@ -141,19 +136,7 @@ def problem_with(
     n_rows: int | None = None,
     keys: Collection[bytes] = (),
 ) -> str | None:
-    """Return why ``body`` is no answer of ``silo`` to ``question``; None where it is one.
-
-    Parameters
-    ----------
-    body
-        What came; of any type.
-    question, study, run
-        What was asked, in whose terms.
-    n_rows
-        How many rows the silo enrolled with; None where it did not.
-    keys
-        The keys that others of the same roll have.
-    """
+    """Return why ``body`` is no answer of ``silo`` to ``question``; None where it is one."""
     expected = _ANSWER_TO[type(question)]
     if not isinstance(body, expected):
         return _must(f"an answer to {question.kind!r}", expected[0].__name__, type(body).__name__)
@@ -203,12 +186,7 @@ def _peak(study: Study, n_rows: int) -> "_Peak":
 
 
 class _Peak:
-    """The largest numbers that a silo of so many rows can send; loose, and for certain.
-
-    In a private study rows have norm at most 1, and no draw of noise is 16 standard deviations away: an
-    honest silo never sends more, and a number like 1e300, which would drown all others in a sum, is
-    told. Of exact rows nothing is known but that squares have to be finite.
-    """
+    """The largest numbers that a silo of so many rows can send; loose, and for certain."""
 
     def __init__(self, study: Study, n_rows: int) -> None:
         self._budget = budget_of(study)
@@ -249,9 +227,7 @@ class _Peak:
 def _enrolment(body: Enrolment, study: Study) -> str | None:
     if not _is_count(body.n_features) or body.n_features != study.n_features:
         return _must("a silo", f"{study.n_features} columns", _told(body.n_features))
-    if not isinstance(body.data_version, str) or not (
-        body.data_version == "" or is_label(body.data_version)
-    ):
+    if not isinstance(body.data_version, str) or not (body.data_version == "" or is_label(body.data_version)):
         return _must("a version of data", "a name that can be shown", "another")
     return _rows(body.n_rows, study)
 
@@ -288,16 +264,12 @@ def _has_noise(study: Study, n_rows: int) -> bool:
 def _place(
     body: Present, call: CallRoll, study: Study, *, silo: str, run: str, keys: Collection[bytes]
 ) -> str | None:
-    whole = _bytes("a key", body.key, KEY_BYTES) or _bytes(
-        "a signature", body.signature, SIGNATURE_BYTES
-    )
+    whole = _bytes("a key", body.key, KEY_BYTES) or _bytes("a signature", body.signature, SIGNATURE_BYTES)
     if whole is not None:
         return whole
     place = Place(silo=silo, n_rows=body.n_rows, key=body.key, signature=body.signature)
     public = dict(study.identities).get(silo)
-    if public is None or not place.is_signed(
-        public, study=study.digest, run=run, attempt=call.attempt
-    ):
+    if public is None or not place.is_signed(public, study=study.digest, run=run, attempt=call.attempt):
         return _must("a place on the roll", "its silo's signature", "another")
     if body.key in keys or not gives_secret(body.key):
         return _must("a key on the roll", "a secret that no other has", "one without")
@@ -360,9 +332,7 @@ def _tally(body: Tally, ask: AskTally, study: Study, n_rows: int) -> str | None:
     budget = budget_of(study)
     assert budget is not None, "only a private study prepares"
     places = np.arange(study.n_open)
-    stage = Stage(
-        kind=cast("StageKind", ask.stage), n_features=study.n_features, open_columns=places
-    )
+    stage = Stage(kind=cast("StageKind", ask.stage), n_features=study.n_features, open_columns=places)
     scales = budget.stage_scales(ask.stage, CELL_SIDE)
     most = n_rows * budget.tally_parts * (CELL_SIDE**2 if ask.stage == "means" else 1)
     found = _numbers("a tally", body.counts, (stage.size,), most + LARGEST_DRAW * max(scales))
@@ -387,9 +357,7 @@ def _mean(body: MeanRow, ask: Question, study: Study, peak: _Peak) -> str | None
     shape = (study.n_features,)
     found = _numbers("a mean", body.mean, shape, peak.mean)
     if not ask.variances:
-        beside = (
-            None if body.variances is None else _must("a mean", "no variances beside it", "some")
-        )
+        beside = None if body.variances is None else _must("a mean", "no variances beside it", "some")
         return found or beside
     found = found or _numbers("variances", body.variances, shape, peak.moment)
     if found is None and float(np.min(body.variances)) < 0:  # type: ignore[arg-type]
@@ -498,6 +466,4 @@ def _must(what: str, expected: str, got: str) -> str:
 def cleaned(text: Any) -> str:
     """Return a sentence that another party sent, fit to be shown: printable, and not too long."""
     shown = str(text)[:1000]
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown
-    )
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)

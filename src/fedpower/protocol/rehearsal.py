@@ -1,9 +1,4 @@
-"""A run before the run: the real solver on a made-up spectrum with the noise that is to come.
-
-Noise is invariant under rotation, so it is enough to know eigenvalues: silos that all hold the moment
-diag(λ) stand for any that share an eigenspace. Their answers are pooled beforehand, into one silo with
-the pooled noise, so that a rehearsal costs as much as one silo however many there are.
-"""
+"""A run before the run: the real solver on a made-up spectrum with the noise that is to come."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,12 +11,7 @@ from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import summary_size
-from fedpower.protocol.clipped_rehearsal import (
-    plain_bytes,
-    question_bytes,
-    rehearsed_error,
-    rounds_of,
-)
+from fedpower.protocol.clipped_rehearsal import plain_bytes, question_bytes, rehearsed_error, rounds_of
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import (
@@ -51,13 +41,7 @@ from fedpower.protocol.private_study import NOISE_SHARE
 from fedpower.protocol.releases import packed, take_local_steps
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
 from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers import (
-    ClippedSettings,
-    SecureSettings,
-    SolverSettings,
-    UploadSettings,
-    start,
-)
+from fedpower.protocol.solvers import ClippedSettings, SecureSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -67,19 +51,7 @@ SILO = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """What a rehearsal came to.
-
-    Attributes
-    ----------
-    n_rounds
-        Rounds, as ``history_`` counts them.
-    bytes_up, bytes_down
-        Of one silo, over all rounds.
-    error
-        sin θ_k between the k components found and the true ones.
-    rank
-        k, given or found; 0 where as many as are determined were asked for and none would be.
-    """
+    """What a rehearsal came to."""
 
     n_rounds: int
     bytes_up: int
@@ -98,33 +70,12 @@ def rehearse(
     n_rows: int,
     rng: np.random.Generator,
 ) -> Rehearsed:
-    """Return what ``settings`` would come to on a moment with the given eigenvalues.
-
-    Parameters
-    ----------
-    settings, study
-        As for a real run.
-    spectrum
-        All d eigenvalues, largest first.
-    noise_std, silo_std
-        Of the pooled noise, and of a single silo's, which decides how its messages are rounded; 0 where
-        nothing is private.
-    n_rows
-        Rows of all silos together.
-    rng
-        Start basis, and the noise of this rehearsal.
-    """
+    """Return what ``settings`` would come to on a moment with the given eigenvalues."""
     if isinstance(settings, ClippedSettings):
-        return _rehearse_clipped(
-            settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
-        )
+        return _rehearse_clipped(settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng)
     if isinstance(settings, SecureSettings):
-        return _rehearse_secure(
-            settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
-        )
-    releases = _Pooled(
-        spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng
-    )
+        return _rehearse_secure(settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng)
+    releases = _Pooled(spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng)
     if isinstance(settings, UploadSettings):
         # Of a given number of components angles are not asked for: they take longer than all the rest.
         simulated = noise_std > 0 and not isinstance(settings.rank, int)
@@ -177,17 +128,10 @@ def _with_scores(found: Rehearsed, study: Study) -> Rehearsed:
 
 
 def _rehearse_clipped(
-    settings: ClippedSettings,
-    *,
-    spectrum: Array,
-    noise_std: float,
-    n_rows: int,
-    rng: np.random.Generator,
+    settings: ClippedSettings, *, spectrum: Array, noise_std: float, n_rows: int, rng: np.random.Generator
 ) -> Rehearsed:
     """Return what clipped iterates come to, with their own messages."""
-    error = rehearsed_error(
-        settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng
-    )
+    error = rehearsed_error(settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng)
     return replace(unrehearsed(settings, n_rows=n_rows), error=error)
 
 
@@ -209,24 +153,12 @@ def unrehearsed(settings: ClippedSettings, *, n_rows: int) -> Rehearsed:
 
 
 def _rehearse_secure(
-    settings: SecureSettings,
-    *,
-    spectrum: Array,
-    noise_std: float,
-    n_rows: int,
-    rng: np.random.Generator,
+    settings: SecureSettings, *, spectrum: Array, noise_std: float, n_rows: int, rng: np.random.Generator
 ) -> Rehearsed:
     """Return what a secure sum comes to: the plain upload of a pooled moment, with its own messages."""
     study = settings.study
     plain = replace(
-        study,
-        aggregation="plain",
-        colluders=0,
-        identities=(),
-        min_silos=0,
-        attempts=1,
-        sums=(),
-        scores=0.0,
+        study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, sums=(), scores=0.0
     )
     upload = UploadSettings(
         n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
@@ -251,10 +183,7 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
 
     names = [name for name, _ in study.identities]
     present = Present(
-        n_rows=max(1, n_rows // len(names)),
-        key=bytes(KEY_BYTES),
-        signature=bytes(SIGNATURE_BYTES),
-        charged=0,
+        n_rows=max(1, n_rows // len(names)), key=bytes(KEY_BYTES), signature=bytes(SIGNATURE_BYTES), charged=0
     )
     places = tuple(
         Place(silo=name, n_rows=present.n_rows, key=present.key, signature=present.signature)
@@ -269,9 +198,7 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
     )
 
     def sent(number: int, body: Question | Answer) -> int:
-        return encoded_size(
-            Message(study=study.digest, run=roll.run, round=number, silo=names[0], body=body)
-        )
+        return encoded_size(Message(study=study.digest, run=roll.run, round=number, silo=names[0], body=body))
 
     down, up = sent(1, CallRoll(attempt=0)), sent(1, present)
     content = roll.to_bytes()
@@ -280,9 +207,7 @@ def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
         down += sent(2, AskMasked(roll=content))
         return down, up + sent(2, MaskedMoment(words=words, charged=1))
     for index, (label, size, _) in enumerate(study.sums):
-        down += sent(
-            index + 2, AskSum(roll=content, index=index, label=label, public=public(label))
-        )
+        down += sent(index + 2, AskSum(roll=content, index=index, label=label, public=public(label)))
         words = np.zeros(size, dtype=np.uint64)
         up += sent(index + 2, MaskedSum(words=words, charged=1))
     return down, up

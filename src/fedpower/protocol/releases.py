@@ -1,8 +1,4 @@
-"""What a silo computes from its rows and lets out: exact, the moment noised once, or each step noised.
-
-Every number that leaves a private study goes through `Ledger.release` [docs/privacy.md, rules 1 and 2]:
-charged and stored in one durable transaction, and the same question gets the stored bytes again.
-"""
+"""What a silo computes from its rows and lets out: exact, the moment noised once, or each step noised."""
 
 import hashlib
 import math
@@ -20,14 +16,7 @@ from fedpower.data.source import RowSource
 from fedpower.data.survey import CELL_SIDE, Stage, Survey
 from fedpower.data.watch import Watch
 from fedpower.errors import InputError, ProtocolError
-from fedpower.linalg import (
-    lower_of,
-    lower_triangle,
-    misalignment,
-    orth,
-    rotation,
-    symmetric_of,
-)
+from fedpower.linalg import lower_of, lower_triangle, misalignment, orth, rotation, symmetric_of
 from fedpower.linalg.memory import LARGE, give_back
 from fedpower.linalg.words import Words
 from fedpower.privacy.budget import Budget, Price
@@ -61,18 +50,8 @@ _Multiply = Callable[[Array], Array]
 """Z ↦ A_i Z in an array of its own, with or without noise: the one seam through which noise enters."""
 
 
-def take_local_steps(
-    multiply: _Multiply, ask: AskSteps, total_variance: float | None = None
-) -> LocalSteps:
-    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it.
-
-    Z_t is left out where the coordinator holds it already (a single step starts from the broadcast
-    basis) or does not need it (the silo aligns by itself). What is returned is computed from the
-    products alone: with noised products it is post-processing of them [FP Remark 1].
-
-    Where ``ask.pooled`` is there, steps are corrected for drift: A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ agrees with
-    AZ at Z_τ, however far this silo's moment is from the pooled one. It takes one more product.
-    """
+def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float | None = None) -> LocalSteps:
+    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it."""
     drift = None if ask.pooled is None else ask.pooled - multiply(ask.basis)
 
     def step(basis: Array) -> Array:
@@ -148,15 +127,7 @@ def counted(rows: Moment | Survey, question: ScoreQuestion) -> NDArray[np.int64]
 
 
 class ExactReleases:
-    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows.
-
-    Parameters
-    ----------
-    moment
-        The silo's rows.
-    center
-        Whether the study centres on the pooled mean.
-    """
+    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
 
     def __init__(self, moment: Moment, *, center: bool = False) -> None:
         self._moment = moment
@@ -181,9 +152,7 @@ class ExactReleases:
         moment, center = self._moment, ask.center
         if ask.gains is None:
             return take_local_steps(
-                lambda basis: moment.product(basis, center),
-                ask,
-                total_variance=moment.trace(center),
+                lambda basis: moment.product(basis, center), ask, total_variance=moment.trace(center)
             )
         gains = ask.gains[:, np.newaxis]
         return take_local_steps(
@@ -223,19 +192,7 @@ def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
 def integers_of(
     moment: Moment, noise: IntegerNoise, *, n_rows: int, with_mean: bool
 ) -> tuple[Words, NDArray[np.int64] | None, int]:
-    """Return the lower triangle of Σ z zᵀ, Σ z and Σ ‖z‖² of a silo's rows, not noised yet.
-
-    Parameters
-    ----------
-    moment
-        The silo's rows.
-    noise
-        What will be added; it must be for rows of this lattice.
-    n_rows
-        How many rows it is said that there are.
-    with_mean
-        Whether Σ z is wanted.
-    """
+    """Return the lower triangle of Σ z zᵀ, Σ z and Σ ‖z‖² of a silo's rows, not noised yet."""
     sums = moment.sums()
     if (sums.lattice.side, sums.parts, sums.n_rows) != (noise.side, noise.parts, n_rows):
         raise InputError(
@@ -253,22 +210,7 @@ def purpose_of(study: Study, text: str) -> str:
 
 
 class _ChargedReleases:
-    """A silo's rows, its ledger and the names under which it books releases.
-
-    Parameters
-    ----------
-    moment
-        The silo's rows, of norm at most 1.
-    study, budget
-        The agreed terms and the price list that follows from them.
-    ledger
-        The silo's own.
-    source
-        Where noise comes from.
-    data
-        Which rows these are, as their operator declares them; the ledger refuses any but those of their
-        version. None for a ledger that lives no longer than the rows.
-    """
+    """A silo's rows, its ledger and the names under which it books releases."""
 
     def __init__(
         self,
@@ -362,19 +304,13 @@ class MomentReleases(_ChargedReleases):
         moment, mean, trace = self._released(run)
         center = ask.center
         if center is None:
-            return self._rounded(
-                take_local_steps(lambda basis: moment @ basis, ask, total_variance=trace)
-            )
+            return self._rounded(take_local_steps(lambda basis: moment @ basis, ask, total_variance=trace))
         assert mean is not None
 
         def multiply(basis: Array) -> Array:
             about_mean = mean @ basis
             about_center = center @ basis
-            return (
-                moment @ basis
-                - np.outer(center, about_mean - about_center)
-                - np.outer(mean, about_center)
-            )
+            return moment @ basis - np.outer(center, about_mean - about_center) - np.outer(mean, about_center)
 
         total = trace - 2 * float(center @ mean) + float(center @ center)
         return self._rounded(take_local_steps(multiply, ask, total_variance=total))
@@ -436,16 +372,12 @@ class MomentReleases(_ChargedReleases):
 
         raw = self._ledger.release(
             key=self._key("moment", *self._terms),
-            purpose=purpose_of(
-                self._study, "moment, mean and trace" if with_mean else "moment and trace"
-            ),
+            purpose=purpose_of(self._study, "moment, mean and trace" if with_mean else "moment and trace"),
             study=self._booked_as,
             data=self._data,
             mu=self._price.mu,
             slack_delta=self._price.slack_delta,
-            study_mu=budget.total_mu
-            if budget.preparation or budget.sums or budget.scores
-            else None,
+            study_mu=budget.total_mu if budget.preparation or budget.sums or budget.scores else None,
             payload=payload,
         )
         length = int.from_bytes(raw[:2], "little")
@@ -464,18 +396,7 @@ class MomentReleases(_ChargedReleases):
 
 
 class PreparedReleases(MomentReleases):
-    """Mode ``moment`` where the run itself finds offset, scale and bound: five tallies, then the moment.
-
-    Each is charged by itself, and all of them together are what the study may cost: a coordinator that
-    asks one of them in two ways is refused by the ledger (`study_mu`).
-
-    Parameters
-    ----------
-    survey
-        The silo's rows, whose treatment is not known yet.
-    study, budget, ledger, source, data
-        See :class:`_ChargedReleases`.
-    """
+    """Mode ``moment`` where the run itself finds offset, scale and bound: five tallies, then the moment."""
 
     def __init__(
         self,
@@ -487,9 +408,7 @@ class PreparedReleases(MomentReleases):
         source: NoiseSource,
         data: DataVersion | None,
     ) -> None:
-        super().__init__(
-            cast("Moment", survey), study, budget, ledger=ledger, source=source, data=data
-        )
+        super().__init__(cast("Moment", survey), study, budget, ledger=ledger, source=source, data=data)
         self._survey = survey
         self._rule: RowTreatment | None = None
 
@@ -517,9 +436,7 @@ class PreparedReleases(MomentReleases):
             for part in (stage.low, stage.high, stage.offset, stage.scale)
         )
         raw = self._ledger.release(
-            key=self._key(
-                "tally", self._study.moment_terms.encode(), stage.kind.encode(), *question
-            ),
+            key=self._key("tally", self._study.moment_terms.encode(), stage.kind.encode(), *question),
             purpose=purpose_of(self._study, f"preparation: {stage.kind}"),
             study=self._booked_as,
             data=self._data,

@@ -1,8 +1,4 @@
-"""Every cryptographic primitive that a secure sum uses, from the package ``cryptography``.
-
-None is written here. The package is imported when first used: only secure sums need it
-(the extra ``secure``).
-"""
+"""Every cryptographic primitive that a secure sum uses, from the package ``cryptography``."""
 
 import functools
 import hashlib
@@ -33,8 +29,7 @@ def require_cryptography() -> None:
         import cryptography  # noqa: F401, PLC0415
     except ImportError:
         raise InputError(
-            "a secure sum must have the package cryptography, got none installed; run "
-            + installing("secure")
+            "a secure sum must have the package cryptography, got none installed; run " + installing("secure")
         ) from None
 
 
@@ -81,11 +76,7 @@ Exchanging = Callable[["X25519PrivateKey", bytes], bytes]
 
 
 class PairSecrets:
-    """`exchanged` for silos of one process: what the first of a pair has computed the second one takes.
-
-    Half the work of a rehearsal, in which all silos' keys are in one memory anyway. A secret is thrown
-    away when the second has it.
-    """
+    """`exchanged` for silos of one process: what the first of a pair has computed the second one takes."""
 
     def __init__(self) -> None:
         self._waiting: dict[frozenset[bytes], bytes] = {}
@@ -124,10 +115,7 @@ def gives_secret(public: bytes) -> bool:
 
 
 def keystream(key: bytes) -> Callable[[memoryview, memoryview], None]:
-    """Return what fills its second argument with the next bytes of the ChaCha20 stream of ``key``.
-
-    The first argument is as many zero bytes. A key gives one stream, so the nonce is zero.
-    """
+    """Return what fills its second argument with the next bytes of the ChaCha20 stream of ``key``."""
     made = _primitives()
     stream = made.Cipher(made.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
@@ -259,34 +247,7 @@ _COLLUDING = 3  # one in so many
 
 
 def n_neighbours(n_silos: int, colluders: int) -> int | None:
-    """Return with how many others each silo of a roll shares masks; None where with all.
-
-    Silos stand in a ring, in an order that hashes of the roll decide, and share masks with the k/2 next
-    to them on either side. The coordinator and its colluders learn nothing but the sum of all honest
-    silos if these are connected by what they share among themselves (docs/privacy-proof.md).
-
-    Theorem 1. Fewer than k colluders never part the others, whoever they are and however the order came
-    about. Proof. Two honest silos that are neighbours in the ring once colluders are left out share a
-    mask unless k/2 colluders or more stand between them. To part the ring takes two such gaps: k
-    colluders. ∎
-
-    Theorem 2. If at most m/3 collude, who was settled before the keys were drawn, and the hash is ideal,
-    one roll parts the others with probability at most m²/2·3^(−k). Proof. The order is uniform, so given
-    k places are all colluders' with probability c(c − 1)…(c − k + 1)/(m(m − 1)…(m − k + 1)) ≤ (c/m)^k;
-    two disjoint gaps of k/2 begin at two of m places, and there are fewer than m²/2 pairs of places. ∎
-
-    k is the least even number above c, so that the promise of the study holds for certain, for which 2⁴⁰
-    rolls, among which a coordinator may look for a bad one by leaving silos out and having its colluders
-    draw keys anew, are all good but for a probability of 2⁻⁴⁰. Where more than a third may collude, and
-    up to `COMPLETE_UP_TO` silos, every pair shares a mask.
-
-    Parameters
-    ----------
-    n_silos
-        m, on the roll.
-    colluders
-        c, as the study declares it.
-    """
+    """Return with how many others each silo of a roll shares masks; None where with all."""
     if n_silos <= COMPLETE_UP_TO or _COLLUDING * colluders > n_silos:
         return None
     k = 2 * (colluders // 2 + 1)
@@ -297,19 +258,7 @@ def n_neighbours(n_silos: int, colluders: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One silo's place on a roll.
-
-    Attributes
-    ----------
-    silo
-        Its name in the study.
-    n_rows
-        s_i, public.
-    key
-        The public half of an X25519 key made for this attempt alone.
-    signature
-        Of all the rest and of what it belongs to, under the silo's identity.
-    """
+    """One silo's place on a roll."""
 
     silo: str
     n_rows: int
@@ -319,12 +268,7 @@ class Place:
     def is_signed(self, public: str, *, study: str, run: str, attempt: int) -> bool:
         """Return whether the holder of the identity ``public`` signed this place."""
         content = signed_content(
-            study=study,
-            run=run,
-            attempt=attempt,
-            silo=self.silo,
-            n_rows=self.n_rows,
-            key=self.key,
+            study=study, run=run, attempt=attempt, silo=self.silo, n_rows=self.n_rows, key=self.key
         )
         return (
             len(self.key) == KEY_BYTES
@@ -335,10 +279,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roll:
-    """All places of one attempt, in the order in which the study lists its silos.
-
-    ``neighbours`` is with how many others each silo shares masks; None where with all.
-    """
+    """All places of one attempt, in the order in which the study lists its silos."""
 
     study: str
     run: str
@@ -395,12 +336,7 @@ class Roll:
             if not _are({"silo": silo, "n_rows": n_rows}, silo=str, n_rows=int) or n_rows < 1:
                 return None
             places.append(
-                Place(
-                    silo=silo,
-                    n_rows=n_rows,
-                    key=bytes.fromhex(key),
-                    signature=bytes.fromhex(signature),
-                )
+                Place(silo=silo, n_rows=n_rows, key=bytes.fromhex(key), signature=bytes.fromhex(signature))
             )
         return cls(
             study=terms["study"],
@@ -438,9 +374,7 @@ def _ring(roll: Roll) -> tuple[int, ...]:
     return tuple(sorted(range(len(by_hash)), key=by_hash.__getitem__))
 
 
-def signed_content(
-    *, study: str, run: str, attempt: int, silo: str, n_rows: int, key: bytes
-) -> bytes:
+def signed_content(*, study: str, run: str, attempt: int, silo: str, n_rows: int, key: bytes) -> bytes:
     """Return what a silo signs at a roll call."""
     return _canonical(
         {
@@ -457,15 +391,11 @@ def signed_content(
 
 @functools.lru_cache(maxsize=8)  # once for all silos of a process, and for all sums over a roll
 def checked_roll(content: bytes, study: Study, run: str) -> Roll:
-    """Return the roll in ``content``; refuse one that a silo of ``study`` must not take part in.
-
-    Looks at public facts only, and is a function of its arguments alone.
-    """
+    """Return the roll in ``content``; refuse one that a silo of ``study`` must not take part in."""
     roll = Roll.from_bytes(content)
     if roll.study != study.digest or roll.run != run:
         raise ProtocolError(
-            "a roll must be of the study and run that it is sent in, got that of another; call the "
-            "roll anew"
+            "a roll must be of the study and run that it is sent in, got that of another; call the roll anew"
         )
     identities = dict(study.identities)
     names = [place.silo for place in roll.places]
@@ -489,9 +419,7 @@ def checked_roll(content: bytes, study: Study, run: str) -> Roll:
             "every silo must have a key of its own on the roll, got one twice; call the roll anew"
         )
     for place in roll.places:
-        if not place.is_signed(
-            identities[place.silo], study=roll.study, run=roll.run, attempt=roll.attempt
-        ):
+        if not place.is_signed(identities[place.silo], study=roll.study, run=roll.run, attempt=roll.attempt):
             raise ProtocolError(
                 f"every place on the roll must be signed by its silo, but that of {place.silo!r} is "
                 "not; call the roll anew"

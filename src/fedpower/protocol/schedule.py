@@ -12,17 +12,7 @@ Decay = Literal["constant", "linear", "halving"]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The increasing steps t ≥ 1 at which silos and coordinator communicate.
-
-    Parameters
-    ----------
-    local_steps
-        p, the number of steps before the first round.
-    decay
-        How the interval shrinks from round to round; never below one step.
-    explicit
-        The steps themselves; then ``local_steps`` and ``decay`` play no part.
-    """
+    """The increasing steps t ≥ 1 at which silos and coordinator communicate."""
 
     local_steps: int = 1
     decay: Decay = "constant"

@@ -20,18 +20,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoreCounts:
-    """How many rows lie in each place of a grid over their scores on the first two components.
-
-    Attributes
-    ----------
-    reach
-        The grid goes from −reach to reach on either axis, in units of the treated rows.
-    counts
-        By silo, or of all silos under the empty name where their sum is all that is known: B×B numbers,
-        the first component's places being rows.
-    noise_std
-        Of the noise in each number; 0 where they are exact.
-    """
+    """How many rows lie in each place of a grid over their scores on the first two components."""
 
     reach: Array
     counts: Mapping[str, Array]
@@ -47,17 +36,7 @@ def cells(rows: Moment | Survey, study: Study, public: bytes) -> NDArray[np.int6
 
 
 class ScoreSums:
-    """A silo's part of secure sums of which the last one counts scores.
-
-    Parameters
-    ----------
-    rows
-        The silo's.
-    study
-        The agreed terms.
-    others
-        Computes what goes into the sums before; the moment alone without.
-    """
+    """A silo's part of secure sums of which the last one counts scores."""
 
     def __init__(self, rows: Moment | Survey, study: Study, others: Summands | None) -> None:
         self._rows = rows
@@ -82,8 +61,6 @@ class ScoreSums:
         if self._others is not None:
             return self._others.moment(public)
         if public:
-            raise ProtocolError(
-                "the moment must be asked for with nothing beside it, got more; ask so"
-            )
+            raise ProtocolError("the moment must be asked for with nothing beside it, got more; ask so")
         assert not isinstance(self._rows, Survey), "rows that are prepared have their own sums"
         return self._rows

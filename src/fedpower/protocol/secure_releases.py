@@ -1,8 +1,4 @@
-"""Masks that cancel: what one silo of a pair adds to its numbers, the other takes off.
-
-Modulo 2⁶⁴, so that a masked number is uniform whatever it hides, and the sum over the whole roll is
-exactly the sum of what was hidden.
-"""
+"""Masks that cancel: what one silo of a pair adds to its numbers, the other takes off."""
 
 import hashlib
 import math
@@ -23,15 +19,7 @@ from fedpower.privacy.integer_release import perturb_integers
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, gaussian_integers
 from fedpower.privacy.shares import SharedNoise, SumNoise, shared_noise, sum_noise
-from fedpower.protocol.messages import (
-    AskMasked,
-    AskSum,
-    CallRoll,
-    KeyGone,
-    MaskedMoment,
-    MaskedSum,
-    Present,
-)
+from fedpower.protocol.messages import AskMasked, AskSum, CallRoll, KeyGone, MaskedMoment, MaskedSum, Present
 from fedpower.protocol.releases import Moment, integers_of, purpose_of
 from fedpower.protocol.roll import (
     Exchanging,
@@ -62,30 +50,9 @@ _CHUNK_WORDS = 2**15
 
 
 def masked(
-    words: Words,
-    *,
-    silo: str,
-    roll: Roll,
-    secret: "X25519PrivateKey",
-    exchange: Exchanging = exchanged,
+    words: Words, *, silo: str, roll: Roll, secret: "X25519PrivateKey", exchange: Exchanging = exchanged
 ) -> Words:
-    """Return ``words`` with the masks that ``silo`` shares with others on the roll, modulo 2⁶⁴.
-
-    The one of a pair that comes first on the roll adds their mask, the other one takes it off. Their
-    key is X25519's through HKDF-SHA256, salted with the roll's hash and bound to study, run and the
-    pair; the mask is its ChaCha20 stream.
-
-    Parameters
-    ----------
-    words
-        What to hide, one silo's integers modulo 2⁶⁴.
-    silo, secret
-        Whose they are, and the private half of its key on the roll.
-    roll
-        Who takes part; checked beforehand.
-    exchange
-        How a pair comes to its secret.
-    """
+    """Return ``words`` with the masks that ``silo`` shares with others on the roll, modulo 2⁶⁴."""
     keys = _pair_keys(silo, roll, secret, purpose=b"fedpower mask 1", exchange=exchange)
     return _with_masks(words, keys)
 
@@ -95,12 +62,7 @@ _PairKeys = list[tuple[bool, bytes]]
 
 
 def _pair_keys(
-    silo: str,
-    roll: Roll,
-    secret: "X25519PrivateKey",
-    *,
-    purpose: bytes,
-    exchange: Exchanging = exchanged,
+    silo: str, roll: Roll, secret: "X25519PrivateKey", *, purpose: bytes, exchange: Exchanging = exchanged
 ) -> _PairKeys:
     """Return the keys that ``silo`` shares with others on the roll, for one purpose."""
     names = [place.silo for place in roll.places]
@@ -133,27 +95,17 @@ def _with_masks(words: Words, keys: _PairKeys) -> Words:
 
 
 class MaskChain:
-    """The keys of several sums over one roll: each sum has its own, and those that are over are gone.
-
-    A pair's X25519 secret gives the first link of its chain. From a link follow the mask's key for one
-    sum, bound to that sum and to what was asked, and the next link; neither tells the link that it came
-    from. So no mask is used twice, and a silo that is broken into later has no key of a sum that is over.
-    """
+    """The keys of several sums over one roll: each sum has its own, and those that are over are gone."""
 
     def __init__(
-        self,
-        silo: str,
-        roll: Roll,
-        secret: "X25519PrivateKey",
-        exchange: Exchanging = exchanged,
+        self, silo: str, roll: Roll, secret: "X25519PrivateKey", exchange: Exchanging = exchanged
     ) -> None:
         self._links = _pair_keys(silo, roll, secret, purpose=b"fedpower sums 1", exchange=exchange)
 
     def masked(self, words: Words, *, question: bytes) -> Words:
         """Return ``words`` with the masks of the present sum, for whoever was asked the same."""
         return _with_masks(
-            words,
-            [(adds, derived_key(link, b"fedpower sum 1" + question)) for adds, link in self._links],
+            words, [(adds, derived_key(link, b"fedpower sum 1" + question)) for adds, link in self._links]
         )
 
     def advance(self) -> None:
@@ -178,11 +130,7 @@ def _framed(part: str | bytes) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """The key of the attempt that this silo is in, and the roll it is bound to once there is one.
-
-    Where the attempt is several sums: the chain of their masks in place of the key, and what was asked so
-    far; the first ``done`` of these were answered.
-    """
+    """The key of the attempt that this silo is in, and the roll it is bound to once there is one."""
 
     run: str
     number: int
@@ -196,17 +144,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summand:
-    """A silo's whole numbers for one of several sums, and the public facts that its noise follows from.
-
-    Attributes
-    ----------
-    integers
-        The numbers.
-    sensitivity
-        How far they move in Euclidean norm when one row is replaced; must not depend on rows.
-    per_row
-        The most that one row adds to a number, in absolute value; must not depend on rows.
-    """
+    """A silo's whole numbers for one of several sums, and the public facts that its noise follows from."""
 
     integers: NDArray[np.int64]
     sensitivity: Fraction | float
@@ -217,11 +155,7 @@ class Summands(Protocol):
     """Computes what a silo adds to each of several sums from its rows."""
 
     def summand(self, label: str, public: bytes) -> Summand:
-        """Return the whole numbers of the sum ``label``, computed with what the coordinator sent.
-
-        ``public`` comes from the coordinator: whatever it is, sensitivity must hold; refuse with a
-        `ProtocolError` what does not fit.
-        """
+        """Return the whole numbers of the sum ``label``, computed with what the coordinator sent."""
 
     def moment(self, public: bytes) -> Moment:
         """Return the rows whose moment is summed, treated as ``public`` says."""
@@ -232,29 +166,7 @@ class _KeyGoneError(Exception):
 
 
 class SecureReleases:
-    """A silo's side of secure sums that are noised: charged before its share leaves.
-
-    Parameters
-    ----------
-    name
-        The silo's, as the study lists it.
-    moment
-        Its rows, of norm at most 1; those that are yet to be prepared, with ``summands`` that do it.
-    study, budget
-        The agreed terms and the price list that follows from them.
-    identity
-        The key that the study lists for this silo.
-    ledger
-        The silo's own.
-    source
-        Where noise comes from.
-    data
-        Which rows these are, as their operator declares them; None for a ledger that lives no longer.
-    summands
-        Computes what goes into the sums of a study that has several; without, only the moment can.
-    exchange
-        How a pair comes to its secret; `PairSecrets` where all silos are in one process.
-    """
+    """A silo's side of secure sums that are noised: charged before its share leaves."""
 
     def __init__(
         self,
@@ -321,10 +233,7 @@ class SecureReleases:
         )
 
     def present(self, ask: CallRoll, *, run: str) -> Present:
-        """Return this silo's place for an attempt, under a key made now; asked again, the same.
-
-        One that could not be paid for is refused here, before it costs the others anything.
-        """
+        """Return this silo's place for an attempt, under a key made now; asked again, the same."""
         if type(ask.attempt) is not int or ask.attempt < 0 or not isinstance(run, str):
             raise ProtocolError(
                 "a roll must be called for attempt 0, 1, … of a run that has a name, got something else; "
@@ -343,10 +252,7 @@ class SecureReleases:
             return kept.present
 
     def masked_moment(self, ask: AskMasked, *, run: str) -> MaskedMoment | KeyGone:
-        """Return this silo's part of the sum over the roll, masked; charged before it leaves.
-
-        A silo that was started again since the roll call says that its key is gone: a new roll helps.
-        """
+        """Return this silo's part of the sum over the roll, masked; charged before it leaves."""
         if self._study.sums:
             raise ProtocolError(
                 "a study with several secure sums must be asked for them by their names, got a question "
@@ -367,9 +273,7 @@ class SecureReleases:
             try:
                 raw = self._ledger.release(
                     key=self._key(roll),
-                    purpose=purpose_of(
-                        self._study, f"share of a secure sum over {noise.n_silos} silos"
-                    ),
+                    purpose=purpose_of(self._study, f"share of a secure sum over {noise.n_silos} silos"),
                     study=self._booked_as,
                     data=self._data,
                     mu=self._budget.mu,
@@ -385,11 +289,7 @@ class SecureReleases:
         return MaskedMoment(words=words, charged=self.attempts_charged)
 
     def masked_sum(self, ask: AskSum, *, run: str) -> MaskedSum | KeyGone:
-        """Return this silo's part of one of several sums over a roll, masked; charged before it leaves.
-
-        Sums are answered in the study's order, each once: the same question again gets the same bytes,
-        and another one, an earlier one, one that is ahead, or one over another roll gets none.
-        """
+        """Return this silo's part of one of several sums over a roll, masked; charged before it leaves."""
         terms = self._terms(ask)
         roll, own = self._checked(ask.roll, run)
         question = _question(ask)
@@ -412,8 +312,7 @@ class SecureReleases:
                 raw = self._ledger.release(
                     key=self._key_of_sum(roll, ask.index, question),
                     purpose=purpose_of(
-                        self._study,
-                        f"share of the secure sum {ask.label} over {len(roll.places)} silos",
+                        self._study, f"share of the secure sum {ask.label} over {len(roll.places)} silos"
                     ),
                     study=self._booked_as,
                     data=self._data,
@@ -462,13 +361,8 @@ class SecureReleases:
             )
         return roll, own
 
-    def _bound_attempt(
-        self, roll: Roll, own: Place, index: int, question: bytes
-    ) -> _Attempt | None:
-        """Return the attempt of the key on the roll, from now on bound to it; None without its key.
-
-        What is asked for each sum is bound likewise, before anything is made of it.
-        """
+    def _bound_attempt(self, roll: Roll, own: Place, index: int, question: bytes) -> _Attempt | None:
+        """Return the attempt of the key on the roll, from now on bound to it; None without its key."""
         secret = self._bound_secret(roll, own)
         attempt = self._attempt
         if attempt is None or attempt.present.key != own.key:
@@ -495,18 +389,10 @@ class SecureReleases:
         secret = new_exchange_key()
         key = secret.public_key().public_bytes_raw()
         content = signed_content(
-            study=self._study.digest,
-            run=run,
-            attempt=attempt,
-            silo=self._name,
-            n_rows=self.n_rows,
-            key=key,
+            study=self._study.digest, run=run, attempt=attempt, silo=self._name, n_rows=self.n_rows, key=key
         )
         present = Present(
-            n_rows=self.n_rows,
-            key=key,
-            signature=self._identity.sign(content),
-            charged=self.attempts_charged,
+            n_rows=self.n_rows, key=key, signature=self._identity.sign(content), charged=self.attempts_charged
         )
         return _Attempt(run=run, number=attempt, present=present, secret=secret)
 
@@ -546,9 +432,7 @@ class SecureReleases:
             )
         except InputError as error:  # of public facts: the coordinator may read it
             raise ProtocolError(str(error)) from None
-        return share_of_integers(
-            made, wide, size=terms.size, n_rows=self.n_rows, source=self._source
-        )
+        return share_of_integers(made, wide, size=terms.size, n_rows=self.n_rows, source=self._source)
 
     def _noise(self, roll: Roll) -> SharedNoise:
         try:
@@ -558,16 +442,9 @@ class SecureReleases:
 
     def _masked(self, roll: Roll, noise: SharedNoise, secret: "X25519PrivateKey") -> bytes:
         """Return this silo's part of the sum and its masks, modulo 2⁶⁴."""
-        integers = share_of_sum(
-            self._moment,
-            noise,
-            with_mean=self._study.center,
-            source=self._source,
-        )
+        integers = share_of_sum(self._moment, noise, with_mean=self._study.center, source=self._source)
         words = integers.view(np.uint64)
-        return masked(
-            words, silo=self._name, roll=roll, secret=secret, exchange=self._exchange
-        ).tobytes()
+        return masked(words, silo=self._name, roll=roll, secret=secret, exchange=self._exchange).tobytes()
 
     def _key(self, roll: Roll) -> str:
         digest = hashlib.sha256(roll.digest + self._booked.key.encode())
@@ -589,19 +466,7 @@ def _question(ask: AskSum) -> bytes:
 def share_of_integers(
     made: Summand, noise: SumNoise, *, size: int, n_rows: int, source: NoiseSource
 ) -> NDArray[np.int64]:
-    """Return a silo's whole numbers, 2^b times, plus round(aX): what it adds to a sum, before masks.
-
-    Parameters
-    ----------
-    made
-        The numbers.
-    noise
-        The shares.
-    size, n_rows
-        How many numbers were agreed on, and the rows that they are of.
-    source
-        Where the noise comes from.
-    """
+    """Return a silo's whole numbers, 2^b times, plus round(aX): what it adds to a sum, before masks."""
     integers = np.asarray(made.integers)
     if integers.shape != (size,) or integers.dtype != np.int64:
         raise InputError(
@@ -615,27 +480,9 @@ def share_of_integers(
 
 
 def share_of_sum(
-    moment: Moment,
-    noise: SharedNoise,
-    *,
-    with_mean: bool,
-    source: NoiseSource,
+    moment: Moment, noise: SharedNoise, *, with_mean: bool, source: NoiseSource
 ) -> NDArray[np.int64]:
-    """Return a silo's whole numbers plus round(aX): what it adds to the sum, before masks.
-
-    The lower triangle of Σ z zᵀ first, then Σ z if it is wanted, Σ ‖z‖² last.
-
-    Parameters
-    ----------
-    moment
-        The silo's rows.
-    noise
-        The shares.
-    with_mean
-        Whether the mean is part of the summary.
-    source
-        Where the noise comes from.
-    """
+    """Return a silo's whole numbers plus round(aX): what it adds to the sum, before masks."""
     exact = integers_of(moment, noise.share, n_rows=moment.n_rows, with_mean=with_mean)
     below, total, trace = perturb_integers(*exact, noise=noise.share, source=source)
     assert below.high is None, "what the ring holds fits in a word"

@@ -1,8 +1,4 @@
-"""The silo: one organisation's side of the protocol. It answers questions of its study or refuses.
-
-Sans-IO: :meth:`Silo.answer` takes a message and returns a message. Whatever a coordinator sends, the
-answer is either what the study allows or a :class:`Refusal` in one sentence that holds nothing of a row.
-"""
+"""The silo: one organisation's side of the protocol. It answers questions of its study or refuses."""
 
 import logging
 from dataclasses import replace
@@ -49,13 +45,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.prepared_sums import PreparedSums, checked_stage, checked_treatment
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import (
-    ExactReleases,
-    Moment,
-    MomentReleases,
-    PreparedReleases,
-    StepReleases,
-)
+from fedpower.protocol.releases import ExactReleases, Moment, MomentReleases, PreparedReleases, StepReleases
 from fedpower.protocol.roll import Exchanging, Identity, exchanged
 from fedpower.protocol.score_sums import ScoreSums
 from fedpower.protocol.secure_releases import SecureReleases, Summands
@@ -73,10 +63,7 @@ NOT_YOURS = "the silo could not answer; its operator's log says why"
 
 
 class Releases(Protocol):
-    """What a silo lets out, computed from its rows and, where the study is private, noised.
-
-    ``run`` is the run that asks: a noised moment says for which one it was made.
-    """
+    """What a silo lets out, computed from its rows and, where the study is private, noised."""
 
     @property
     def n_rows(self) -> int:
@@ -102,21 +89,7 @@ class Releases(Protocol):
 
 
 class Silo:
-    """Answers the coordinator for one organisation.
-
-    Parameters
-    ----------
-    name
-        The silo's name in the study.
-    study
-        The terms it agreed to; questions of any other study are refused.
-    releases
-        Computes what leaves; where the study says that only a secure sum does, its part of that.
-    data_version
-        What the operator calls the rows: public, and told at enrolment. Empty for a ledger in memory.
-    survey
-        The rows, where the study finds their bound: the operator is told what it did to them.
-    """
+    """Answers the coordinator for one organisation."""
 
     def __init__(
         self,
@@ -154,9 +127,7 @@ class Silo:
             body = Refusal(reason=NOT_YOURS)
         else:
             self._tell_clipped()
-        return Message(
-            study=self._digest, run=message.run, round=message.round, silo=self.name, body=body
-        )
+        return Message(study=self._digest, run=message.run, round=message.round, silo=self.name, body=body)
 
     def _tell_clipped(self) -> None:
         """Tell the operator, once and nobody else, how many rows the bound found shortened."""
@@ -189,9 +160,7 @@ class Silo:
             # A silo that cannot pay says so before any other is charged.
             releases.check_affordable()
             return Enrolment(
-                n_rows=releases.n_rows,
-                n_features=self.study.n_features,
-                data_version=self._data_version,
+                n_rows=releases.n_rows, n_features=self.study.n_features, data_version=self._data_version
             )
         if isinstance(releases, SecureReleases):
             return _summed(message, releases)
@@ -240,11 +209,7 @@ class Silo:
         return None
 
     def _problem_with(self, ask: AskSteps) -> str | None:
-        """Return why a question must be refused, or None [docs/privacy.md, rule 3].
-
-        An inflated or skewed basis would make the product more sensitive to a row than the noise is
-        made for.
-        """
+        """Return why a question must be refused, or None [docs/privacy.md, rule 3]."""
         rows, most = self.study.n_features, self.study.iteration_rank
         given = (ask.basis, ask.center, ask.pooled, ask.gains)
         arrays = [array for array in given if array is not None]
@@ -262,9 +227,7 @@ class Silo:
                 "a basis must have finite, orthonormal columns to 1e-6, got one that has not; "
                 "orthonormalise it first"
             )
-        if ask.center is not None and (
-            ask.center.shape != (rows,) or not np.isfinite(ask.center).all()
-        ):
+        if ask.center is not None and (ask.center.shape != (rows,) or not np.isfinite(ask.center).all()):
             return f"a centre must be {rows} finite numbers, got something else; send the mean row"
         if (ask.center is not None) and not self.study.center:
             return "this study does not centre on the pooled mean; send no centre"
@@ -352,11 +315,7 @@ def _summed(message: Message, releases: SecureReleases) -> Answer:
 
 
 def _cleaned(ask: AskSteps) -> AskSteps:
-    """Return the question with its basis orthonormal to the last bit, not only to 1e-6.
-
-    So that ‖Z‖₂ = 1 holds as the sensitivity assumes. A basis that is so already is left alone: the
-    same question then is the same bytes.
-    """
+    """Return the question with its basis orthonormal to the last bit, not only to 1e-6."""
     if is_orthonormal(ask.basis, 1e-12):
         return ask
     return replace(ask, basis=read_only(orth(ask.basis)))
@@ -374,28 +333,7 @@ def assemble(
     summands: Summands | None = None,
     exchange: Exchanging = exchanged,
 ) -> Silo:
-    """Return a silo of ``study``: the one way to put one together, for every engine.
-
-    Parameters
-    ----------
-    name, moment
-        The silo and its rows.
-    study
-        The agreed terms.
-    ledger
-        The silo's own; a private study needs one.
-    identity
-        The key with which the silo signs; a secure sum needs one.
-    source
-        Where noise comes from; the operating system unless an experiment injects its own.
-    data
-        Which rows these are, as their operator declares them; None where the ledger lives no longer.
-    summands
-        Computes what goes into the secure sums of a study that has several; that of a study that prepares
-        rows is known.
-    exchange
-        How two silos of a secure sum come to their secret.
-    """
+    """Return a silo of ``study``: the one way to put one together, for every engine."""
     check_sums_are_noised(study.aggregation, study.epsilon)
     releases = _releases(
         name,
@@ -441,8 +379,7 @@ def _releases(
         return ExactReleases(moment, center=study.center)
     if ledger is None:
         raise InputError(
-            "a private study must be charged to a ledger, got none; create one with "
-            "`fedpower budget init`"
+            "a private study must be charged to a ledger, got none; create one with `fedpower budget init`"
         )
     if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
         raise InputError(
@@ -450,11 +387,7 @@ def _releases(
             "knows the seed takes off again; leave the noise to the operating system, or make a ledger "
             "for experiments"
         )
-    means: dict[str, Any] = {
-        "ledger": ledger,
-        "source": source or SystemNoise(),
-        "data": data,
-    }
+    means: dict[str, Any] = {"ledger": ledger, "source": source or SystemNoise(), "data": data}
     if isinstance(moment, Survey) and study.aggregation == "plain":
         return PreparedReleases(moment, study, budget, **means)
     if study.aggregation == "secure":

@@ -33,17 +33,7 @@ _MOST_SUMS = 1000
 
 
 class SumTerms(NamedTuple):
-    """One of several secure sums of a study.
-
-    Attributes
-    ----------
-    label
-        What it is called, once; ``"moment"`` is the moment's.
-    size
-        How many numbers are summed.
-    share
-        Of μ²: the sums of an attempt compose to the study's ε exactly.
-    """
+    """One of several secure sums of a study."""
 
     label: str
     size: int
@@ -51,31 +41,12 @@ class SumTerms(NamedTuple):
 
 
 def preparation_sums(
-    shares: tuple[float, ...],
-    *,
-    n_features: int,
-    n_open: int,
-    center: bool,
-    scores: float = 0.0,
+    shares: tuple[float, ...], *, n_features: int, n_open: int, center: bool, scores: float = 0.0
 ) -> tuple[SumTerms, ...]:
-    """Return the secure sums of a study that prepares rows: one for each stage asked, and the moment's.
-
-    And that of the counts of scores, where these are asked for.
-
-    Parameters
-    ----------
-    shares
-        Of μ², for each stage; 0 for one that is not asked. The moment has the rest.
-    n_features, n_open, center
-        d, how many columns preparation finds a range for, and whether the mean is part of the moment.
-    scores
-        Share of the counts of scores; 0 without.
-    """
+    """Return the secure sums of a study that prepares rows: one for each stage asked, and the moment's."""
     places = np.arange(n_open, dtype=np.intp)
     stages = (
-        SumTerms(
-            kind, Stage(kind=kind, n_features=n_features, open_columns=places).size, float(share)
-        )
+        SumTerms(kind, Stage(kind=kind, n_features=n_features, open_columns=places).size, float(share))
         for kind, share in zip(STAGES, shares, strict=True)
         if share > 0
     )
@@ -85,85 +56,13 @@ def preparation_sums(
 
 
 def scores_sum(share: float) -> SumTerms:
-    """Return the secure sum of the counts of scores, the last of a study.
-
-    However many places a grid has, so many numbers are summed: a study's sums are agreed on before.
-    """
+    """Return the secure sum of the counts of scores, the last of a study."""
     return SumTerms(SCORES, SCORE_CELLS, share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """The terms every party holds itself to; a silo answers questions of this study and no other.
-
-    Attributes
-    ----------
-    columns
-        Names of the columns in order; None where columns are matched by position.
-    n_features
-        d, the number of columns.
-    iteration_rank
-        r, the most columns a broadcast basis may have.
-    center
-        Whether rows are centred on the pooled mean, which the silos then release.
-    treatment
-        Digest of the public row treatment (public centre, scales, row bound, normalisation).
-    noise
-        What is noised: nothing, each step's product as the paper prints it (``paper``) or tightly
-        (``step``), the moment once (``moment``), or clipped products (``clipped``; `privacy.clipped`).
-    epsilon, delta
-        The budget of this study at each silo, against the coordinator.
-    n_steps
-        T, the number of noised steps the budget is divided among (``paper`` and ``step``).
-    agreement
-        SHA-256 of the study file that a consortium signed up to, which says more than the terms above
-        (who takes part, k, solver, deadlines); empty where there is none.
-    aggregation
-        ``plain``: the coordinator reads what each silo sends. ``secure``: it reads their sum alone, of
-        the moment, once, or of what ``sums`` lists, and silos share its noise.
-    colluders
-        c, how many silos of a secure sum may tell the coordinator all they know; at least 1, for every
-        silo knows its own share of the noise and sees the result.
-    identities
-        Of a secure sum: each silo's name and Ed25519 public key, in the order of every roll.
-    min_silos
-        Of a secure sum: the fewest silos on a roll.
-    attempts
-        Of a secure sum: how often a silo takes part at most; ``epsilon`` is the price of each time.
-    sums
-        Where an attempt is several secure sums over one roll: which, in order. Empty for that of the
-        moment alone. A clipped fit lists its sums whether they are secure or not.
-    weights
-        How silos weigh in what is pooled: by their ``rows``, or such that the ``noise`` is least.
-    preparation
-        Shares of the budget (of μ²) that the stages of private preparation spend before the moment; empty
-        where the treatment is agreed on. ``treatment`` then is `PREPARED`: the run finds it.
-    ranges
-        Of such a study: by column what people know that its cells lie between, or None.
-    roster
-        Of such a study without an agreement: digest of the silos' names and sizes. What is asked in the
-        light of others' answers belongs to those silos. Of one that counts scores too, and of how their
-        axes are found.
-    mean_weight
-        c of the joint release of moment, mean and trace.
-    rules
-        SHA-256 of the rules that turn the silos' tables into these columns; empty where there are none.
-    groups
-        Places of columns that are the levels of one: they are scaled alike, and weigh as one column.
-    unit
-        The column that says whose each row is, where a person is the unit of privacy; empty where a row
-        is.
-    rows_per_unit
-        C, for how many rows a person counts at most.
-    network
-        Where silos hold networks on these nodes: whether an ``edge`` is protected, or a ``row`` of the
-        adjacency matrix; empty where they hold tables.
-    edge_weight
-        The public maximum that the weight of an edge is capped at.
-    scores
-        Share of the budget (of μ²) of the counts of rows by their scores on two components; 0 where none
-        are asked for, and 1 for exact counts in an exact study.
-    """
+    """The terms every party holds itself to; a silo answers questions of this study and no other."""
 
     columns: tuple[str, ...] | None
     n_features: int
@@ -224,13 +123,10 @@ class Study:
         for name in (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities)):
             if not is_showable(name):
                 raise InputError(
-                    "names of columns and silos must hold no control characters, got "
-                    f"{name!a}; rename it"
+                    f"names of columns and silos must hold no control characters, got {name!a}; rename it"
                 )
         places = [place for group in self.groups for place in group]
-        if len(set(places)) < len(places) or not all(
-            0 <= each < self.n_features for each in places
-        ):
+        if len(set(places)) < len(places) or not all(0 <= each < self.n_features for each in places):
             raise InputError(
                 f"groups must be of different columns among the {self.n_features}, got others; leave "
                 "them to the rules"
@@ -362,9 +258,7 @@ class Study:
 
     def _check_aggregation(self) -> None:
         if self.aggregation not in ("plain", "secure"):
-            raise InputError(
-                f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}; choose one"
-            )
+            raise InputError(f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}; choose one")
         if self.aggregation == "plain":
             if (self.colluders, self.identities, self.min_silos, self.attempts) != (0, (), 0, 1):
                 raise InputError(
@@ -374,9 +268,7 @@ class Study:
             if self.noise == "clipped":
                 self._check_sums()
             elif self.sums:
-                raise InputError(
-                    "sums must go with aggregation='secure', got them without; leave them out"
-                )
+                raise InputError("sums must go with aggregation='secure', got them without; leave them out")
             return
         self._check_sums()
         if self.noise not in ("moment", "clipped"):
@@ -429,8 +321,7 @@ class Study:
         for label, size, _ in self.sums:
             if label == MOMENT and size != wanted:
                 raise InputError(
-                    f"the secure sum of the moment must have its {wanted} numbers, got {size}; give "
-                    "that many"
+                    f"the secure sum of the moment must have its {wanted} numbers, got {size}; give that many"
                 )
 
     @property
@@ -453,23 +344,14 @@ class Study:
         """Newer terms that this study leaves alone: it keeps the hash that it had without them."""
         left = set() if self.preparation else {"preparation", "ranges"}
         left |= set() if self.preparation or self.scores else {"roster"}
-        left |= {
-            name
-            for name in ("rules", "groups", "unit", "network", "scores")
-            if not getattr(self, name)
-        }
+        left |= {name for name in ("rules", "groups", "unit", "network", "scores") if not getattr(self, name)}
         left |= {"edge_weight"} if self.edge_weight == 1 else set()
         left |= {"rows_per_unit"} if self.rows_per_unit == 1 else set()
         return left | ({"mean_weight"} if self.mean_weight == MEAN_WEIGHT else set())
 
     @property
     def ledger_name(self) -> str:
-        """The name under which silos' ledgers book the releases of this study.
-
-        Noised moments are shared by all studies that depend on them alike, whatever their rank or solver:
-        later ones are free. Nobody has a noised moment of one silo from a secure sum, so there is none
-        to share.
-        """
+        """The name under which silos' ledgers book the releases of this study."""
         shared = self.noise == "moment" and self.aggregation == "plain"
         return self.moment_terms if shared else self.digest
 
@@ -511,17 +393,7 @@ def _digest(study: Study, names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseLaw:
-    """What is known of the noise of a pooled release.
-
-    Attributes
-    ----------
-    once
-        Whether the moment itself was noised, once; else every product is, each with noise of its own.
-    std
-        σ: of the diagonal of a noised moment (√2 times that off it), or of each entry of a product.
-    mean_std
-        Of each entry of the mean row that was released by itself; 0 where none was.
-    """
+    """What is known of the noise of a pooled release."""
 
     once: bool
     std: float

@@ -14,13 +14,7 @@ _WORTH = 0.9
 
 
 def masses(sizes: Mapping[str, int], weights: Weights = "rows") -> dict[str, int]:
-    """Return by silo the whole number that its weight is proportional to: s_i, or s_i².
-
-    ``rows``: w_i = s_i/n, what pooled rows would give. A silo's noise is proportional to 1/s_i, so each
-    adds as much to the sum as any other, however few its rows are. ``noise``: w_i ∝ 1/τ_i² ∝ s_i², the
-    weights that make Σ w_i²τ_i² least [Gauss–Markov]. They lean towards large silos: the moment that is
-    found is that of pooled rows where silos are alike, and of the large ones where they are not.
-    """
+    """Return by silo the whole number that its weight is proportional to: s_i, or s_i²."""
     return {name: size if weights == "rows" else size**2 for name, size in sizes.items()}
 
 
@@ -34,11 +28,7 @@ def pooled(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") 
 def costly_silos(
     budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows"
 ) -> tuple[list[str], float]:
-    """Return the silos whose noise costs more than their rows bring, and the noise's share without them.
-
-    The smallest are left out as long as that makes the pooled noise less; sizes are public. None where
-    it would be `_WORTH` of what it is or more, and none against noise-minimising weights.
-    """
+    """Return the silos whose noise costs more than their rows bring, and the noise's share without them."""
     by_size = sorted(sizes, key=lambda name: sizes[name])
     whole = pooled(budget, sizes, weights)
     left = dict(sizes)
@@ -52,9 +42,7 @@ def costly_silos(
     return (costly, share) if costly and share < _WORTH else ([], 1.0)
 
 
-def costly_sentence(
-    costly: Sequence[str], share: float, sizes: Mapping[str, int], thing: str = "row"
-) -> str:
+def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int], thing: str = "row") -> str:
     """Return what to do about silos that cost more than they bring, in one sentence."""
     shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""

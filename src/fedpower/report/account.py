@@ -10,17 +10,7 @@ Cell = str | float | int | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of cells under headings; a row's first cell names it.
-
-    Attributes
-    ----------
-    title, headings, rows
-        What it holds; one heading a column; text and numbers.
-    file
-        The name of its CSV file.
-    printed
-        Whether a terminal shows it, too.
-    """
+    """Rows of cells under headings; a row's first cell names it."""
 
     title: str
     headings: tuple[str, ...]
@@ -31,23 +21,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What an analysis of a released moment found.
-
-    Attributes
-    ----------
-    kind
-        The analysis, in one word.
-    title
-        What was computed, in one line.
-    sentences
-        What was found, what the noise allows, and what was done about it.
-    tables
-        The numbers.
-    pictures
-        Pairs of a picture and the line under it.
-    facts
-        Everything in JSON's types.
-    """
+    """What an analysis of a released moment found."""
 
     kind: str
     title: str

@@ -15,20 +15,7 @@ LEAST_ROOM = 16 * 10**6
 
 @contextmanager
 def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> Iterator[Path]:
-    """Give an empty folder that takes the place of ``folder`` when the block ends well.
-
-    It is made before the block runs, so that a place that cannot be written is refused before any
-    work is done or budget is spent.
-
-    Parameters
-    ----------
-    folder
-        Where the output is wanted: nothing, or an empty folder.
-    known
-        The names of files that an earlier output consists of.
-    force
-        Whether an earlier output may be replaced; a folder that holds anything else never is.
-    """
+    """Give an empty folder that takes the place of ``folder`` when the block ends well."""
     _check_place(folder, known, force)
     with staged(folder, folder=True) as staging:
         require_room(folder)
@@ -38,17 +25,7 @@ def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> 
 
 @contextmanager
 def new_file(path: Path, *, force: bool = False, option: str | None = None) -> Iterator[Path]:
-    """Give a path to write to that takes the place of ``path`` when the block ends well.
-
-    Parameters
-    ----------
-    path
-        Where the file is wanted.
-    force
-        Whether a file there may be replaced.
-    option
-        The one that named it, where a command has another for its output.
-    """
+    """Give a path to write to that takes the place of ``path`` when the block ends well."""
     if path.is_dir():
         raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
     if path.exists() and not force:
@@ -63,10 +40,7 @@ def new_file(path: Path, *, force: bool = False, option: str | None = None) -> I
 
 
 def require_room(place: Path, n_bytes: int = 0) -> None:
-    """Refuse a place whose disk has no room for so many bytes and `LEAST_ROOM` more.
-
-    Commands ask before they read anything, so that no budget is spent on what cannot be written.
-    """
+    """Refuse a place whose disk has no room for so many bytes and `LEAST_ROOM` more."""
     folder = place.absolute().parent
     while not folder.exists():
         folder = folder.parent
@@ -97,10 +71,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def staged(place: Path, *, folder: bool = False, option: str | None = None) -> Iterator[Path]:
-    """Give a new file or folder beside ``place`` that takes its place at the end, or vanishes.
-
-    What stands there, if anything, is replaced; it is there until the new thing is, whatever fails.
-    """
+    """Give a new file or folder beside ``place`` that takes its place at the end, or vanishes."""
     target = place.resolve() if folder else place.absolute()
     staging = _beside(target)
     try:

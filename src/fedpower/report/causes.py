@@ -21,13 +21,7 @@ _SMALL_EPSILON = 0.5
 
 
 def cause_of_noise(result: Result) -> str | None:
-    """Return why nothing is determined and what would help; None where something is.
-
-    The bound, where rows use little of its square even with all the noise added; the offset, where their
-    mean takes most of what they use; ε, or the number of rows beside that of columns, where these are
-    small; else the columns themselves. All of it follows from releases and public numbers: it costs
-    nothing.
-    """
+    """Return why nothing is determined and what would help; None where something is."""
     determined = any(result.determined) or result.n_determined > 0
     if determined or result.component_angles is None or not result.run["privacy"]["private"]:
         return None
@@ -55,9 +49,7 @@ def cause_of_noise(result: Result) -> str | None:
     epsilon = float(result.run["parameters"]["epsilon"])
     smaller = "" if bound is None else ", or a smaller bound"
     if epsilon < _SMALL_EPSILON and n_rows >= _ENOUGH_ROWS * n_columns * epsilon:
-        return (
-            f"the likely cause is epsilon={epsilon:g}, which is small; give a larger one{smaller}"
-        )
+        return f"the likely cause is epsilon={epsilon:g}, which is small; give a larger one{smaller}"
     if n_rows * min(epsilon, 1.0) < _ENOUGH_ROWS * n_columns:
         return (
             f"the likely cause is the number of {things}, {n_rows:,}, which is small for {n_columns} "

@@ -75,18 +75,14 @@ def rendered(book: CodeBook) -> str:
         if book.columns:
             lines.append(f"name = {as_toml(name)}")
         counted = [key for key in _SHARES if getattr(book, key) is not None]
-        lines += [
-            f"{key} = {float(getattr(book, key)[place])!r}" for key in (*_PER_COLUMN, *counted)
-        ]
+        lines += [f"{key} = {float(getattr(book, key)[place])!r}" for key in (*_PER_COLUMN, *counted)]
         lines.append(f"found = {json.dumps(book.found[place])}")
     return "\n".join(lines) + "\n"
 
 
 def _rule_lines(rules: TableRules) -> list[str]:
     lines = ["", "[rules]", "# what cells become first, column by column of the tables"]
-    return lines + [
-        f"{toml_key(column)} = {as_toml(said)}" for column, said in rules.as_content().items()
-    ]
+    return lines + [f"{toml_key(column)} = {as_toml(said)}" for column, said in rules.as_content().items()]
 
 
 def as_toml(value: Any) -> str:
@@ -114,9 +110,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
     try:
         content = tomllib.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            f"a code book must exist, got no file at {place}; check the path"
-        ) from None
+        raise InputError(f"a code book must exist, got no file at {place}; check the path") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
@@ -139,8 +133,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
         rules = table_rules(content["rules"], str(place))
         if not rules.features:
             raise InputError(
-                f"the rules in {place} must keep a column at least, got none; write one a line under "
-                "[rules]"
+                f"the rules in {place} must keep a column at least, got none; write one a line under [rules]"
             )
     columns = content.get("column")
     if rules is not None and columns is None:
@@ -162,9 +155,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
             f"the bound and the cost in the code book {place} must be numbers, got others; correct them"
         )
     cut = content.get("clipped")
-    if cut is not None and not (
-        isinstance(cut, dict) and all(_is_number(cut.get(key)) for key in _CLIPPED)
-    ):
+    if cut is not None and not (isinstance(cut, dict) and all(_is_number(cut.get(key)) for key in _CLIPPED)):
         raise InputError(
             f"what is clipped in the code book {place} must be the numbers {', '.join(_CLIPPED)}, got "
             "others; correct them, or leave them out"

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def provenance(result: Result) -> dict[str, Any]:
-    """Return the facts of a fit that its components do not tell, ready for JSON.
-
-    ``private`` is false where epsilon was infinite or something leaked: a file that travels without its
-    folder must not lose that.
-    """
+    """Return the facts of a fit that its components do not tell, ready for JSON."""
     return {
         "fedpower": result.run["versions"]["fedpower"],
         "study": result.run["study"]["hash"],
@@ -83,17 +79,7 @@ def write_parquet(result: Result, path: Path) -> None:
 
 
 def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
-    """Write both files and return the number of samples.
-
-    Parameters
-    ----------
-    result
-        The fit.
-    scores
-        Scores of samples; their ids are the IIDs, and without ids samples are numbered from 1.
-    eigenvec, eigenval
-        Where to write.
-    """
+    """Write both files and return the number of samples."""
     empty = np.flatnonzero(~(result.singular_values > 0))
     if empty.size:
         raise InputError(
@@ -159,11 +145,7 @@ def write_onnx(result: Result, path: Path) -> None:
 
 
 def graph_of(result: Result) -> Any:
-    """Return the model: ``rows`` n×d of float64 to ``scores`` n×k.
-
-    (rows − mean) times the components, divided by the scales where there are any: two nodes. Where the
-    fit normalised rows they are centred, scaled and divided by their norm before; a zero row stays zero.
-    """
+    """Return the model: ``rows`` n×d of float64 to ``scores`` n×k."""
     helper = onnx().helper
     nodes: list[Any] = []
     constants: list[Any] = []
@@ -202,9 +184,7 @@ def graph_of(result: Result) -> Any:
         [helper.make_tensor_value_info(SCORES, double, ["n", result.n_components])],
         constants,
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     metadata = {"fedpower": json.dumps(provenance(result), allow_nan=False)}
     if result.feature_names is not None:
         metadata["feature_names"] = json.dumps(result.feature_names)
@@ -225,16 +205,7 @@ _ENCODINGS = {
 
 
 def annotate(result: Result, adata: Any) -> Any:
-    """Return the AnnData, with the scores of its cells, the components and the variances in it.
-
-    Parameters
-    ----------
-    result
-        The fit.
-    adata
-        Cells by genes; genes are matched by name and others than the fit's are left out. It is changed
-        in place.
-    """
+    """Return the AnnData, with the scores of its cells, the components and the variances in it."""
     source = open_source(adata)
     adata.obsm[SCORES] = result.transform(source)
     adata.varm[COMPONENTS] = _components(result, source)
@@ -244,10 +215,7 @@ def annotate(result: Result, adata: Any) -> Any:
 
 
 def write_cells(result: Result, rows: Path, place: Path) -> int:
-    """Write a copy of an ``.h5ad`` file with the result in it; return the number of cells.
-
-    The scores are written as they are computed. What the file had under the same names is replaced.
-    """
+    """Write a copy of an ``.h5ad`` file with the result in it; return the number of cells."""
     if rows.suffix.lower() != ".h5ad":
         raise InputError(
             f"the cells must be in an .h5ad file, got {rows}; give the file that the scores belong to"
@@ -285,10 +253,7 @@ def _unstructured(result: Result) -> dict[str, Any]:
     """Return what goes to ``uns``, by key."""
     return {
         "pca": {
-            "params": {
-                "zero_center": result.run["parameters"]["center"] is not False,
-                "mask_var": None,
-            },
+            "params": {"zero_center": result.run["parameters"]["center"] is not False, "mask_var": None},
             "variance": np.array(result.explained_variance),
             "variance_ratio": np.array(result.explained_variance_ratio),
         },
@@ -336,13 +301,7 @@ Array = NDArray[np.float64]
 
 
 def as_sklearn(result: Result) -> "PCA | Pipeline":
-    """Return a fitted ``PCA``, or a ``Pipeline`` that ends in one where rows are scaled or normalised.
-
-    Divisors cannot be folded into a single PCA: its ``transform`` would need components divided by them
-    and its ``inverse_transform`` components multiplied by them, and neither are orthonormal. So a
-    ``StandardScaler`` that holds the public divisors stands before it. Rows scaled to norm 1 pass
-    a ``Normalizer``, from which there is no way back: that pipeline has no ``inverse_transform``.
-    """
+    """Return a fitted ``PCA``, or a ``Pipeline`` that ends in one where rows are scaled or normalised."""
     from sklearn.decomposition import PCA  # noqa: PLC0415
     from sklearn.pipeline import Pipeline  # noqa: PLC0415
     from sklearn.preprocessing import Normalizer  # noqa: PLC0415

@@ -114,11 +114,7 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_text(cell: Any) -> Any:
-    """Return a cell that no spreadsheet runs: text that begins as formulas do gets an apostrophe first.
-
-    So does text that has apostrophes before such a beginning already: one taken off gives it back.
-    Numbers stay numbers, also those that are written as text.
-    """
+    """Return a cell that no spreadsheet runs: text that begins as formulas do gets an apostrophe first."""
     if not isinstance(cell, str) or not cell.lstrip("'").startswith(_FORMULAS) or _is_number(cell):
         return cell
     return f"'{cell}"

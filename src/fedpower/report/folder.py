@@ -108,11 +108,7 @@ def _fits_together(result: Result) -> bool:
     if result.components.ndim != 2 or result.components.size == 0:
         return False
     count, width = result.components.shape
-    per_component = (
-        result.explained_variance,
-        result.explained_variance_ratio,
-        result.singular_values,
-    )
+    per_component = (result.explained_variance, result.explained_variance_ratio, result.singular_values)
     per_column = [x for x in (result.mean, result.scale, result.center) if x is not None]
     return (
         all(values.shape == (count,) for values in per_component)

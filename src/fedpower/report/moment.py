@@ -204,11 +204,7 @@ def write_moment(place: Path, moment: Moment) -> None:
         **{key: np.asarray(value) for key, value in optional.items() if value is not None},
     }
     np.savez(place / MOMENT, **arrays)  # type: ignore[arg-type]  # strings and numbers only
-    content = {
-        "format": FORMAT,
-        "remarks": [str(each) for each in pooled.remarks],
-        "run": moment.record,
-    }
+    content = {"format": FORMAT, "remarks": [str(each) for each in pooled.remarks], "run": moment.record}
     text = {**content, "sha256": _digest(arrays, content)}
     (place / RELEASE).write_text(
         json.dumps(text, indent=2, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -224,9 +220,7 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
         What `fedpower release` wrote, or the result of a fit with ``keep_moment``.
     """
     place = Path(folder)
-    if (place / "run.json").is_file() and not all(
-        (place / name).is_file() for name in MOMENT_FILES
-    ):
+    if (place / "run.json").is_file() and not all((place / name).is_file() for name in MOMENT_FILES):
         raise InputError(
             f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
             "with --keep-moment, or use `fedpower release`"

@@ -77,11 +77,7 @@ def account_of(moment: Moment) -> Account:
             "promise: fedpower derive lists what can be.",
             said,
         ),
-        tables=(
-            Table(
-                title="Means and variances", headings=heads, rows=tuple(rows), file="columns.csv"
-            ),
-        ),
+        tables=(Table(title="Means and variances", headings=heads, rows=tuple(rows), file="columns.csv"),),
         facts={
             "n_features": moment.n_features,
             "n_samples": moment.n_samples,
@@ -115,9 +111,7 @@ def _write_analysis(place: Path, account: Account, moment: Moment) -> None:
     (place / REPORT).write_text(page, encoding="utf-8", newline="\n")
 
 
-def save_moment_and_analysis(
-    account: Account, moment: Moment, folder: Path, *, force: bool = False
-) -> Path:
+def save_moment_and_analysis(account: Account, moment: Moment, folder: Path, *, force: bool = False) -> Path:
     """Write a moment and what was found from it as one folder, and return where it is."""
     with new_folder(folder, known=MOMENT_AND_COMMUNITIES, force=force) as place:
         write_moment_and_analysis(place, account, moment)

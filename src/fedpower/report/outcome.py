@@ -16,13 +16,7 @@ from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.clipping import Clipping, counted_clipping, estimated_clipping
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.solvers.angles import (
-    CONFIDENCE,
-    DETERMINED,
-    Angles,
-    exact_angles,
-    product_angles,
-)
+from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Angles, exact_angles, product_angles
 from fedpower.protocol.study import Study
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
@@ -42,30 +36,7 @@ def result_of(
     rules: TableRules | None = None,
     code_book: CodeBook | None = None,
 ) -> Result:
-    """Return the result of a federation.
-
-    Rows were divided by their bound B and by the scales: variances are multiplied by B², means by both.
-    Where rows were normalised there is no way back, and all is in units of unit rows. Of covariances
-    whose bound is known to have cut off a share f of the squared length, by the noised counts of norms,
-    variances are divided by 1 − f.
-
-    Parameters
-    ----------
-    outcome
-        What the federation ended with.
-    parameters
-        Those of the fit.
-    treatment
-        What was done to each row.
-    feature_names
-        Names of the columns in order; None where they have none.
-    solver
-        The solver taken and the reason for it.
-    rules
-        What turned the silos' tables into these columns; None where nothing did.
-    code_book
-        That which the fit found or was given; None where there was none.
-    """
+    """Return the result of a federation."""
     solution, width = outcome.solution, outcome.study.n_features
     n_samples = sum(solution.sizes.values())
     bound = treatment.row_norm or 1.0
@@ -126,9 +97,7 @@ def result_of(
     )
 
 
-def _clipping(
-    outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | None
-) -> Clipping | None:
+def _clipping(outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | None) -> Clipping | None:
     """Return what the bound of a private fit did to the rows; None where nothing is known of it."""
     solution = outcome.solution
     if solution.law is None or treatment.row_norm is None:  # a moment's is known with it
@@ -164,11 +133,7 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
 
 
 def _record(
-    outcome: Outcome,
-    parameters: Parameters,
-    solver: SolverChoice,
-    *,
-    rules: TableRules | None,
+    outcome: Outcome, parameters: Parameters, solver: SolverChoice, *, rules: TableRules | None
 ) -> dict[str, Any]:
     """Return everything about a fit but its arrays, ready for JSON."""
     solution, study = outcome.solution, outcome.study
@@ -191,8 +156,7 @@ def _record(
         "n_steps": solution.n_steps,
         "remarks": list(solution.remarks),
         "silos": [
-            {"name": name, "rows": rows, "kernel": outcome.kernels.get(name)}
-            for name, rows in sizes.items()
+            {"name": name, "rows": rows, "kernel": outcome.kernels.get(name)} for name, rows in sizes.items()
         ],
         **({"absent": list(outcome.absent)} if outcome.absent else {}),
         "n_rounds": len(rounds),

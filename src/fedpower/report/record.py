@@ -39,19 +39,7 @@ def with_origin(
     silos: Mapping[str, Mapping[str, Any]] | None = None,
     started: datetime | None = None,
 ) -> dict[str, Any]:
-    """Return a record that also says where its fit came from; what is left out stays as it is.
-
-    Parameters
-    ----------
-    record
-        Of a fit.
-    command
-        The words of the command line, where there was one.
-    silos
-        By silo: what else is to be told about it, for instance ``source``.
-    started
-        When the fit began.
-    """
+    """Return a record that also says where its fit came from; what is left out stays as it is."""
     origins = {} if silos is None else silos
     found = dict(record)
     if command is not None:
@@ -82,10 +70,7 @@ def rounds_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             **row,
             "participants": tuple(row["participants"]),
-            **{
-                key: math.nan if row.get(key) is None else row[key]
-                for key in ("change", "misalignment")
-            },
+            **{key: math.nan if row.get(key) is None else row[key] for key in ("change", "misalignment")},
         }
         for row in record["rounds"]
     ]
@@ -101,9 +86,7 @@ def study_of(record: Mapping[str, Any]) -> Study:
         terms["sums"] = tuple(SumTerms(*each) for each in terms.get("sums", ()))
         terms["groups"] = tuple(tuple(each) for each in terms.get("groups", ()))
         terms["preparation"] = tuple(terms.get("preparation", ()))
-        terms["ranges"] = tuple(
-            None if each is None else tuple(each) for each in terms.get("ranges", ())
-        )
+        terms["ranges"] = tuple(None if each is None else tuple(each) for each in terms.get("ranges", ()))
         study = Study(**terms)
         whole = study.digest == record["study"]["hash"]
     except (KeyError, TypeError, ValueError):
@@ -128,11 +111,7 @@ def standardized(run: Mapping[str, Any]) -> bool:
 def privacy_of(record: Mapping[str, Any]) -> PrivacyStatement:
     """Return the statement that a record gives."""
     statement = record["privacy"]
-    known = {
-        each.name: statement[each.name]
-        for each in fields(PrivacyStatement)
-        if each.name in statement
-    }
+    known = {each.name: statement[each.name] for each in fields(PrivacyStatement) if each.name in statement}
     if not statement["private"]:
         del known["assumptions"]  # nothing is promised, so none are listed
     return PrivacyStatement(

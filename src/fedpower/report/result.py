@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpower.data import (
-    Block,
-    RowSource,
-    RowTreatment,
-    block_rows,
-    columns_of_fit,
-    open_source,
-)
+from fedpower.data import Block, RowSource, RowTreatment, block_rows, columns_of_fit, open_source
 from fedpower.data.codebook import CodeBook
 from fedpower.data.plink import fill_missing
 from fedpower.data.ruled import ruled
@@ -33,14 +26,7 @@ from fedpower.protocol.study import Study
 from fedpower.report.atomic import new_folder
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.moment import Moment, of_run
-from fedpower.report.record import (
-    privacy_of,
-    rounds_of,
-    standardized,
-    study_of,
-    with_origin,
-    without,
-)
+from fedpower.report.record import privacy_of, rounds_of, standardized, study_of, with_origin, without
 from fedpower.report.score_counts import ScoreHistogram, histogram_of
 
 if TYPE_CHECKING:
@@ -100,9 +86,7 @@ class Result:
     def __repr__(self) -> str:
         statement = self.run.get("privacy")
         private = isinstance(statement, dict) and statement.get("private")
-        promise = (
-            f"epsilon={statement.get('asked_epsilon')}" if statement and private else "not private"
-        )
+        promise = f"epsilon={statement.get('asked_epsilon')}" if statement and private else "not private"
         things = f"{counted_as(self.run.get('parameters') or {})}s"
         return (
             f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
@@ -189,9 +173,7 @@ class Result:
     @property
     def silo_sizes(self) -> dict[str, int]:
         """Rows by silo, of those whose rows counted."""
-        return {
-            each["name"]: each["rows"] for each in self.run["silos"] if each.get("rows") is not None
-        }
+        return {each["name"]: each["rows"] for each in self.run["silos"] if each.get("rows") is not None}
 
     @property
     def absent(self) -> tuple[str, ...]:

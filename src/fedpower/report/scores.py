@@ -19,17 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores on their way to a file.
-
-    Parameters
-    ----------
-    names
-        What the columns of scores are called.
-    blocks
-        Blocks of rows, each with an Arrow array of their ids, or with None where there are none.
-    label
-        The name of the column of ids; None without one.
-    """
+    """Scores on their way to a file."""
 
     names: tuple[str, ...]
     blocks: Iterable[tuple[Any, Array]]
@@ -77,10 +67,7 @@ def picture(
     title: str,
     behind: ScoreHistogram | None = None,
 ) -> str:
-    """Return an SVG of the first two scores of every row, on axes of one unit.
-
-    ``behind`` them the counts of all silos' rows are drawn, where the fit released them.
-    """
+    """Return an SVG of the first two scores of every row, on axes of one unit."""
     numbers = np.array(points)
     whole = numbers if behind is None else np.vstack([numbers, behind.edges[:, [0, -1]].T])
     middle = (whole.max(axis=0) + whole.min(axis=0)) / 2
@@ -130,9 +117,7 @@ def writer_for(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores]
     known = [ending for ending in WRITERS if not (labelled and ending == ".npy")]
     if path.suffix.lower() not in known:
         why = ", for an array of numbers holds no ids" if path.suffix.lower() in WRITERS else ""
-        raise InputError(
-            f"{path} must end in one of {', '.join(known)}, got {path.suffix!r}{why}; rename it"
-        )
+        raise InputError(f"{path} must end in one of {', '.join(known)}, got {path.suffix!r}{why}; rename it")
     return WRITERS[path.suffix.lower()]
 
 
@@ -182,8 +167,4 @@ def _npy_header(stream: IO[bytes], n_rows: int, width: int) -> None:
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-WRITERS: dict[str, Callable[[Path, Scores], int]] = {
-    ".csv": _csv,
-    ".parquet": _parquet,
-    ".npy": _npy,
-}
+WRITERS: dict[str, Callable[[Path, Scores], int]] = {".csv": _csv, ".parquet": _parquet, ".npy": _npy}

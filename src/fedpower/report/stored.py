@@ -17,19 +17,7 @@ UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a kind of folder holds, and how sentences about it speak.
-
-    Attributes
-    ----------
-    what
-        What such a folder is.
-    command
-        What writes it, and makes it anew.
-    arrays, record
-        The names of its two files.
-    format
-        What its record says of itself.
-    """
+    """What a kind of folder holds, and how sentences about it speak."""
 
     what: str
     command: str

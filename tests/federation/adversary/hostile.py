@@ -51,9 +51,7 @@ class Stage(LocalFederation):
 
     def __init__(self, folder: Path, *, secure: bool = False, deadline: float = 8.0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        content = study_content(
-            "stage", SILOS, epsilon=2.0, min_silos=2, deadline=deadline, grace=2.0
-        )
+        content = study_content("stage", SILOS, epsilon=2.0, min_silos=2, deadline=deadline, grace=2.0)
         content["solver"] = {}
         content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "noise": "moment"}
         if secure:
@@ -100,9 +98,7 @@ class Stage(LocalFederation):
         places = [self.rows[name] for name in HONEST]
         for party in (COORDINATOR, *HONEST):
             kit = self.kits / party
-            places += [
-                path for path in kit.rglob("*") if path.is_file() and "runs" not in path.parts
-            ]
+            places += [path for path in kit.rglob("*") if path.is_file() and "runs" not in path.parts]
         for path in places:
             status = path.stat()
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -154,9 +150,7 @@ def flare_cell(stage: Stage, party: str, *, name: str | None = None) -> Iterator
         threading.Thread(target=cell.stop, daemon=True).start()
 
 
-def cell_request(
-    cell: CoreCell, target: str, channel: str, topic: str, payload: Any, **headers: Any
-) -> Any:
+def cell_request(cell: CoreCell, target: str, channel: str, topic: str, payload: Any, **headers: Any) -> Any:
     """Return what a cell gets for a request within half a second; None where it gets nothing."""
     message = CellMessage({**headers}, payload)
     reply = cell.send_request(channel, topic, target, message, timeout=0.5, optional=True)
@@ -182,24 +176,16 @@ def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
     ]
     for job in ("rows", "startup", "..", "local", "north.ledger"):
         found.append(
-            (
-                CellChannel.CLIENT_MAIN,
-                "admin",
-                admin(TrainingTopic.DELETE_RUN, **{RequestHeader.JOB_ID: job}),
-            )
+            (CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DELETE_RUN, **{RequestHeader.JOB_ID: job}))
         )
         deploy = {
             RequestHeader.JOB_ID: job,
             RequestHeader.JOB_META: {"name": "stage"},
             RequestHeader.APP_NAME: "app",
         }
-        found.append(
-            (CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DEPLOY, b"PK", **deploy))
-        )
+        found.append((CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DEPLOY, b"PK", **deploy)))
     topics = {
-        topic
-        for processor in ClientRequestProcessors.request_processors
-        for topic in processor.get_topics()
+        topic for processor in ClientRequestProcessors.request_processors for topic in processor.get_topics()
     }
     found += [(CellChannel.CLIENT_MAIN, "admin", admin(topic)) for topic in sorted(topics)]
     found += [

@@ -77,10 +77,7 @@ def test_a_real_flare_server_gets_nothing_from_a_silo(stage, tmp_path):
         "connection_security": "mtls",
     }
     cell = CoreCell(
-        fqcn="server",
-        root_url=f"grpc://localhost:{stage.study.port}",
-        secure=True,
-        credentials=credentials,
+        fqcn="server", root_url=f"grpc://localhost:{stage.study.port}", secure=True, credentials=credentials
     )
     try:
         with untouched(stage):
@@ -111,9 +108,7 @@ def test_other_kinds_headers_and_sizes_are_refused_by_a_silo(stage, presiding):
         assert presiding.got == []
         assert presiding.asked("north", b"", 2) == b""
         assert presiding.asked("north", os.urandom(1000), 3) == b""
-        presiding.put(
-            "north", {"kind": "ask", "number": 4}, bytes(most_question_bytes(study) + 2**20)
-        )
+        presiding.put("north", {"kind": "ask", "number": 4}, bytes(most_question_bytes(study) + 2**20))
         wait_for(lambda: "north" not in presiding.connected(), "the end of the connection")
         wait_for(lambda: "north" in presiding.connected(), "north's return")
     after = [resident_bytes(pid) for pid in _nodes(stage)]

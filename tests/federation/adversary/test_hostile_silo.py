@@ -78,9 +78,7 @@ def test_forged_routes_and_origins_are_believed_by_nobody(stage):
     assert "refused what east sent" in stage.log(COORDINATOR)
 
 
-@pytest.mark.parametrize(
-    "name", ["north", "runner", COORDINATOR, "server", "east.north", "_admin_x"]
-)
+@pytest.mark.parametrize("name", ["north", "runner", COORDINATOR, "server", "east.north", "_admin_x"])
 def test_a_silo_cannot_take_another_name(stage, name):
     """The name on the certificate is the name; under another nothing is delivered."""
     with untouched(stage), peer(stage, "east", name=name) as east:
@@ -90,12 +88,7 @@ def test_a_silo_cannot_take_another_name(stage, name):
         assert east.got == []
 
 
-CALLS = (
-    {"do": "status"},
-    {"do": "start", "run": "0" * 16},
-    {"do": "fetch", "run": "0" * 16},
-    {"do": "stop"},
-)
+CALLS = ({"do": "status"}, {"do": "start", "run": "0" * 16}, {"do": "fetch", "run": "0" * 16}, {"do": "stop"})
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call["do"])
@@ -200,9 +193,7 @@ class Liar:
 
 
 def answered(east, number, question, body) -> None:
-    message = Message(
-        study=question.study, run=question.run, round=question.round, silo="east", body=body
-    )
+    message = Message(study=question.study, run=question.run, round=question.round, silo="east", body=body)
     east.put(COORDINATOR, {"kind": "answer", "number": number}, encode(message))
 
 

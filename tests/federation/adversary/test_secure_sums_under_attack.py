@@ -93,20 +93,11 @@ def test_silos_with_different_rolls_give_a_sum_that_says_nothing(stage, chair):
 def test_a_forged_place_is_refused_and_costs_nothing(stage, chair):
     honest = chair.roll(1, *SILOS)
     for place in (
-        Place(
-            silo="east",
-            n_rows=10**9,
-            key=honest.places[2].key,
-            signature=honest.places[2].signature,
-        ),
+        Place(silo="east", n_rows=10**9, key=honest.places[2].key, signature=honest.places[2].signature),
         Place(silo="east", n_rows=400, key=bytes(32), signature=honest.places[2].signature),
-        Place(
-            silo="east", n_rows=400, key=honest.places[1].key, signature=honest.places[1].signature
-        ),
+        Place(silo="east", n_rows=400, key=honest.places[1].key, signature=honest.places[1].signature),
     ):
-        forged = Roll(
-            study=honest.study, run=honest.run, attempt=1, places=(*honest.places[:2], place)
-        )
+        forged = Roll(study=honest.study, run=honest.run, attempt=1, places=(*honest.places[:2], place))
         assert isinstance(chair.masked("north", forged), Refusal)
     alone = Roll(study=honest.study, run=honest.run, attempt=1, places=honest.places[:1])
     assert isinstance(chair.masked("north", alone), Refusal)

@@ -15,8 +15,7 @@ from fedpower.protocol.messages import AskMoment, CallRoll, Enrol, Message, enco
 pytestmark = [
     pytest.mark.federation,
     pytest.mark.skipif(
-        isolation.available() is not isolation.Isolation.LANDLOCK,
-        reason="this kernel has no Landlock",
+        isolation.available() is not isolation.Isolation.LANDLOCK, reason="this kernel has no Landlock"
     ),
 ]
 
@@ -186,9 +185,7 @@ def looted(request, tmp_path_factory):
     (injected / "plan.json").write_text(json.dumps(plan))
     stage.start(COORDINATOR, "south")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "PYTHONPATH", os.pathsep.join([str(injected), os.environ.get("PYTHONPATH", "")])
-        )
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(injected), os.environ.get("PYTHONPATH", "")]))
         before = stage.record()
         stage.start("north")
     wait_for(lambda: "LOOT " in stage.log("north"), "the attacker's report")

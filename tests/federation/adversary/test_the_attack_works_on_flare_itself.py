@@ -37,9 +37,7 @@ def cell(kit: Path, name: str, port: int) -> CoreCell:
         f"{side}_key": str(kit / "startup" / f"{side}.key"),
         "connection_security": "mtls",
     }
-    made = CoreCell(
-        fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=credentials
-    )
+    made = CoreCell(fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=credentials)
     CoreCell.ALL_CELLS.pop(name)  # cells of one process would talk past the network
     made.start()
     return made

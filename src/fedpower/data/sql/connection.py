@@ -1,8 +1,4 @@
-"""Connections that can only read, and their failures in sentences without cells or secrets.
-
-A database's own messages may quote cells, so they are passed on only while nothing has been read: when
-the connection fails, and when the query is prepared. After that its error code alone is told.
-"""
+"""Connections that can only read, and their failures in sentences without cells or secrets."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -34,16 +30,7 @@ CODES = {
 
 @contextmanager
 def connected(query: SqlQuery, name: str) -> Iterator[Any]:
-    """Yield a DBAPI connection to the query's database that cannot change it.
-
-    SQLite and DuckDB files are opened for reading only. On PostgreSQL everything happens in one
-    transaction that is READ ONLY and REPEATABLE READ.
-
-    Parameters
-    ----------
-    query : what to connect to.
-    name : of the source, for the sentences.
-    """
+    """Yield a DBAPI connection to the query's database that cannot change it."""
     address, secret = query.address, None
     if isinstance(address, SqliteFile):
         first = [f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}"]
@@ -202,32 +189,21 @@ class Dialect(Protocol):
     def statement(
         self, query: str, features: Sequence[int], labels: Sequence[int], *, with_cells: bool
     ) -> str:
-        """Return the query for the feature columns, then labels as text, by their places.
-
-        ``with_cells``: and then all columns once more, as float64 or as text, so that every value is told
-        from every other.
-        """
+        """Return the query for the feature columns, then labels as text, by their places."""
         ...
 
     def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
         """Return the driver's options for batches of about `max_rows` rows."""
         ...
 
-    def check(
-        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
-    ) -> None:
+    def check(self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]) -> None:
         """Refuse a batch with text where a number must be; nulls are refused later."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sqlite:
-    """SQLite, whose columns may hold a value of another type in every row.
-
-    Its driver takes a column's type from the first rows, so every number is asked for as REAL, and
-    what is no number as null. Labels are asked for as text, and a REAL that is whole as an integer is
-    written: other rows may hold the same id as INTEGER.
-    """
+    """SQLite, whose columns may hold a value of another type in every row."""
 
     columns: tuple[str, ...]
 
@@ -241,8 +217,7 @@ class _Sqlite:
     ) -> str:
         """Return a query of REAL columns, and of labels as text."""
         cells = [
-            f"CASE typeof(c{place}) WHEN 'real' THEN c{place} "
-            f"WHEN 'integer' THEN CAST(c{place} AS REAL) END"
+            f"CASE typeof(c{place}) WHEN 'real' THEN c{place} WHEN 'integer' THEN CAST(c{place} AS REAL) END"
             for place in features
         ]
         cells += [
@@ -266,9 +241,7 @@ class _Sqlite:
         """Return the number of rows in a batch."""
         return {"adbc.sqlite.query.batch_rows": str(max_rows)}
 
-    def check(
-        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
-    ) -> None:
+    def check(self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]) -> None:
         """Find out whether the first null is a null or text, by a second pass over the types."""
         if not any(batch.column(place).null_count for place in range(len(features))):
             return
@@ -316,9 +289,7 @@ class _Postgres:
         size = min(max(8 * n_columns * max_rows, MIN_HINT), MAX_HINT)
         return {"adbc.postgresql.batch_size_hint_bytes": str(size)}
 
-    def check(
-        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
-    ) -> None:
+    def check(self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]) -> None:
         """Nothing to refuse: a column of text has a type of its own here."""
 
 
@@ -344,9 +315,7 @@ class _Duckdb:
         """Return none: its chunks have a size of their own."""
         return {}
 
-    def check(
-        self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]
-    ) -> None:
+    def check(self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]) -> None:
         """Nothing to refuse: a column of text has a type of its own here."""
 
 
@@ -366,8 +335,7 @@ def find_dialect(connection: Any, query: SqlQuery, name: str) -> Dialect:
     kinds = [(field.metadata or {}).get(b"POSTGRESQL:type", b"").decode() for field in schema]
     exact = tuple(kind in EXACT for kind in kinds)
     types = (
-        arrow().float64() if is_exact else kind
-        for kind, is_exact in zip(schema.types, exact, strict=True)
+        arrow().float64() if is_exact else kind for kind, is_exact in zip(schema.types, exact, strict=True)
     )
     return _Postgres(columns=tuple(schema.names), exact=exact, types=tuple(types))
 

@@ -1,8 +1,4 @@
-"""Where a database is: ``sqlite:///path.db``, ``duckdb:///path.duckdb`` or ``postgresql://host:5432/name``.
-
-A URL never holds a password. One that cannot be used is never quoted: a password may stand in it where
-none was looked for.
-"""
+"""Where a database is."""
 
 import os
 import re
@@ -166,9 +162,7 @@ class SqlQuery:
             required = field.name in ("query", "database")
             if (value is None and not required) or _is_word(field.name, value):
                 continue
-            raise InputError(
-                f"{field.name} of a query must be text, got {_kind(value)}; give it as a string"
-            )
+            raise InputError(f"{field.name} of a query must be text, got {_kind(value)}; give it as a string")
         _require_select(self.query)
         address = parse_address(self.database)
         if not isinstance(address, PostgresServer):
@@ -186,8 +180,7 @@ class SqlQuery:
             )
         if self.password_env is not None and self.password_file is not None:
             raise InputError(
-                "the password must be in one place, got both password_env and password_file; leave "
-                "one out"
+                "the password must be in one place, got both password_env and password_file; leave one out"
             )
 
     @property

@@ -26,17 +26,7 @@ _ROWS = 2**14
 
 
 class RowTally:
-    """The number of rows, and the sum of a 512-bit digest of each.
-
-    A database promises no order of rows, so the digests are added, in eight lanes modulo 2⁶⁴: a multiset
-    hash [CDDGS03 §5]. Rows that occur twice count twice. Tables that differ by accident agree with
-    probability 2⁻²⁵⁶. Somebody who may write rows of his choice could make two tables agree by a search
-    over some 2⁴⁵ digests [Wag02]; he would gain that the earlier table's release is given again.
-
-    Parameters
-    ----------
-    columns : the columns' names, part of the digest.
-    """
+    """The number of rows, and the sum of a 512-bit digest of each."""
 
     _kind = "fedpower.rows in any order/1"
 
@@ -53,9 +43,7 @@ class RowTally:
 
     def _count(self, rows: Sequence[bytes | memoryview]) -> None:
         digests = b"".join([hashlib.blake2b(row).digest() for row in rows])
-        self._sum += (
-            np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
-        )
+        self._sum += np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
         self.n_rows += len(rows)
 
     def digest(self) -> str:
@@ -102,16 +90,7 @@ class CellTally(RowTally):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueryTable:
-    """A query as a reader of batches; every pass makes a connection of its own and closes it.
-
-    Once `watch_cells` was called, every statement brings all cells along as text, whichever columns are
-    wanted, and a pass over other cells than those of the first one is refused at its end.
-
-    Parameters
-    ----------
-    name, query, dialect : what error sentences call it, and what is asked how.
-    digests : of all cells in the first such pass; None before it, and empty where not wanted.
-    """
+    """A query as a reader of batches; every pass makes a connection of its own and closes it."""
 
     name: str
     query: SqlQuery
@@ -141,18 +120,14 @@ class QueryTable:
         features = [self.columns.index(column) for column in columns]
         places = [self.columns.index(column) for column in labels]
         tally = CellTally(self.columns) if _CELLS in self.digests else None
-        statement = self.dialect.statement(
-            self.query.text, features, places, with_cells=tally is not None
-        )
+        statement = self.dialect.statement(self.query.text, features, places, with_cells=tally is not None)
         options = self.dialect.options(len(names), max_rows)
         for found in self._run(statement, options):
             batch = found
             if tally is not None:
                 tally.add(found.select(range(len(names), found.num_columns)))
                 batch = found.select(range(len(names)))
-            self.dialect.check(
-                batch, run=self._run, name=self.name, query=self.query.text, features=features
-            )
+            self.dialect.check(batch, run=self._run, name=self.name, query=self.query.text, features=features)
             yield from sliced(batch.rename_columns(names), max_rows)
             del batch, found  # or two batches are held while the next one is read
         if tally is not None:
@@ -187,17 +162,7 @@ class QueryTable:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuerySource(TableSource):
-    """The rows of a query, the same in every pass or refused.
-
-    Each pass is one statement, so its rows are those of one moment. The digest of the first complete pass
-    is kept, and a later pass over other rows, or over another number of them than was counted, is refused
-    at its end, before anything is made of it: so no release is computed on rows other than those that its
-    ledger entry names, or for another number of rows.
-
-    Parameters
-    ----------
-    passes : the digest of the first pass, by columns and group; shared by every selection.
-    """
+    """The rows of a query, the same in every pass or refused."""
 
     passes: dict[tuple[tuple[str, ...], Group | None], str] = field(default_factory=dict)
 
@@ -235,16 +200,7 @@ KEYS = tuple(field.name for field in fields(SqlQuery))
 
 
 def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) -> SqlQuery:
-    """Return the query that a mapping describes.
-
-    Parameters
-    ----------
-    data : ``query``, ``database`` and, for PostgreSQL, ``user`` and ``password_env`` or
-        ``password_file``.
-    name : what error sentences call it.
-    folder : where relative paths of database files and password files begin; the working directory by
-        default.
-    """
+    """Return the query that a mapping describes."""
     if "password" in data:
         raise InputError(
             f"{name} must not hold a password, got one; put it into an environment variable or a file "

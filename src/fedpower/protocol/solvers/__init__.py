@@ -40,15 +40,9 @@ __all__ = [
 
 
 def start(
-    settings: SolverSettings | PrepareSettings,
-    rng: np.random.Generator,
-    study: Study | None = None,
+    settings: SolverSettings | PrepareSettings, rng: np.random.Generator, study: Study | None = None
 ) -> Exchange:
-    """Return the solver that ``settings`` are for, ready to be driven by a coordinator.
-
-    Where the ``study`` is given and counts scores, they are asked for at the end; silos of secure sums
-    are asked within these.
-    """
+    """Return the solver that ``settings`` are for, ready to be driven by a coordinator."""
     if (
         study is not None
         and study.scores

@@ -1,10 +1,4 @@
-"""How far the components of a release may be from those of the rows: an angle at 90% confidence.
-
-Two things turn components. Noise, whose law is known exactly: it is drawn again around the denoised
-moment. And the bound and the ranges, which shorten rows: what they do to correlations is drawn too, with
-a size that was learned from public tables (docs/decisions/0046). All of it is post-processing, so it
-costs no budget. What it assumes: docs/how-to/choose-k.md.
-"""
+"""How far the components of a release may be from those of the rows: an angle at 90% confidence."""
 
 import math
 from collections.abc import Callable
@@ -45,19 +39,7 @@ _LEADING, _TAIL = 24, 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Angles:
-    """Angles between what is reported and what the rows have, in degrees, at `CONFIDENCE`.
-
-    Attributes
-    ----------
-    components
-        Of each component.
-    subspaces
-        Of the subspace of the first, the first two, …: the largest principal angle.
-    noise_components, noise_subspaces
-        The same from noise alone, as if nothing had been shortened.
-    variances
-        Eigenvalues without what noise adds to them, those of the components first.
-    """
+    """Angles between what is reported and what the rows have, in degrees, at `CONFIDENCE`."""
 
     components: Array
     subspaces: Array
@@ -89,25 +71,7 @@ def moment_angles(
     gains: Gains | None = None,
     cut: Array | None = None,
 ) -> Angles:
-    """Return the angles of the leading components of a noised moment.
-
-    The moment is denoised, noised again, and its columns multiplied by their gains: the eigenvectors of
-    many such draws against those of the moment as it was released.
-
-    Parameters
-    ----------
-    pooled
-        What was released.
-    rank
-        k.
-    pairs
-        All eigenvalues of the moment whose columns are multiplied, largest first, and eigenvectors.
-    gains
-        What columns are multiplied by; None multiplies by 1.
-    cut
-        By column, the standard deviation of what shortening rows does to its correlations; None where
-        nothing is shortened.
-    """
+    """Return the angles of the leading components of a noised moment."""
     if len(pooled.moment) > _MOST:
         return _wide_angles(pooled, rank, pairs=pairs, gains=gains, cut=cut)
     law = _law(pooled, cut)
@@ -117,45 +81,16 @@ def moment_angles(
 
 
 def derived_angles(
-    pooled: Pooled,
-    reported: Array,
-    derive: Callable[[Array], Array],
-    *,
-    cut: Array | None = None,
+    pooled: Pooled, reported: Array, derive: Callable[[Array], Array], *, cut: Array | None = None
 ) -> Angles:
-    """Return the angles of the leading eigenvectors of a matrix that is computed from a noised moment.
-
-    Parameters
-    ----------
-    pooled
-        What was released.
-    reported
-        Eigenvectors as columns, that of the largest eigenvalue first.
-    derive
-        From a moment to that matrix.
-    cut
-        As in `moment_angles`.
-    """
+    """Return the angles of the leading eigenvectors of a matrix that is computed from a noised moment."""
     law = _law(pooled, cut)
     found = np.einsum("ji,ji->i", derive(law.denoised) @ reported, reported)
     return _angles(law, reported, found, derive)
 
 
 def network_angles(values: Array, rank: int, *, std: float) -> Angles:
-    """Return the angles of the leading eigenvectors of a noised adjacency matrix.
-
-    Its eigenvalues may be negative, and lead by size. Those no larger than noise makes them, but with
-    probability `_CHANCE`, are taken to be 0.
-
-    Parameters
-    ----------
-    values
-        All eigenvalues, the largest absolute value first.
-    rank
-        k.
-    std
-        Of the noise of an entry off the diagonal.
-    """
+    """Return the angles of the leading eigenvectors of a noised adjacency matrix."""
     order, found = np.argsort(-values, kind="stable"), np.empty_like(values)
     found[order] = shrunk_spectrum(values[order], std, of="matrix")
     reach = math.sqrt(2.0) * std * goe_quantile(values.size, _CHANCE / 2.0)
@@ -190,12 +125,7 @@ def _center_and_gaps(pooled: Pooled) -> tuple[Array, Array]:
 
 
 def _wide_angles(
-    pooled: Pooled,
-    rank: int,
-    *,
-    pairs: tuple[Array, Array],
-    gains: Gains | None,
-    cut: Array | None,
+    pooled: Pooled, rank: int, *, pairs: tuple[Array, Array], gains: Gains | None, cut: Array | None
 ) -> Angles:
     """Return the angles of a wide moment in the basis of its eigenvectors, of which a few are enough."""
     moment = pooled.moment
@@ -232,24 +162,7 @@ def _wide_angles(
 def product_angles(
     values: Array, rank: int, *, n_features: int, total_variance: float, law: NoiseLaw, cut: float
 ) -> Angles:
-    """Return the angles of components that noised products with a few directions give.
-
-    Of the other directions only the trace is known: they are taken to be alike. Noise of a product
-    counts as that of a symmetric matrix would, which is at least what it does.
-
-    Parameters
-    ----------
-    values
-        Eigenvalues of (ZᵀY + YᵀZ)/2 for the last product Y = AZ + N, largest first.
-    rank, n_features
-        k and d.
-    total_variance
-        The trace of A, or NaN where it was not released: then the other directions have none.
-    law
-        Of N: new in every product, or that of a moment which is noised once.
-    cut
-        The standard deviation of what shortening rows does to correlations.
-    """
+    """Return the angles of components that noised products with a few directions give."""
     left, std = n_features - values.size, law.std / math.sqrt(2.0)
     rest = 0.0 if math.isnan(total_variance) else max(total_variance - float(values.sum()), 0.0)
     tail = np.full(left, rest / max(left, 1))
@@ -275,20 +188,7 @@ def product_angles(
 
 
 def denoised_spectrum(values: Array, std: float, center_norm: float = 0.0) -> Array:
-    """Return eigenvalues without what noise adds to them, largest first, none below 0.
-
-    Those that noise of a multiple of the identity could show are taken to be alike: of rows without a
-    direction nothing is determined but with probability `_CHANCE`.
-
-    Parameters
-    ----------
-    values
-        All eigenvalues of the noised matrix, largest first.
-    std
-        Of the noise of an entry off the diagonal, √2 times as large on it.
-    center_norm
-        The norm of the mean over its weight c: its noise adds −μeᵀ − eμᵀ, of norm ‖μ‖‖e‖ about.
-    """
+    """Return eigenvalues without what noise adds to them, largest first, none below 0."""
     lean = center_norm * std * math.sqrt(scipy.special.chdtri(values.size, _CHANCE))
     found = shrunk_spectrum(values, std, of="matrix")
     means = np.maximum(np.cumsum(values[::-1])[::-1] / np.arange(values.size, 0, -1), 0.0)
@@ -302,18 +202,7 @@ def denoised_spectrum(values: Array, std: float, center_norm: float = 0.0) -> Ar
 
 
 def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
-    """Return the angles of components without noise: those that rounding leaves open are 90°.
-
-    Eigenvalues are off by about d·eps of the largest, and eigenvectors by that over the gap to the
-    next [Davis-Kahan].
-
-    Parameters
-    ----------
-    values
-        All eigenvalues that are known, largest first.
-    rank, n_features
-        k and d.
-    """
+    """Return the angles of components without noise: those that rounding leaves open are 90°."""
     rounding = n_features * float(np.finfo(np.float64).eps) * max(float(values[0]), 0.0)
     known = np.maximum(values, 0.0)
     # After the last one there is nothing, or what is not known.
@@ -339,10 +228,7 @@ def _semicircle(count: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Law:
-    """What is drawn: a denoised matrix, and the standard deviations of what is added to its entries.
-
-    ``center`` is the mean over its weight, of which the noise of the mean adds a product.
-    """
+    """What is drawn: a denoised matrix, and the standard deviations of what is added to its entries."""
 
     denoised: Array
     noise: Array
@@ -360,25 +246,7 @@ def _angles_of_axes(
     standardized: bool = False,
     by_size: bool = False,
 ) -> Angles:
-    """Return the angles where the denoised matrix is diagonal, and wide.
-
-    The first axes count by themselves. The others are taken together in groups of n, whose entries have
-    n times the variance: as much noise comes to the first axes from a group as from all of its members.
-
-    Parameters
-    ----------
-    values
-        The diagonal, its first entries in the order in which they are reported.
-    rank
-        k.
-    noise, cut, center
-        By axis: entries have deviations √(noise_i·noise_j), cut likewise; the mean over its weight.
-    standardized
-        Whether columns were divided by deviations that have noise of their own: what is off by δ_j in
-        column j moves entry (i, l) of the axes by about (x_i + x_l)/2 times a mean of d of them.
-    by_size
-        Whether eigenvalues lead by their absolute value.
-    """
+    """Return the angles where the denoised matrix is diagonal, and wide."""
     dim = values.size
     first = min(dim, max(_LEADING, min(rank, _MOST_RANK) + 8))
     order = np.append(np.arange(first), first + np.argsort(-values[first:]))
@@ -386,9 +254,7 @@ def _angles_of_axes(
     groups += [each for each in np.array_split(order[first:], _TAIL) if each.size]
     size = np.array([each.size for each in groups], dtype=np.float64)
     times = np.sqrt(np.maximum.outer(size, size))
-    value, noise, cut = (
-        np.array([each[group].mean() for group in groups]) for each in (values, noise, cut)
-    )
+    value, noise, cut = (np.array([each[group].mean() for group in groups]) for each in (values, noise, cut))
     center = np.array([np.linalg.norm(center[group]) for group in groups])
     from_spread = np.add.outer(value, value) ** 2 / (2.0 * dim) if standardized else 0.0
     law = _Law(
@@ -402,12 +268,7 @@ def _angles_of_axes(
 
 
 def _angles(
-    law: _Law,
-    reported: Array,
-    variances: Array,
-    derive: Callable[[Array], Array],
-    *,
-    by_size: bool = False,
+    law: _Law, reported: Array, variances: Array, derive: Callable[[Array], Array], *, by_size: bool = False
 ) -> Angles:
     """Return the quantiles of the angles between what is reported and what draws give."""
     asked = reported.shape[1]
@@ -428,8 +289,7 @@ def _angles(
                 inner[place, draw] = found.T @ reported
         alone, together = (np.quantile(each, CONFIDENCE, axis=1) for each in between(inner))
     alone, together = (
-        np.pad(each, ((0, 0), (0, asked - rank)), constant_values=90.0)
-        for each in (alone, together)
+        np.pad(each, ((0, 0), (0, asked - rank)), constant_values=90.0) for each in (alone, together)
     )
     return Angles(
         components=alone[-1],
@@ -441,10 +301,7 @@ def _angles(
 
 
 def between(inner: Array) -> tuple[Array, Array]:
-    """Return angles of components, and of their leading subspaces, in degrees.
-
-    ``inner`` are the inner products of one basis with another, or many such matrices.
-    """
+    """Return angles of components, and of their leading subspaces, in degrees."""
     cosines = np.abs(np.diagonal(inner, axis1=-2, axis2=-1))
     together = []
     for j in range(1, inner.shape[-1] + 1):
@@ -455,8 +312,7 @@ def between(inner: Array) -> tuple[Array, Array]:
             left = np.sum(block**2, axis=(-2, -1)) - (j - 1)
             together.append(np.sqrt(np.maximum(left, 0.0)))
     alone, joint = (
-        np.degrees(np.arccos(np.clip(each, 0.0, 1.0)))
-        for each in (cosines, np.stack(together, axis=-1))
+        np.degrees(np.arccos(np.clip(each, 0.0, 1.0))) for each in (cosines, np.stack(together, axis=-1))
     )
     return alone, joint
 

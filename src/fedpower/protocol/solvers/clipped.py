@@ -1,9 +1,4 @@
-"""Clipped iterates: products with public bases, each row's part bounded before noise is made for it.
-
-From some hundred columns on, noise on a d×d moment is spent on d² numbers of which few matter. A
-clipped product moves by about 2α when a row is replaced, α near the root of the variance that its few
-columns hold, where the moment moves by √2. What was tried, and what it brings: docs/decisions/0031.
-"""
+"""Clipped iterates: products with public bases, each row's part bounded before noise is made for it."""
 
 import functools
 import math
@@ -18,12 +13,7 @@ import scipy.sparse.linalg
 import scipy.special
 from numpy.typing import NDArray
 
-from fedpower.data.clipped_product import (
-    LEAST_CLIP,
-    SIDE,
-    ClippedQuestion,
-    clipped_scale,
-)
+from fedpower.data.clipped_product import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
 from fedpower.linalg import orth
 from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspace
 from fedpower.linalg.symmetric import compressed, eigenvalues
@@ -52,17 +42,7 @@ _NORMS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedSettings:
-    """What to ask for.
-
-    Attributes
-    ----------
-    study
-        The terms; they list the sums.
-    rank
-        k.
-    run
-        The run's identity, which silos sign where sums are secure.
-    """
+    """What to ask for."""
 
     study: Study
     rank: int
@@ -172,22 +152,13 @@ def clipped(settings: ClippedSettings, rng: np.random.Generator) -> Exchange:
     study = settings.study
     begin = rng.standard_normal((study.n_features, study.iteration_rank))  # one for all attempts
     if study.aggregation == "plain":
-        return (
-            yield from iterate(_PlainSums(study=study, sizes=enrolled), begin, rank=settings.rank)
-        )
+        return (yield from iterate(_PlainSums(study=study, sizes=enrolled), begin, rank=settings.rank))
 
     def script(sums: Sums) -> Generator[Ask, Round, Solution]:
         found = yield from iterate(_SecureSums(sums=sums), begin, rank=settings.rank)
         return (yield from summed_scores(sums, found))
 
-    return (
-        yield from secure_sums(
-            study,
-            run=settings.run,
-            enrolled=enrolled,
-            script=script,
-        )
-    )
+    return (yield from secure_sums(study, run=settings.run, enrolled=enrolled, script=script))
 
 
 @dataclass(slots=True)
@@ -217,11 +188,7 @@ class _Known:
 
     @property
     def level(self) -> float:
-        """The variance of a direction that is not looked for: what the k leave, shared equally.
-
-        With Tr A/d in its place, directions of little variance would stand out from the level more than
-        components do, wherever these hold much of it all.
-        """
+        """The variance of a direction that is not looked for: what the k leave, shared equally."""
         if self.held is None or self.dim <= self.rank:
             return self.trace / self.dim
         return max(self.trace - self.held, 0.0) / (self.dim - self.rank)
@@ -270,11 +237,7 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         question = ClippedQuestion.of(basis, clip, known.center)
         product, std, kept = yield from _ask(sums, label, question, known)
         known.products.append(
-            NoisedProduct(
-                product=product / kept,
-                basis=question.real_basis,
-                precision=(kept / std) ** 2,
-            )
+            NoisedProduct(product=product / kept, basis=question.real_basis, precision=(kept / std) ** 2)
         )
         last = place + 1 == len(steps)
         width = rank if last else width_of(study, steps[place + 1])
@@ -319,11 +282,7 @@ def _ask(
 
 
 def _kept(seen: float, clip: float, width: int) -> float:
-    """Return E‖p‖‖c(p)‖/E‖p‖² for normal coordinates p whose E‖p‖‖c(p)‖ is as ``seen``.
-
-    For rows of an elliptical law a clipped product is that part of AZ; for others it is a guess, which
-    weighs steps against each other and gives eigenvalues their size.
-    """
+    """Return E‖p‖‖c(p)‖/E‖p‖² for normal coordinates p whose E‖p‖‖c(p)‖ is as ``seen``."""
     low, high = 1e-4 * clip**2, 1.0
     if seen <= low * part_kept(low, clip, width):
         return 1.0
@@ -346,14 +305,8 @@ def _norms(width: int) -> Array:
     return np.sqrt(2 * scipy.special.gammaincinv(width / 2, places)) / math.sqrt(width)
 
 
-def _from_moment(
-    moment: Array, std: float, width: int, trace: float, begin: Array
-) -> tuple[Array, Array]:
-    """Return the leading eigenvectors of a noised moment, and what each holds beyond the average.
-
-    That is what is to be expected: an eigenvalue that noise of edge 2s, s² = dτ²/2, moved from θ to
-    θ + s²/θ has a vector that holds 1 − s²/θ² of its own [BGN11 §3.1].
-    """
+def _from_moment(moment: Array, std: float, width: int, trace: float, begin: Array) -> tuple[Array, Array]:
+    """Return the leading eigenvectors of a noised moment, and what each holds beyond the average."""
     dim = moment.shape[0]
     if dim < _LANCZOS_FROM or 4 * width > dim:
         values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - width, dim - 1])

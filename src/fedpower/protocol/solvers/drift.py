@@ -1,12 +1,4 @@
-"""Drift-corrected local steps: no bias from heterogeneity, and a safeguard [FP §3.3, open question].
-
-A cycle is two rounds. The first asks for the exact product AZ; the second sends it along and the silos
-iterate A_iZ + (AZ_τ − A_iZ_τ)Z_τᵀZ, whose fixed point is the pooled eigenspace whatever the silos'
-moments are. Corrected steps can overshoot where silos differ much and p is large, so every exact product
-is watched: a cycle that made the residual worse, without capturing more variance, is undone and p is
-halved; p = 1 is Algorithm 1. The run opens with plain local steps, which take one round a cycle, until
-their bias shows.
-"""
+"""Drift-corrected local steps: no bias from heterogeneity, and a safeguard [FP §3.3, open question]."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,14 +11,7 @@ from fedpower.linalg.subspace import Alignment
 from fedpower.linalg.symmetric import rayleigh_ritz, rounding_level, subspace_error
 from fedpower.protocol.exchange import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.solvers.shared import (
-    Solution,
-    align,
-    mean_trace,
-    present,
-    shares,
-    weighted_sum,
-)
+from fedpower.protocol.solvers.shared import Solution, align, mean_trace, present, shares, weighted_sum
 from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
@@ -52,23 +37,7 @@ class _Point:
 
 
 class DriftCorrected:
-    """The loop and what it carries from round to round.
-
-    Parameters
-    ----------
-    sizes, mass
-        s_i by silo, and what their weights are proportional to.
-    rank, local_steps
-        k; p, the steps of a cycle at first.
-    alignment
-        How local bases are rotated before averaging.
-    center, gains, shift
-        The mean row to subtract, and what columns are multiplied by, or None; the c of A + cI.
-    tol, n_steps, max_rounds
-        Stop once the error estimate is at most ``tol`` (0: never), after T steps or so many rounds.
-    noise
-        Gives the law of the pooled noise; None without noise.
-    """
+    """The loop and what it carries from round to round."""
 
     def __init__(
         self,
@@ -123,21 +92,9 @@ class DriftCorrected:
         values, coefficients = rayleigh_ritz(best.basis, best.product)
         # As in the paper, the output is one step further than the last basis asked about.
         vectors = orth((best.product + self.shift * best.basis) @ coefficients)
-        return self._solution(
-            values,
-            vectors,
-            change=best.error,
-            converged=best.settled,
-        )
+        return self._solution(values, vectors, change=best.error, converged=best.settled)
 
-    def _solution(
-        self,
-        values: Array,
-        vectors: Array,
-        *,
-        change: float,
-        converged: bool = False,
-    ) -> Solution:
+    def _solution(self, values: Array, vectors: Array, *, change: float, converged: bool = False) -> Solution:
         norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
         return Solution(
             basis=vectors,
@@ -181,9 +138,7 @@ class DriftCorrected:
         """Return the :class:`_Point` of a basis: one round, one step."""
         closed: Round = yield from self._ask(AskSteps(basis=read_only(basis), n_local_steps=1))
         answers: dict[str, LocalSteps] = closed.answers
-        product = weighted_sum(
-            {n: a.product for n, a in answers.items()}, shares(answers, self.mass)
-        )
+        product = weighted_sum({n: a.product for n, a in answers.items()}, shares(answers, self.mass))
         values, coefficients = rayleigh_ritz(basis, product)
         leading = coefficients[:, : self.rank]
         residual = product @ leading - (basis @ leading) * values[: self.rank]

@@ -1,8 +1,4 @@
-"""Column gains: what columns are multiplied by before the eigendecomposition of their moment.
-
-The moment is released in units of the treated rows. Which question it answers is post-processing: with
-1/deviations it is a matrix of correlations, with the columns' own units a covariance.
-"""
+"""Column gains: what columns are multiplied by before the eigendecomposition of their moment."""
 
 import math
 from collections.abc import Callable
@@ -25,17 +21,7 @@ _CLEAR_STDS = 10.0
 
 
 def unit_variances(noise_std: float = 0.0, groups: Groups = ()) -> Gains:
-    """Return gains that bring columns to variance 1, as the moment's diagonal gives it.
-
-    Parameters
-    ----------
-    noise_std
-        σ of the moment's noise, at which variances are floored. Without noise a column of variance 0
-        keeps its unit, as in scikit-learn.
-    groups
-        Columns of a group are divided by the deviation that they have together: a category has variance
-        1 in all, as a number has, and a level that few rows have counts for no more than the others.
-    """
+    """Return gains that bring columns to variance 1, as the moment's diagonal gives it."""
 
     def gains(diagonal: Array) -> Array:
         variances = np.array(diagonal, dtype=np.float64)
@@ -56,12 +42,7 @@ def fixed(values: Array) -> Gains:
 
 
 def noise_growth(gains: Array) -> float:
-    """Return the factor by which the noise's edge grows where columns are multiplied by gains.
-
-    Entries of variance τ²g_jg_l/2, g the squared gains, have a spectrum that ends at x, where
-    x² = τ²/2 · min_r Σ_j g_j/(r(1 − g_jr)) over 0 < r < 1/max g: the edge of the solution m_j of
-    −1/m_j = z + τ²g_j/2 · Σ_l g_lm_l [AEK17]. With equal g it is gτ√(2d), r = 1/2g.
-    """
+    """Return the factor by which the noise's edge grows where columns are multiplied by gains."""
     import scipy.optimize  # noqa: PLC0415 - a third of a second, which silos' processes need not wait
 
     squares = gains**2

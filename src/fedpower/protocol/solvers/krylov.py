@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.linalg import orth
 from fedpower.linalg.memory import own_memory
-from fedpower.linalg.subspace import (
-    TALL,
-    inverse_triangle_of,
-    is_orthonormal,
-    multiply_in_place,
-)
+from fedpower.linalg.subspace import TALL, inverse_triangle_of, is_orthonormal, multiply_in_place
 from fedpower.linalg.symmetric import (
     DEPENDENT,
     complement,
@@ -54,23 +49,7 @@ _MODEL_PRODUCTS = 12
 
 
 class _Expansion:
-    """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors.
-
-    Parameters
-    ----------
-    products
-        Gives pooled products, and the silos' models where there is lookahead.
-    rank
-        k, or a fraction of variance.
-    tol
-        The error estimate to stop at.
-    lookahead
-        Whether the silos' models say where to look next, or the residual.
-    max_basis
-        Columns of V at most; None for no bound.
-    rng
-        For directions where V is invariant.
-    """
+    """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors."""
 
     def __init__(
         self,
@@ -148,10 +127,7 @@ class _Expansion:
         self.heard = found.heard if self.heard in (None, found.heard) else ()
 
     def _restarted_block(self, vectors: Array) -> Array:
-        """Forget products in which too much was filled in; ask about the best vectors anew.
-
-        What each silo said is kept, so that less has to be filled in every time.
-        """
+        """Forget products in which too much was filled in; ask about the best vectors anew."""
         self.basis, self.product = self.basis[:, :0], self.product[:, :0]
         self.doubt = self.doubt[:0]
         self.heard = None
@@ -187,10 +163,7 @@ class _Expansion:
         return block
 
     def _model(self, block: Array) -> Array:
-        """Return the model of A times ``block``: exact on V, the silos' models outside.
-
-        With P = I − VVᵀ it is VVᵀA + PAVVᵀ + P(Σ w_iN_i)P, where VᵀA = (AV)ᵀ.
-        """
+        """Return the model of A times ``block``: exact on V, the silos' models outside."""
         inside = self.basis.T @ block
         outside = block - self.basis @ inside
         modelled = self.products.model(outside)
@@ -234,13 +207,7 @@ STRIPE = 1024
 
 
 def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Exchange:
-    """Return what a :class:`Solution` needs after exactly T noised products.
-
-    The power method forgets all products but the last, and with them all but one T-th of the budget.
-    Here every step asks for the product with the best basis so far, and a combination of all of them
-    averages their noise: nearly √T less of it once the basis has settled. New orthogonal blocks, as
-    without noise, would each bring noise of their own.
-    """
+    """Return what a :class:`Solution` needs after exactly T noised products."""
     # What is no longer asked for is let go at once: each of these arrays is as large as a basis.
     n_features = len(start)
     basis, answers = frozen(start), Answers(start)
@@ -294,18 +261,7 @@ class _Held:
 
 
 class Answers:
-    """All questions and their noised answers, of which the answers alone are held.
-
-    Every question but the first is a combination of the answers before it, W = [Z_1, Y_1, …]·C: what
-    is solved for is small and follows from C and the Gram matrix of what is held. An answer is held in
-    whole numbers of 16 bits, or in float32, where that moves it by less than `_ROUNDED` of its noise, so
-    that T answers and the first question take the room of T/4 + 1/2 bases, or of T/2 + 1/2.
-
-    Parameters
-    ----------
-    start
-        The first question Z_1, d×r with orthonormal columns.
-    """
+    """All questions and their noised answers, of which the answers alone are held."""
 
     def __init__(self, start: Array) -> None:
         self._width = start.shape[1]
@@ -345,11 +301,7 @@ class Answers:
         return np.asarray(before.T @ self._gram @ last)
 
     def _orth(self, weights: Array) -> tuple[Array, Array, Array]:
-        """Return Z, C and R: ``orth`` of what is held times ``weights``, which is ZR and has Z = held·C.
-
-        By Cholesky's factor of the small matrix, as `orth` has it, so that columns that are not
-        orthonormal yet are never made; what rounding leaves is taken out by a second one.
-        """
+        """Return Z, C and R."""
         inverse, _ = inverse_triangle_of(weights.T @ self._gram @ weights)
         if inverse is not None:
             basis = self._columns(weights @ inverse)
@@ -435,51 +387,16 @@ def _narrow(numbers: Array) -> NDArray[np.float32]:
 
 
 def averaged_product(blocks: Array, products: Array, rank: int, width: int) -> Array:
-    """Return an estimate of A·X from all noisy products, X spanning the last one's columns.
-
-    With W the stacked questions and Y = AW + N the answers, WG = X solved for G gives YG = AX + NG. The
-    ridge min ‖WG − X‖² + λ‖G‖² weighs what WG misses against the noise NG: a direction asked about n
-    times has the noise of one answer over √n. λ = 10·dν²/σ_k², within a factor of ten of the best over
-    the spectra and noise levels tried; without noise it is zero.
-
-    Where the k-th singular value is not `_CLEAR` times the noise's, the bases asked about are noise for a
-    good part and G would fit it. Then G = WᵀZ with Z the last basis: power steps with the operator
-    Σ Y_sZ_sᵀ, in which an old answer counts as far as its question was the present one. It errs where
-    bases still move, which is less than the noise there: planted rank 2 of d = 300, noise .6 of σ_k:
-    sin θ .24, and .95 by the ridge, .61 by the last answer alone.
-
-    ν is told by the answers themselves (:func:`product_noise`).
-
-    Parameters
-    ----------
-    blocks, products
-        W and Y, d×(rT).
-    rank, width
-        k and r.
-    """
+    """Return an estimate of A·X from all noisy products, X spanning the last one's columns."""
     latest = products[:, -width:]
     weights = combination(
-        blocks.T @ blocks,
-        blocks.T @ products,
-        latest.T @ latest,
-        rank=rank,
-        n_features=len(blocks),
+        blocks.T @ blocks, blocks.T @ products, latest.T @ latest, rank=rank, n_features=len(blocks)
     )
     return np.asarray(products @ weights)
 
 
 def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_features: int) -> Array:
-    """Return the combination of answers that :func:`averaged_product` is: no array in it is d long.
-
-    Parameters
-    ----------
-    gram, inner
-        WᵀW and WᵀY.
-    latest
-        The Gram matrix of the last answer's columns.
-    rank, n_features
-        k and d.
-    """
+    """Return the combination of answers that :func:`averaged_product` is: no array in it is d long."""
     width = len(latest)
     noise = product_noise_of(inner) ** 2
     squares, turn = np.linalg.eigh(latest)
@@ -514,44 +431,7 @@ _MOST_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KrylovSettings:
-    """How to iterate.
-
-    Attributes
-    ----------
-    n_features, rank, iteration_rank
-        d; k, or a fraction of variance that the components must explain; r ≥ k, the width of a block.
-    tol, max_rounds
-        Stop once the error estimate ‖R_k‖₂/(θ_k − θ_{k+1}) is at most ``tol`` or the residual is
-        rounding; or after so many exchanges, whatever they were for.
-    n_steps
-        T where each product is noised and paid for (``step``, ``paper``): T blocks are asked and no
-        fewer, and products are averaged instead of extrapolated from. None where products are free.
-    warm, warm_steps
-        Open with local steps at the silos from a random basis, and start from what they found.
-    lookahead
-        Two local steps a round and the silos' models: about half the rounds for 3/2 of their bytes.
-        Without it and without ``warm`` the result depends on the silos' moments through their sum alone.
-    max_basis
-        Columns of V at most; beyond, it is restarted with the leading Ritz vectors. The coordinator
-        holds 2 × d × max_basis numbers, and twice that for each silo. None takes ten blocks, or as many,
-        three at least, as fit in a gigabyte. Plays no part where ``rank`` is a fraction.
-    n_participants, participation, max_reasks
-        K, how K silos are found, and how often the others are asked for the same block: None asks until
-        each was asked once, and twice more where a deadline passed. With fewer, what is missing is
-        filled in (see :class:`Products`), the error estimate says by how much that may be off, and once
-        that outweighs the residual the products are asked for anew.
-    center
-        Whether to centre on the pooled mean.
-    shift
-        Gives the c that makes a noised moment positive: for local steps and models only, Rayleigh–Ritz
-        takes the algebraically largest.
-    noise
-        Gives the law of the pooled noise, by which components are judged; None without noise.
-    weights
-        How silos weigh in what is pooled.
-    gains
-        What columns are multiplied by once their variances are known; None leaves them alone.
-    """
+    """How to iterate."""
 
     n_features: int
     rank: int | float
@@ -615,9 +495,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         expansion = _Expansion(
             products,
             rank=settings.rank,
-            tol=settings.tol
-            if settings.floor is None
-            else max(settings.tol, settings.floor(sizes)),
+            tol=settings.tol if settings.floor is None else max(settings.tol, settings.floor(sizes)),
             lookahead=settings.lookahead,
             max_basis=None if isinstance(settings.rank, float) else most,
             rng=rng,
@@ -630,12 +508,7 @@ def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
         law = settings.noise({name: sizes[name] for name in heard}, norm)
     sizes = {name: size for name, size in sizes.items() if name not in products.left_out}
     return Solution(
-        **outcome,
-        total_variance=products.total_variance,
-        center=center,
-        sizes=sizes,
-        law=law,
-        gains=gains,
+        **outcome, total_variance=products.total_variance, center=center, sizes=sizes, law=law, gains=gains
     )
 
 
@@ -646,10 +519,7 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def _factors_fit(settings: KrylovSettings, sizes: dict[str, int]) -> bool:
-    """Return whether all silos together have so few rows that their moments are sent, each by its factor.
-
-    Only where a silo's own moment may be asked for as it is (`lookahead` does), and of all silos.
-    """
+    """Return whether all silos together have so few rows that their moments are sent, each by its factor."""
     d, total = settings.n_features, sum(sizes.values())
     exact = settings.n_steps is None and settings.noise is None and settings.shift is None
     wide = d > MOST_SQUARE_FEATURES and total <= d and 8 * d * total <= MOST_FACTOR_BYTES
@@ -657,13 +527,7 @@ def _factors_fit(settings: KrylovSettings, sizes: dict[str, int]) -> bool:
 
 
 def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
-    """Return the :class:`Solution` from all silos' moments, in one round, however small the gap.
-
-    A_i = F_iᵀF_i has the rank of its rows. Where these are few, F_i is smaller than the blocks that
-    Krylov would ask for, and no d×d array is made: about the pooled mean μ the pooled moment is
-    Σ w_i [F_iᵀF_i + (μ_i − μ)(μ_i − μ)ᵀ], a sum of as many squares as there are rows. Silos that did
-    not answer by the deadline are left out, weights and all.
-    """
+    """Return the :class:`Solution` from all silos' moments, in one round, however small the gap."""
     closed = yield Ask(body=AskFactor(), silos=tuple(sizes), step=1)
     answers: dict[str, Factor] = closed.answers
     weights = shares(answers, masses(sizes, settings.weights))
@@ -703,18 +567,8 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
     )
 
 
-def _warm_start(
-    products: Products, start: Array, settings: KrylovSettings, shift: float
-) -> Exchange:
-    """Return the leading directions of Σ w_i N_i, each N_i from the silo's own leading directions.
-
-    Deviation: [FP]'s one-shot averages the rotated bases themselves; weighing them by what the silos
-    say of their variance is better the more the silos differ (benchmarks/rounds.py).
-
-    Columns beyond k stay random, two at most, and where there are none all are moved a little: local
-    steps damp a direction that all silos share below rounding where each has stronger ones of its own,
-    and what no block holds Krylov never finds.
-    """
+def _warm_start(products: Products, start: Array, settings: KrylovSettings, shift: float) -> Exchange:
+    """Return the leading directions of Σ w_i N_i, each N_i from the silo's own leading directions."""
     bases: dict[str, Array] = yield from products.warm(start, settings.warm_steps, shift)
     first = next(iter(bases.values()))
     leading: Array = leading_pairs(products.model, first, 2 * _MODEL_PRODUCTS)[1]

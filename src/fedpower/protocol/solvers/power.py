@@ -1,13 +1,4 @@
-"""Algorithms 1, 2 and 3 of the paper, LocalPower and one-shot: one iteration, different settings.
-
-=====================  ============================================================================
-Algorithm 1            ``schedule=every(1)``
-Algorithm 2            any schedule, noise at the silos
-Algorithm 3            the same with ``n_participants``
-LocalPower             Algorithm 2 without noise
-one-shot               ``schedule=explicit({T})``
-=====================  ============================================================================
-"""
+"""Algorithms 1, 2 and 3 of the paper, LocalPower and one-shot: one iteration, different settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -51,36 +42,7 @@ Noise = Callable[[Mapping[str, int], float], NoiseLaw]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSettings:
-    """How to iterate.
-
-    Attributes
-    ----------
-    n_features, rank, iteration_rank
-        d; k, or a fraction of variance that the components must explain; r ≥ k.
-    schedule, n_steps
-        When rounds happen; T, or None to go on until ``tol`` or ``max_rounds``.
-    tol, max_rounds
-        Stop once a round moves the leading subspace by sin θ ≤ ``tol`` (0: never), or after so many.
-    floor
-        From the silos' sizes to an error below which iterating is in vain; ``tol`` is raised to it.
-    alignment, reference
-        How local bases are rotated before averaging, and to whose basis: the first silo's, the first
-        that answered (``active``), or the ``broadcast`` basis, in which case silos rotate by themselves.
-    n_participants, participation
-        K, and how K silos are found; None asks all.
-    center
-        Whether to centre on the pooled mean.
-    shift
-        Gives the c of A + cI; zero where products come from positive semi-definite moments.
-    corrected
-        Whether local steps are corrected for drift, see :mod:`fedpower.protocol.solvers.drift`.
-    noise
-        Gives the law of the pooled noise, by which components are judged; None without noise.
-    weights
-        How silos weigh in what is pooled.
-    gains
-        What columns are multiplied by once their variances are known; None leaves them alone.
-    """
+    """How to iterate."""
 
     n_features: int
     rank: int | float
@@ -268,16 +230,8 @@ class _Iteration:
             step=step,
         )
 
-    def _aggregate(
-        self, broadcast: Array, opened: Round, is_round: bool
-    ) -> tuple[Array, Array, Array]:
-        """Return the pooled product and what the next basis is the ``orth`` of [FP Alg. 2, 11–12].
-
-        At a round both are Y_{t+1}. After trailing local steps (T outside the schedule) the output is
-        the average of the Z_T^(i), aligned once more with D_{T+1} [FP Alg. 2, output].
-
-        And Σ w_i D_iᵀZ_iᵀY_iD_i, symmetric: each Z_i is older than the noise in its Y_i.
-        """
+    def _aggregate(self, broadcast: Array, opened: Round, is_round: bool) -> tuple[Array, Array, Array]:
+        """Return the pooled product and what the next basis is the ``orth`` of [FP Alg. 2, 11–12]."""
         answers: dict[str, LocalSteps] = opened.answers
         self.asked.update(opened.asked)
         self.answered.update(answers)
@@ -319,10 +273,6 @@ class _Iteration:
 
 
 def _significant(values: Array, rank: int) -> int:
-    """Return how many of the leading ``rank`` values stand above rounding, one at least.
-
-    Directions below it are arbitrary (fewer independent rows than components), so they never settle
-    and must not keep the iteration going.
-    """
+    """Return how many of the leading ``rank`` values stand above rounding, one at least."""
     floor = values[0] * values.size * 64 * np.finfo(np.float64).eps
     return max(1, int((values[:rank] > floor).sum()))

@@ -19,22 +19,7 @@ _SINGULAR = 1e-9
 
 
 class Evidence:
-    """Exact pairs (S, A_iS) of one silo, and the Nyström model of A_i that follows.
-
-    N_i = A_iS (SᵀA_iS)⁺ (A_iS)ᵀ agrees with A_i on the span of S, and with its rows there by symmetry;
-    elsewhere it is a lower bound in the order of semi-definite matrices [Gittens & Mahoney 2016]. So a
-    sum of such models never shows a direction more variance than it has: Ritz values that grow by it
-    are not misled. A noised moment is shifted by its noise's edge c first: A_i + cI is what is modelled.
-
-    Parameters
-    ----------
-    n_features
-        d.
-    shift
-        c, zero for a semi-definite moment.
-    most
-        Columns of S to keep; the oldest are forgotten.
-    """
+    """Exact pairs (S, A_iS) of one silo, and the Nyström model of A_i that follows."""
 
     def __init__(self, n_features: int, *, shift: float, most: int) -> None:
         self._basis = np.empty((n_features, 0))
@@ -79,29 +64,12 @@ def _fill_in(
     evidence: Mapping[str, Evidence],
     sizes: Mapping[str, int],
 ) -> dict[str, tuple[Array, float]]:
-    """Return what missing silos are taken to say to a block, and how far from it silos usually are.
-
-    A silo of which something is known says what its model does, plus what those who answered had on
-    average beyond their own models; another says what they said on average.
-
-    Parameters
-    ----------
-    block
-        W.
-    known
-        A_iW of the silos that answered.
-    missing
-        Those that did not.
-    evidence, sizes
-        By silo.
-    """
+    """Return what missing silos are taken to say to a block, and how far from it silos usually are."""
     if not missing:
         return {}
     plain = _usual(known, shares(known, sizes))
     beyond = {
-        name: value - evidence[name].model(block)
-        for name, value in known.items()
-        if not evidence[name].empty
+        name: value - evidence[name].model(block) for name, value in known.items() if not evidence[name].empty
     }
     rest, spread = _usual(beyond, shares(beyond, sizes)) if beyond else plain
     return {
@@ -111,18 +79,13 @@ def _fill_in(
 
 
 def _usual(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> tuple[Array, float]:
-    """Return the weighted mean, and the root mean square distance from it in the spectral norm.
-
-    A single matrix has nothing to be compared with: it may be off by all of itself.
-    """
+    """Return the weighted mean, and the root mean square distance from it in the spectral norm."""
     mean = weighted_sum(matrices, weights)
     if len(matrices) == 1:
         return mean, float(np.linalg.norm(mean, 2))
     distances = {name: float(np.linalg.norm(each - mean, 2)) for name, each in matrices.items()}
     widened = np.sqrt(len(matrices) / (len(matrices) - 1))
-    return mean, float(
-        widened * math.hypot(*(math.sqrt(weights[n]) * each for n, each in distances.items()))
-    )
+    return mean, float(widened * math.hypot(*(math.sqrt(weights[n]) * each for n, each in distances.items())))
 
 
 def _summed(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
@@ -136,23 +99,7 @@ def _summed(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Arra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A pooled product and how good it is.
-
-    Attributes
-    ----------
-    value
-        Σ w_i A_iW over the silos known so far.
-    completeness
-        The share of the weight of the silos heard of so far that answered this block.
-    doubt
-        About how far, in the spectral norm, what was filled in may be off.
-    can_improve
-        Whether asking anew may leave less to be filled in: not where only absent silos are missing.
-    closed
-        The round that completed it.
-    heard
-        The silos whose own answers make it up; nobody where something was filled in.
-    """
+    """A pooled product and how good it is."""
 
     value: Array
     completeness: float
@@ -163,30 +110,7 @@ class Product:
 
 
 class Products:
-    """Asks silos for products and keeps what each of them said.
-
-    A silo gives the same question the same answer, so a block that only K of m silos answered is asked
-    of the others again, at most ``max_reasks`` times. What is still missing is filled in: for a silo
-    that answered before, by its model N_i·W (exact on its earlier answers and, by symmetry, on their
-    rows) plus what those who answered had on average beyond their own models; for one not heard of
-    yet, by the average of those who answered. A silo that lets every deadline of a block pass is not
-    waited for in the next ones until it answers again; if it never answered, it is left out of the run,
-    weights and all.
-
-    Parameters
-    ----------
-    sampler
-        Whom to ask first; its weights play no part: draws decide who is asked, s_i/n weighs.
-    center, gains
-        The mean row to subtract, and what columns are multiplied by then; None for nothing.
-    evidence
-        By silo; None keeps none (noised products), and a missing silo is then left out of the average.
-    lookahead
-        Ask for two local steps instead of one. The answer (Y, Z) = (A_iZ, orth(A_iW)) gives A_iW back
-        exactly, as Z(YᵀW), because A_i is symmetric: the second step A_iZ comes on top.
-    max_reasks, max_rounds
-        See above, None takes what it needs to hear everyone once; the most exchanges in all.
-    """
+    """Asks silos for products and keeps what each of them said."""
 
     def __init__(
         self,
@@ -282,9 +206,7 @@ class Products:
         }
         return weighted_sum(models, shares(models, self._sampler.sizes))
 
-    def _ask(
-        self, block: Array, n_steps: int, silos: tuple[str, ...] | None, shift: float = 0.0
-    ) -> Exchange:
+    def _ask(self, block: Array, n_steps: int, silos: tuple[str, ...] | None, shift: float = 0.0) -> Exchange:
         everyone = tuple(self._sampler.sizes) if silos is None else silos
         asked = tuple(name for name in everyone if name not in self.left_out)
         enough = self._sampler.enough
@@ -310,11 +232,7 @@ class Products:
         return closed
 
     def _late(self, known: Mapping[str, Array]) -> tuple[str, ...]:
-        """Return whom to ask again; nobody where all who can be expected to have answered.
-
-        Where everyone was asked and a deadline passed, everyone is asked again: those who answered
-        give the same bytes, and a round of late silos alone could fall below the fewest allowed.
-        """
+        """Return whom to ask again; nobody where all who can be expected to have answered."""
         late = tuple(n for n in self._sampler.sizes if n not in known and n not in self._absent)
         if self._sampler.n_participants is None:
             return tuple(self._sampler.sizes) if late else ()

@@ -1,8 +1,4 @@
-"""Where rows lie on the first two components: asked last, once these are known.
-
-The axes, and how far the grid goes, follow from what was released before, so they cost nothing; the
-counts are one release more. What was tried, and why so: docs/decisions/0038.
-"""
+"""Where rows lie on the first two components: asked last, once these are known."""
 
 import math
 from collections.abc import Generator, Mapping
@@ -54,9 +50,7 @@ def with_scores(solver: Exchange, study: Study) -> Exchange:
     )
     opened.notes["change"] = 0.0
     answers: dict[str, Tally] = opened.answers
-    return _found(
-        solution, question, {name: each.counts / parts for name, each in answers.items()}, std
-    )
+    return _found(solution, question, {name: each.counts / parts for name, each in answers.items()}, std)
 
 
 def summed_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solution]:
@@ -75,15 +69,7 @@ def summed_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solut
 
 
 def score_question(solution: Solution, study: Study, *, n_rows: float, std: float) -> ScoreQuestion:
-    """Return the axes of the first two components and a grid over the scores on them.
-
-    Parameters
-    ----------
-    solution, study
-        What was found, and the terms.
-    n_rows, std
-        How many rows are counted together, and the noise of a count: the grid is as fine as that allows.
-    """
+    """Return the axes of the first two components and a grid over the scores on them."""
     axes = fix_signs(solution.vectors[:, :2])
     if solution.gains is not None:
         axes = axes * solution.gains[:, np.newaxis]
@@ -96,18 +82,12 @@ def score_question(solution: Solution, study: Study, *, n_rows: float, std: floa
     reach = _REACH * np.sqrt(_variances(solution))
     if study.is_private:
         # So that the last bits of an eigendecomposition do not make it another question.
-        axes, offset, reach = (
-            each.astype(np.float32).astype(np.float64) for each in (axes, offset, reach)
-        )
+        axes, offset, reach = (each.astype(np.float32).astype(np.float64) for each in (axes, offset, reach))
     return ScoreQuestion(axes=axes, offset=offset, reach=reach, n_bins=bins_for(n_rows, std))
 
 
 def bins_for(n_rows: float, std: float) -> int:
-    """Return how many bins a side has, from public facts.
-
-    A normal cloud fills about 4π of the 36 square standard deviations of the grid. As many places are
-    taken as hold `_CLEAR` standard deviations of their noise then, and as many rows: an even number.
-    """
+    """Return how many bins a side has, from public facts."""
     most = math.sqrt(_REACH**2 * n_rows / (math.pi * _CLEAR * max(std, 1.0)))
     return min(MOST_BINS, max(_LEAST_BINS, 2 * int(most / 2)))
 
@@ -125,9 +105,7 @@ def _variances(solution: Solution) -> Array:
     return np.maximum(values, 1e-12 * largest)
 
 
-def _found(
-    solution: Solution, question: ScoreQuestion, counts: Mapping[str, Array], std: float
-) -> Solution:
+def _found(solution: Solution, question: ScoreQuestion, counts: Mapping[str, Array], std: float) -> Solution:
     bins = question.n_bins
     made = ScoreCounts(
         reach=question.reach,

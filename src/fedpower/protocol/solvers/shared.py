@@ -29,52 +29,7 @@ Rank = int | float | Literal["auto"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What an iteration ends with.
-
-    Attributes
-    ----------
-    basis
-        Z̄_T, d×r orthonormal: the paper's output.
-    values, vectors
-        Estimates of the leading eigenvalues and eigenvectors in the span of ``basis``.
-    rank
-        k; found by the run where a fraction of variance was asked for.
-    total_variance
-        tr A over the silos that released it, or NaN.
-    center
-        The pooled mean, or None.
-    sizes
-        s_i by silo, of the silos whose rows are in the result.
-    n_steps, change, converged
-        Steps taken, the last round's sin θ, and whether it was within ``tol``.
-    completeness
-        The least share of the silos' weight that took part in a pooled product; below 1 where silos
-        were missing and the solver filled in what they would have said.
-    spectrum
-        All eigenvalues of the pooled moment, where the whole of it is known; else None.
-    law
-        Of the noise of the products or the moment that it comes from; None without noise.
-    last_values
-        Eigenvalues that the last product alone shows, whose noise is newer than its basis, where
-        ``values`` are of more than that; else None.
-    angles
-        How far the components may be from those of the rows, where a moment was released; else None.
-    clipping
-        What the bound did to the rows, where a moment was released and it shortens any; else None.
-    remarks
-        Sentences on numbers that are not to be trusted, and on silos that look like one.
-    gains
-        What columns of the treated rows were multiplied by: in that case ``values``, ``vectors`` and
-        ``total_variance`` are of columns of variance 1, or in their own units. None where they were not.
-    treated_variance
-        The total variance of the treated rows themselves, before gains; None where it was not released.
-    code_book
-        What the run found about the columns, where it prepared them; else None.
-    pooled
-        The pooled moment, where the run was to keep it; else None.
-    scores
-        Counts of rows by their scores on the first two components, where they were asked for; else None.
-    """
+    """What an iteration ends with."""
 
     basis: Array
     values: Array
@@ -133,9 +88,7 @@ def align(
 ) -> tuple[dict[str, Array], float]:
     """Return ``matrices`` rotated by the D of their ``bases``, and ρ_t [FP eqs. 3.2, 3.3]."""
     turns = {
-        name: np.eye(basis.shape[1])
-        if basis is reference
-        else rotation(alignment, basis, reference)
+        name: np.eye(basis.shape[1]) if basis is reference else rotation(alignment, basis, reference)
         for name, basis in bases.items()
     }
     spread = misalignment([bases[name] @ turn for name, turn in turns.items()], reference)
@@ -155,16 +108,7 @@ Participation = Literal["sampled", "first"]
 
 @dataclass(slots=True, kw_only=True)
 class SiloSampler:
-    """Draws the silos of each round and weighs their answers.
-
-    Three protocols. Everyone: ``n_participants`` None, weights s_i/n [FP Alg. 2]. ``sampled``: K draws
-    with replacement, each silo with probability s_i/n, every draw weighing 1/K, so that the partial
-    average equals the full one in expectation [FP Alg. 3]. ``first``: everyone is asked, the round
-    closes with the first K answers, weights s_i over those who answered [FP §2.3].
-
-    Deviation: the paper samples uniformly because its silos have equal sizes; with unequal ones the
-    probabilities s_i/n keep the expectation right, and equal sizes give the paper's scheme back.
-    """
+    """Draws the silos of each round and weighs their answers."""
 
     sizes: dict[str, int]
     rng: np.random.Generator
@@ -193,9 +137,7 @@ class SiloSampler:
             return self.asked(always)
         names = list(self.sizes)
         probabilities = np.array([self.sizes[name] for name in names], dtype=np.float64)
-        picks = self.rng.choice(
-            len(names), size=self.n_participants, p=probabilities / probabilities.sum()
-        )
+        picks = self.rng.choice(len(names), size=self.n_participants, p=probabilities / probabilities.sum())
         self.drawn = tuple(names[pick] for pick in picks)
         return self.asked(always)
 
@@ -219,30 +161,19 @@ class SiloSampler:
         return {name: value / total for name, value in raw.items()}
 
 
-def present(
-    sizes: Mapping[str, int], asked: Collection[str], answered: Collection[str]
-) -> dict[str, int]:
+def present(sizes: Mapping[str, int], asked: Collection[str], answered: Collection[str]) -> dict[str, int]:
     """Return the sizes without the silos that were asked for products and never sent one."""
     return {n: size for n, size in sizes.items() if n not in asked or n in answered}
 
 
 def enrol() -> Exchange:
-    """Return the public number of rows s_i of each silo that answered, by name.
-
-    Not a round of the method: it carries no quantity that depends on a row.
-    """
+    """Return the public number of rows s_i of each silo that answered, by name."""
     opened = yield Ask(body=Enrol())
     return {name: answer.n_rows for name, answer in opened.answers.items()}
 
 
 def pooled_columns(sizes: dict[str, int], *, center: bool, gains: Gains | None) -> Exchange:
-    """Return (the mean row Σ s_i μ_i / Σ s_i, gains of the columns, the silos that are in them).
-
-    Without ``center`` there is no mean row, and gains are those of the moment about the origin. The
-    pooled variances are Σ w_i [v_i + (μ_i − μ)²]: no cancellation, however far the means are from the
-    origin. A silo whose mean did not come in time is left out of the run: rows about a centre that leaves
-    them out would add a direction of their own to the covariance.
-    """
+    """Return (the mean row Σ s_i μ_i / Σ s_i, gains of the columns, the silos that are in them)."""
     if not center and gains is None:
         return None, None, sizes
     opened = yield Ask(body=AskMean(variances=gains is not None), silos=tuple(sizes))

@@ -1,8 +1,4 @@
-"""Secure sums as a coordinator asks for them: one roll, then one sum after another over it.
-
-All silos on the roll upload in every sum, or the attempt is lost: the next one has a new roll and begins
-with the first sum again, with fresh noise and a fresh charge for whatever is summed anew.
-"""
+"""Secure sums as a coordinator asks for them: one roll, then one sum after another over it."""
 
 import itertools
 from collections.abc import Callable, Generator, Iterable
@@ -19,15 +15,7 @@ from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.integer_release import packed_integers
 from fedpower.privacy.shares import SumNoise, shared_noise, sum_noise
 from fedpower.protocol.exchange import Ask, Round
-from fedpower.protocol.messages import (
-    AskMasked,
-    AskSum,
-    CallRoll,
-    KeyGone,
-    MaskedMoment,
-    MaskedSum,
-    Present,
-)
+from fedpower.protocol.messages import AskMasked, AskSum, CallRoll, KeyGone, MaskedMoment, MaskedSum, Present
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import Place, Roll, n_neighbours
 from fedpower.protocol.secure_releases import total
@@ -42,15 +30,7 @@ MOST_FREE_ROLLS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """A secure sum of whole numbers, noised.
-
-    Attributes
-    ----------
-    integers
-        The sum, 2^b times as large as that of the silos' numbers (`SumNoise.fineness`).
-    noise
-        What is in it.
-    """
+    """A secure sum of whole numbers, noised."""
 
     integers: NDArray[np.int64]
     noise: SumNoise
@@ -77,15 +57,7 @@ class _LostError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
-    """One attempt at the sums of a study, over one roll; handed to the script of :func:`secure_sums`.
-
-    Attributes
-    ----------
-    study, roll
-        The terms, and who takes part.
-    n_done
-        How many sums were had.
-    """
+    """One attempt at the sums of a study, over one roll; handed to the script of :func:`secure_sums`."""
 
     study: Study
     roll: Roll
@@ -99,17 +71,7 @@ class Sums:
     def total(
         self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
     ) -> Generator[Ask, Round, Total]:
-        """Return the study's next sum, which is called ``label``, as a :class:`Total`.
-
-        Parameters
-        ----------
-        label
-            Its name in the study: sums are asked for in the study's order.
-        public
-            What silos compute their numbers with; it may follow from the sums before.
-        sensitivity, per_row
-            Those of the silos' `Summand`, which follow from public facts.
-        """
+        """Return the study's next sum, which is called ``label``, as a :class:`Total`."""
         noise = self.noise(self.n_done, sensitivity=sensitivity, per_row=per_row)
         uploads = yield from self._next(label, public)
         return Total(integers=total(each.words for each in uploads.values()), noise=noise)
@@ -131,9 +93,7 @@ class Sums:
         uploads = yield from self._next(MOMENT, public)
         return summed(uploads, self.roll, self.study)
 
-    def _next(
-        self, label: str, public: bytes
-    ) -> Generator[Ask, Round, dict[str, MaskedMoment | MaskedSum]]:
+    def _next(self, label: str, public: bytes) -> Generator[Ask, Round, dict[str, MaskedMoment | MaskedSum]]:
         """Return everybody's upload of the next sum, in the roll's order."""
         listed = self.study.sums
         assert not listed or listed[self.n_done].label == label, "sums come in the study's order"
@@ -165,24 +125,7 @@ _Script = Callable[[Sums], Generator[Ask, Round, Found]]
 def secure_sums(
     study: Study, *, run: str, enrolled: Iterable[str], script: _Script[Found]
 ) -> Generator[Ask, Round, Found]:
-    """Return what ``script`` makes of the sums of a study, of which the coordinator sees nothing else.
-
-    Silos that refuse, or do not answer in time, are not called to the next attempt unless it needs them;
-    those that were started again are. Every attempt is charged by those who uploaded, and one in which
-    nobody can have is not counted.
-
-    Parameters
-    ----------
-    study
-        The terms; they hold the silos' identities, the sums and how many attempts there may be.
-    run
-        The run's identity, which silos sign.
-    enrolled
-        Who is there.
-    script
-        ``def script(sums): first = yield from sums.total("first", ...); ...; return ...``. Whatever it
-        sends to silos is a function of the sums that it was given.
-    """
+    """Return what ``script`` makes of the sums of a study, of which the coordinator sees nothing else."""
     everybody = tuple(enrolled)
     there = everybody
     attempts = free = 0
@@ -203,9 +146,7 @@ def secure_sums(
         if attempts == study.attempts or free == MOST_FREE_ROLLS:
             break
         there = tuple(
-            name
-            for name, body in opened.answers.items()
-            if name in uploads or isinstance(body, KeyGone)
+            name for name, body in opened.answers.items() if name in uploads or isinstance(body, KeyGone)
         )
         if len(there) < study.min_silos:
             there = everybody

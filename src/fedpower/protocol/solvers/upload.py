@@ -1,8 +1,4 @@
-"""Moment upload: one round, d(d+1)/2 numbers a silo, and the eigendecomposition at the coordinator.
-
-Cheapest in bytes while d is small, exact, and free of any bias from heterogeneity. In a private study it
-is the release that `moment` mode makes anyway.
-"""
+"""Moment upload: one round, d(d+1)/2 numbers a silo, and the eigendecomposition at the coordinator."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
@@ -21,22 +17,10 @@ from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
 from fedpower.protocol.clipping import moment_clipping
 from fedpower.protocol.exchange import Ask, Exchange, Round
-from fedpower.protocol.messages import (
-    AskMoment,
-    AskPreparedMoment,
-    AskTally,
-    PackedMoment,
-    Tally,
-    read_only,
-)
+from fedpower.protocol.messages import AskMoment, AskPreparedMoment, AskTally, PackedMoment, Tally, read_only
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
-from fedpower.protocol.prepared_sums import (
-    moved_by_a_row,
-    tally_parts,
-    to_public,
-    weights_of_parts,
-)
+from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public, weights_of_parts
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import Gains, Groups, fixed, unit_variances
@@ -51,35 +35,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadSettings:
-    """What to make of the pooled moment.
-
-    Attributes
-    ----------
-    n_features, rank, iteration_rank
-        d; k, a fraction of variance or ``"auto"``; the number of eigenpairs to return, at least k.
-    noise
-        From the sizes of the silos that answered to the σ of their pooled noise; None without any.
-    smoothing
-        Likewise to what is added to the sum before anything is computed from it; None adds nothing.
-    weights
-        How silos weigh in the pooled moment.
-    preparation
-        The study, where rows are prepared privately before the moment; else None.
-    code_book
-        What rows were prepared by, where that was found before; else None.
-    mean_weight
-        c of the joint release of moment, mean and trace.
-    standardize
-        Whether columns are divided by their standard deviations, as the moment's diagonal gives them.
-    groups
-        Places of columns that are divided by the deviation that they have together.
-    keep_moment
-        Whether the solution holds the pooled moment too.
-    shortens
-        Whether a bound may shorten rows.
-    adjacency
-        Whether it is the adjacency of networks, whose diagonal is 0.
-    """
+    """What to make of the pooled moment."""
 
     n_features: int
     rank: Rank
@@ -98,12 +54,7 @@ class UploadSettings:
 
 
 def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
-    """Return the :class:`Solution` from the pooled moment Σ w_i A_i.
-
-    About the pooled mean μ, Σ w_i A_i = Σ w_i [C_i + (μ_i − μ)(μ_i − μ)ᵀ] with C_i about the silo's own
-    mean: no cancellation, however far the means are from the origin. Silos that did not answer by the
-    deadline are left out, weights and all.
-    """
+    """Return the :class:`Solution` from the pooled moment Σ w_i A_i."""
     del rng  # nothing is random here
     sizes = yield from enrol()
     book = None
@@ -121,9 +72,7 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     smooth = None if settings.smoothing is None else settings.smoothing(heard)
     if smooth is not None:
         weight = settings.mean_weight
-        moment, center, total = smoothed(
-            moment, center, total, smooth, key=_key(answers), mean_weight=weight
-        )
+        moment, center, total = smoothed(moment, center, total, smooth, key=_key(answers), mean_weight=weight)
     remarks = []
     if settings.noise is None:
         remarks = _copies(answers, heard)
@@ -152,13 +101,8 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     return replace(solution, code_book=book, pooled=kept)
 
 
-def prepare(
-    study: Study, sizes: dict[str, int]
-) -> Generator[Ask, Round, tuple[CodeBook, dict[str, int]]]:
-    """Return the code book that the silos' tallies give, and the silos that answered all of them.
-
-    Who misses a tally is asked for nothing more: what it told stays in the sums it was in.
-    """
+def prepare(study: Study, sizes: dict[str, int]) -> Generator[Ask, Round, tuple[CodeBook, dict[str, int]]]:
+    """Return the code book that the silos' tallies give, and the silos that answered all of them."""
     budget = budget_of(study)
     assert budget is not None, "only a private study prepares"
 
@@ -204,32 +148,19 @@ def _searched(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareSettings:
-    """Preparation alone, for a code book that later fits use.
-
-    Attributes
-    ----------
-    study
-        The terms: those of the fit that it would be a part of, whose moment is not asked for.
-    run
-        The run's identity, which silos of secure sums sign.
-    """
+    """Preparation alone, for a code book that later fits use."""
 
     study: Study
     run: str = ""
 
 
 def preparation(settings: PrepareSettings, rng: np.random.Generator) -> Exchange:
-    """Return the code book that the silos' tallies give, and nothing after it.
-
-    With secure sums, of which each is charged by itself, the sum of the moments is not called for.
-    """
+    """Return the code book that the silos' tallies give, and nothing after it."""
     del rng  # nothing is random here
     sizes = yield from enrol()
     if settings.study.aggregation == "secure":
         return (
-            yield from secure_sums(
-                settings.study, run=settings.run, enrolled=sizes, script=_prepare_securely
-            )
+            yield from secure_sums(settings.study, run=settings.run, enrolled=sizes, script=_prepare_securely)
         )
     book, _ = yield from prepare(settings.study, sizes)
     return book
@@ -260,12 +191,7 @@ def same_rows(one: str, other: str) -> str:
 
 
 def _imprecise(moment: Array) -> list[str]:
-    """Return a sentence where float64 cannot hold what the columns of an exact moment vary by.
-
-    An eigendecomposition is off by about d·eps of the largest eigenvalue [Weyl]: columns that vary less
-    than that beside another are lost in its rounding, and their variances with them. Squares below the
-    smallest normal number have lost digits, or all of them.
-    """
+    """Return a sentence where float64 cannot hold what the columns of an exact moment vary by."""
     variances = np.diagonal(moment)
     largest = float(variances.max(initial=0.0))
     if largest < np.finfo(np.float64).tiny / np.finfo(np.float64).eps:
@@ -307,11 +233,7 @@ def decompose(
     book: CodeBook | None = None,
     shortens: bool = False,
 ) -> Solution:
-    """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives.
-
-    Columns are multiplied by their ``gains`` first. A rank that is no number is found here: as many
-    components as are determined together, or as explain a fraction of variance without the noise.
-    """
+    """Return the :class:`Solution` that the eigendecomposition of a pooled moment gives."""
     moment, total_variance = pooled.moment, pooled.total_variance
     dim = moment.shape[0]
     taken = None
@@ -371,16 +293,11 @@ def smoothed(
     key: bytes,
     mean_weight: float = MEAN_WEIGHT,
 ) -> tuple[Array, Array | None, float]:
-    """Return a pooled moment, mean and trace with a little noise more: all that may be published.
-
-    The sum of the silos' releases is that about the origin; it is centred again afterwards.
-    """
+    """Return a pooled moment, mean and trace with a little noise more: all that may be published."""
     if center is not None:
         moment, total = moment + np.outer(center, center), total + float(center @ center)
     vector = smooth(pack(moment, center, total, mean_weight), key)
-    moment, center, total = unpack(
-        vector, len(moment), with_mean=center is not None, mean_weight=mean_weight
-    )
+    moment, center, total = unpack(vector, len(moment), with_mean=center is not None, mean_weight=mean_weight)
     if center is None:
         return moment, None, total
     return moment - np.outer(center, center), read_only(center), total - float(center @ center)
@@ -403,10 +320,7 @@ def _key(answers: Mapping[str, PackedMoment]) -> bytes:
 def pool(
     answers: dict[str, PackedMoment], sizes: dict[str, int], n_features: int
 ) -> tuple[Array, Array | None, float]:
-    """Return (pooled moment, pooled mean or None, its trace) of the silos that answered.
-
-    ``sizes`` are what they weigh in proportion to.
-    """
+    """Return (pooled moment, pooled mean or None, its trace) of the silos that answered."""
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()
     triangle = np.zeros(n_features * (n_features + 1) // 2)
@@ -426,19 +340,7 @@ def pool(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSettings:
-    """What to make of the sum.
-
-    Attributes
-    ----------
-    study
-        The terms; they hold the silos' identities and how many attempts there may be.
-    rank
-        k, a fraction of variance, or ``"auto"``.
-    standardize, keep_moment, code_book, shortens
-        See :class:`UploadSettings`.
-    run
-        The run's identity, which silos sign; given by whoever makes the coordinator.
-    """
+    """What to make of the sum."""
 
     study: Study
     rank: Rank
@@ -450,11 +352,7 @@ class SecureSettings:
 
 
 def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
-    """Return the :class:`Solution` from the pooled moment, of which the coordinator sees nothing else.
-
-    Two rounds, if everybody who answers the roll call uploads; see :func:`secure_sums` for when not. One
-    more for each stage of preparation, where rows are prepared privately.
-    """
+    """Return the :class:`Solution` from the pooled moment, of which the coordinator sees nothing else."""
     del rng  # nothing is random here
     enrolled = yield from enrol()
 
@@ -464,15 +362,11 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
             found = _solution(vector, sums.sizes, settings)
             return (yield from summed_scores(sums, found))
         book = yield from _prepare_securely(sums)
-        vector = yield from sums.moment(
-            to_public((book.low, book.high, book.offset, book.scale), book.bound)
-        )
+        vector = yield from sums.moment(to_public((book.low, book.high, book.offset, book.scale), book.bound))
         found = _solution(vector, sums.sizes, settings, book)
         return (yield from summed_scores(sums, found))
 
-    return (
-        yield from secure_sums(settings.study, run=settings.run, enrolled=enrolled, script=script)
-    )
+    return (yield from secure_sums(settings.study, run=settings.run, enrolled=enrolled, script=script))
 
 
 def _prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:

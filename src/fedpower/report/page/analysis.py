@@ -38,10 +38,7 @@ def analysis_page(account: Account, moment: Moment) -> str:
         element("h1", account.title + without(run)),
         facts(
             (
-                (
-                    "Study",
-                    element("code", (federation.get("agreement") or run["study"]["hash"])[:12]),
-                ),
+                ("Study", element("code", (federation.get("agreement") or run["study"]["hash"])[:12])),
                 ("Silos", f"{len(run['silos']):,}"),
                 *sizes(moment.record["parameters"], moment.n_samples, moment.n_features),
                 ("Released", moment_of_time(run["finished"])),

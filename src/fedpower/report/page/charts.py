@@ -22,15 +22,7 @@ LEAST = 1e-16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A vertical scale: 0 percent is its top.
-
-    Attributes
-    ----------
-    ticks
-        Round numbers with their labels.
-    place
-        From a number to percent from the top.
-    """
+    """A vertical scale: 0 percent is its top."""
 
     ticks: tuple[tuple[float, str], ...]
     place: Callable[[float], float]
@@ -105,17 +97,7 @@ class Series:
 
 
 def scree(values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[float]) -> Markup:
-    """Return variances by component as stems with marks.
-
-    Parameters
-    ----------
-    values
-        One per component.
-    standing
-        Of each, whether it is ``determined`` (a dot) or ``undetermined`` (a ring).
-    beyond
-        Eigenvalues that were released beyond the components; these are small squares.
-    """
+    """Return variances by component as stems with marks."""
     shown = [*values, *beyond]
     scale = linear(shown)
     parts = [*_rules(scale), *_numbers_below(range(1, len(shown) + 1))]
@@ -139,8 +121,7 @@ def scree(values: Sequence[float], *, standing: Sequence[str], beyond: Sequence[
 def angles(components: Sequence[float], subspaces: Sequence[float], most: float) -> Markup:
     """Return angles of components and of leading subspaces, and up to which they are determined."""
     scale = Scale(
-        ticks=tuple((float(tick), f"{tick}°") for tick in (0, 45, 90)),
-        place=lambda angle: 1 - angle / 90,
+        ticks=tuple((float(tick), f"{tick}°") for tick in (0, 45, 90)), place=lambda angle: 1 - angle / 90
     )
     level = _percent_of(scale.place(most))
     parts = [*_rules(scale), *_numbers_below(range(1, len(components) + 1))]
@@ -193,9 +174,7 @@ def bytes_by_round(rounds: Sequence[int], up: Sequence[int], down: Sequence[int]
     for place, pair in enumerate(zip(up, down, strict=True)):
         for side, (size, kind) in enumerate(zip(pair, ("up", "down"), strict=True)):
             top = scale.place(size)
-            parts.append(
-                _bar((place + 0.15 + 0.37 * side) * wide, top, 0.33 * wide, 1 - top, f"bar {kind}")
-            )
+            parts.append(_bar((place + 0.15 + 0.37 * side) * wide, top, 0.33 * wide, 1 - top, f"bar {kind}"))
     return _picture(
         "Bytes in each round",
         f"Up from the silos {human_bytes(sum(up))} in all, down to them {human_bytes(sum(down))}. "
@@ -280,9 +259,7 @@ def _numbers_below(numbers: Sequence[int], at_most: int = 10) -> list[Markup]:
     """Return the numbers of rounds or components along the foot, as many as there is room for."""
     step = every(len(numbers), at_most)
     return [
-        _word(
-            _percent_of((place + 0.5) / len(numbers)), "100%", each, "tick", dy=18, anchor="middle"
-        )
+        _word(_percent_of((place + 0.5) / len(numbers)), "100%", each, "tick", dy=18, anchor="middle")
         for place, each in enumerate(numbers)
         if step == 1 or each % step == 0
     ]
@@ -334,9 +311,7 @@ def heat_map(
                 )
             )
             if not told[row][place]:
-                parts.append(
-                    _mark(_percent_of((place + 0.47) * size), middle, "small-cross", "missing")
-                )
+                parts.append(_mark(_percent_of((place + 0.47) * size), middle, "small-cross", "missing"))
     hidden = sum(not each for row in range(many) for each in told[row][:row])
     cut = f" The first {many} of {len(names)} columns are drawn." if many < len(names) else ""
     picture = _picture(
@@ -350,11 +325,7 @@ def heat_map(
 
 
 def intervals(
-    title: str,
-    names: Sequence[str],
-    values: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
+    title: str, names: Sequence[str], values: Sequence[float], low: Sequence[float], high: Sequence[float]
 ) -> Markup:
     """Return a row a number: its interval as a line, with a dot, or a cross where 0 is within."""
     least, most = min(0.0, *low), max(0.0, *high)
@@ -395,10 +366,7 @@ def biplot(
     *,
     of: str = "column",
 ) -> Markup:
-    """Return the loadings of two components as lines from the middle of a square, the longest named.
-
-    ``of`` says what each line is.
-    """
+    """Return the loadings of two components as lines from the middle of a square, the longest named."""
     most = max(*map(abs, first), *map(abs, second)) or 1.0
     order = sorted(range(len(names)), key=lambda each: -math.hypot(first[each], second[each]))
     drawn = order[:_MOST_ARROWS]
@@ -465,11 +433,7 @@ _MAP = 288
 
 
 def score_map(
-    title: str,
-    counts: Sequence[Sequence[float]],
-    edges: Sequence[Sequence[float]],
-    *,
-    least: float,
+    title: str, counts: Sequence[Sequence[float]], edges: Sequence[Sequence[float]], *, least: float
 ) -> Markup:
     """Return a square of places, darker where they hold more; those below ``least`` are empty."""
     most, size = max(max(row) for row in counts), 1 / len(counts)
@@ -480,12 +444,7 @@ def score_map(
             if value < least:
                 continue
             shown += 1
-            shares = {
-                "x": place * size,
-                "y": 1 - (height + 1) * size,
-                "width": size,
-                "height": size,
-            }
+            shares = {"x": place * size, "y": 1 - (height + 1) * size, "width": size, "height": size}
             parts.append(
                 element(
                     "rect",

@@ -86,10 +86,7 @@ def _legend(result: Result, *, drawn_beyond: bool) -> list[Any]:
     kinds = _kinds(result)
     entries: list[Any] = [
         _key(sign, kind, words)
-        for sign, kind, words in (
-            ("●", "determined", "determined"),
-            ("○", "undetermined", "not determined"),
-        )
+        for sign, kind, words in (("●", "determined", "determined"), ("○", "undetermined", "not determined"))
         if result.determined and kind in kinds
     ]
     if drawn_beyond:
@@ -203,11 +200,7 @@ def _component(result: Result, place: int) -> Markup:
         loadings[top].tolist(),
     )
     kind = _kinds(result)[place]
-    caption = (
-        f"The {len(top)} largest of {len(loadings):,} loadings"
-        if len(loadings) > len(top)
-        else None
-    )
+    caption = f"The {len(top)} largest of {len(loadings):,} loadings" if len(loadings) > len(top) else None
     return folded(
         [
             element("span", label, class_="component"),

@@ -10,31 +10,9 @@ from fedpower.report.page.markup import Markup, element
 
 
 def document(
-    title: str,
-    head: Markup,
-    contents: Mapping[str, str],
-    sections: Iterable[Markup],
-    *,
-    version: str,
+    title: str, head: Markup, contents: Mapping[str, str], sections: Iterable[Markup], *, version: str
 ) -> str:
-    """Return a page of sections, the same bytes for the same sections.
-
-    Style and script are named by their hashes in the page's own policy, so that a browser loads
-    nothing from anywhere and runs nothing else, whatever a column may be called.
-
-    Parameters
-    ----------
-    title
-        What the browser's window says.
-    head
-        The page's header.
-    contents
-        By anchor: the heading that the list of contents shows.
-    sections
-        What the page holds.
-    version
-        Of the fedpower that made what it tells of.
-    """
+    """Return a page of sections, the same bytes for the same sections."""
     style, script = _asset("style.css"), _asset("script.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -57,10 +35,7 @@ def document(
         head,
         element("nav", element("ul", links), aria_label="Contents"),
         element("main", sections, id="main", tabindex="-1"),
-        element(
-            "footer",
-            element("p", "Made by fedpower from what was released, and from nothing else."),
-        ),
+        element("footer", element("p", "Made by fedpower from what was released, and from nothing else.")),
         element("script", script),
     )
     return f"<!doctype html>\n{element('html', top, body, lang='en')}\n"

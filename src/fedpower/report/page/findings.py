@@ -31,10 +31,7 @@ def variances(result: Result) -> tuple[Array, Array]:
 
 
 def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
-    """Return which components are determined, which only together, and what turns them.
-
-    Where none is determined, ``say`` writes the likely cause.
-    """
+    """Return which components are determined, which only together, and what turns them."""
     components, subspaces = result.component_angles, result.subspace_angles
     if components is None or subspaces is None:
         return [NO_ANGLES]
@@ -49,9 +46,7 @@ def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
     return sentences
 
 
-def angle_sentences(
-    components: Array, subspaces: Array, n_features: int, *, exact: bool
-) -> list[str]:
+def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exact: bool) -> list[str]:
     """Return which components are determined, and which only together; if exact, only the latter."""
     # All columns together span everything, which is nothing that is found out.
     subspaces = np.where(np.arange(1, len(subspaces) + 1) < n_features, subspaces, 90.0)

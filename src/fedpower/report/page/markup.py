@@ -51,9 +51,7 @@ def column(values: Sequence[float | None], digits: int = 4) -> list[str]:
     if decimals > _MOST_DECIMALS or largest > _MOST_DECIMALS:
         return [number(x, digits) for x in values]
     return [
-        signed(f"{x + 0.0:,.{decimals}f}")
-        if x is not None and math.isfinite(x)
-        else number(x, digits)
+        signed(f"{x + 0.0:,.{decimals}f}") if x is not None and math.isfinite(x) else number(x, digits)
         for x in values
     ]
 
@@ -137,18 +135,7 @@ def escaped(content: Any) -> Markup:
 
 
 def element(name: str, *content: Any, **attributes: Any) -> Markup:
-    """Return an element with escaped attributes and content.
-
-    Parameters
-    ----------
-    name
-        What the element is called.
-    content
-        Markup, text, numbers, or iterables of these.
-    attributes
-        ``class_`` stands for ``class`` and ``aria_label`` for ``aria-label``; None and False leave an
-        attribute out, True gives it no value.
-    """
+    """Return an element with escaped attributes and content."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escaped(value)}"')
         for key, value in attributes.items()
@@ -180,23 +167,9 @@ def figures(texts: Iterable[str], values: Iterable[float | None]) -> list[Figure
 def table(
     caption: str, headings: Sequence[str], rows: Iterable[Sequence[Any]], *, sortable: bool = False
 ) -> Markup:
-    """Return a table; the first cell of a row is its heading, and columns of figures are flush right.
-
-    Parameters
-    ----------
-    caption
-        What the table holds, for those who do not see where it stands.
-    headings
-        One per column.
-    rows
-        Cells: text, markup or `Figure`.
-    sortable
-        Whether its headings become buttons that sort it; then every cell of a row should be short.
-    """
+    """Return a table; the first cell of a row is its heading, and columns of figures are flush right."""
     body = [list(row) for row in rows]
-    numeric = [
-        any(isinstance(row[place], Figure) for row in body) for place in range(len(headings))
-    ]
+    numeric = [any(isinstance(row[place], Figure) for row in body) for place in range(len(headings))]
     top = element(
         "tr",
         (
@@ -234,10 +207,7 @@ def facts(pairs: Iterable[tuple[Any, Any]], *, kind: str = "facts") -> Markup:
 
 
 def beside(labels: Sequence[Any], picture: Markup, values: Sequence[str], *, kind: str) -> Markup:
-    """Return a picture of rows between their labels and their values.
-
-    Labels and values are for the eye: the picture has a description, and a table has the numbers.
-    """
+    """Return a picture of rows between their labels and their values."""
     return element(
         "div",
         _stack(labels, "labels"),
@@ -292,9 +262,7 @@ def _cells(row: Sequence[Any], numeric: Sequence[bool]) -> list[Markup]:
 
 
 def _stack(entries: Sequence[Any], kind: str) -> Markup:
-    return element(
-        "ol", (element("li", entry) for entry in entries), class_=kind, aria_hidden="true"
-    )
+    return element("ol", (element("li", entry) for entry in entries), class_=kind, aria_hidden="true")
 
 
 def _key(value: float | None) -> str:

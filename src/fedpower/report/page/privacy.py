@@ -3,12 +3,7 @@
 import math
 from typing import Any
 
-from fedpower.privacy.statement import (
-    ALL_NOT_PRIVATE,
-    EDGE,
-    PERSON,
-    as_sentence,
-)
+from fedpower.privacy.statement import ALL_NOT_PRIVATE, EDGE, PERSON, as_sentence
 from fedpower.report.page.charts import bars
 from fedpower.report.page.markup import (
     Figure,
@@ -75,10 +70,7 @@ def privacy_section(run: dict[str, Any]) -> Markup:
         ("Neighbours", f"{promise['neighbours'].capitalize()}."),
         ("Rows", _bound(run["parameters"])),
         ("Noise", [element("code", promise["mode"]), f": {_noised(run)}."]),
-        (
-            "Asked for",
-            f"{equals('ε', promise['asked_epsilon'])} at {equals('δ', promise['delta'])}.",
-        ),
+        ("Asked for", f"{equals('ε', promise['asked_epsilon'])} at {equals('δ', promise['delta'])}."),
         ("What everybody may know", items(promise["public"])),
         ("Notes", _sentences(promise["notes"])),
         ("What this supposes", _sentences(promise["assumptions"])),
@@ -151,10 +143,7 @@ def _not_private(promise: dict[str, Any]) -> str:
 def _protections(promise: dict[str, Any]) -> list[Markup]:
     rows = [
         (
-            [
-                f"Against {row['observer']}",
-                element("span", f"who sees {row['sees']}", class_="aside"),
-            ],
+            [f"Against {row['observer']}", element("span", f"who sees {row['sees']}", class_="aside")],
             Figure(number(epsilon(row["epsilon"])), row["epsilon"]),
             Figure(odds(row["epsilon"]), row["epsilon"]),
             Figure(number(row["delta"]), row["delta"]),
@@ -163,21 +152,13 @@ def _protections(promise: dict[str, Any]) -> list[Markup]:
     ]
     return [
         table("What each observer can learn at most", ["Observer", "ε", "Odds\u00a0×", "δ"], rows),
-        *paragraphs(
-            [
-                _odds_of(promise),
-                element("sup", "ε"),
-                " at most, except with probability δ.",
-            ]
-        ),
+        *paragraphs([_odds_of(promise), element("sup", "ε"), " at most, except with probability δ."]),
     ]
 
 
 def _odds_of(promise: dict[str, Any]) -> str:
     if promise["unit"] == PERSON:
-        return (
-            "The odds that a person was in the data, or what her rows held, shift by the factor e"
-        )
+        return "The odds that a person was in the data, or what her rows held, shift by the factor e"
     if promise["unit"] == EDGE:
         return "The odds that a given edge is there, or what it weighs, shift by the factor e"
     return "The odds that a given row was in the data, or what it held, shift by the factor e"
@@ -246,9 +227,7 @@ def _spent_of_asked(promise: dict[str, Any]) -> list[Markup]:
         [min(each, 2 * asked) for each in spent],
         most=asked,
     )
-    labels = [
-        f"{row['observer'][:1].upper()}{row['observer'][1:]}" for row in promise["protections"]
-    ]
+    labels = [f"{row['observer'][:1].upper()}{row['observer'][1:]}" for row in promise["protections"]]
     return [
         element("h3", "Spent of what was asked for"),
         figure(

@@ -43,9 +43,7 @@ def rounds_section(run: dict[str, Any]) -> Markup:
         return section(
             "rounds",
             "Rounds",
-            *paragraphs(
-                f"One round did it, with {moved}: there is no convergence to watch. {choice}",
-            ),
+            *paragraphs(f"One round did it, with {moved}: there is no convergence to watch. {choice}"),
             _table(rounds),
         )
     return section(
@@ -92,9 +90,7 @@ def silos_section(run: dict[str, Any]) -> Markup:
         "silos",
         "Silos",
         figure(
-            element(
-                "div", grid, class_="scroll", role="region", tabindex="0", aria_label="Who answered"
-            ),
+            element("div", grid, class_="scroll", role="region", tabindex="0", aria_label="Who answered"),
             [
                 element("span", element("b", "■", class_="answered"), " answered", class_="key"),
                 element(
@@ -126,9 +122,7 @@ def _convergence(rounds: Rounds) -> Markup | list[Markup]:
     ]
     drawn = [each for each in series if sum(value is not None for value in each.values) > 1]
     if not drawn:
-        return paragraphs(
-            "No basis moved from round to round, so there is no convergence to watch."
-        )
+        return paragraphs("No basis moved from round to round, so there is no convergence to watch.")
     words = {
         "change": ("●", "change of the leading subspace, as the solver measures it (sin θ)"),
         "misalignment": ("▪", "how far silos’ bases lay apart before averaging (ρ)"),
@@ -139,9 +133,7 @@ def _convergence(rounds: Rounds) -> Markup | list[Markup]:
         for each in drawn
     ]  # fmt: skip
     picture = over_rounds("Convergence over rounds", [each["round"] for each in rounds], drawn)
-    return figure(
-        element("div", picture, class_="plot"), [*keys, "Logarithmic scale (vertical) by round."]
-    )
+    return figure(element("div", picture, class_="plot"), [*keys, "Logarithmic scale (vertical) by round."])
 
 
 def _table(rounds: Rounds) -> Markup:
@@ -163,9 +155,7 @@ def _table(rounds: Rounds) -> Markup:
         )
         for each in rounds
     ]
-    shown = table(
-        "Rounds", [*headings, *(heading for _, heading in measured)], rows, sortable=len(rows) > 1
-    )
+    shown = table("Rounds", [*headings, *(heading for _, heading in measured)], rows, sortable=len(rows) > 1)
     few = len(rounds) <= 3
     return shown if few else folded(f"All {len(rounds)} rounds in numbers", shown, kind="long")
 
@@ -254,10 +244,7 @@ def _rerun(run: dict[str, Any]) -> list[Markup]:
             ],
             _again(run),
         )
-    return [
-        element("pre", element("code", _call(run["parameters"]))),
-        *paragraphs(_again(run)),
-    ]
+    return [element("pre", element("code", _call(run["parameters"]))), *paragraphs(_again(run))]
 
 
 def _elsewhere(command: list[str]) -> Any:
@@ -291,9 +278,7 @@ def _words(command: list[str]) -> list[Markup]:
 
 def _call(parameters: dict[str, Any]) -> str:
     """Return the Python that makes the estimator; parameters that are None are left out."""
-    given = [
-        f"    {key}={_python(value)},\n" for key, value in parameters.items() if value is not None
-    ]
+    given = [f"    {key}={_python(value)},\n" for key, value in parameters.items() if value is not None]
     return f"FedPCA(\n{''.join(given)}).fit_silos(silos)"
 
 
@@ -321,9 +306,7 @@ def _code(text: str | None) -> Markup | None:
 
 
 def _parameters(parameters: dict[str, Any]) -> Markup:
-    rows = [
-        (element("code", key), element("code", _value(value))) for key, value in parameters.items()
-    ]
+    rows = [(element("code", key), element("code", _value(value))) for key, value in parameters.items()]
     return table("Parameters", ["Parameter", "Value"], rows)
 
 

@@ -65,9 +65,7 @@ def _told(found: ScoreHistogram, *, several: bool) -> str:
 
 def _panel(found: ScoreHistogram, silo: str) -> Markup:
     counts = found.counts[silo]
-    picture = score_map(
-        f"Scores of {silo}", counts.tolist(), found.edges.tolist(), least=found.clear
-    )
+    picture = score_map(f"Scores of {silo}", counts.tolist(), found.edges.tolist(), least=found.clear)
     largest = float(counts.max())
     empty = largest < found.clear
     least = "" if found.noise_std == 0 else f"; below {number(found.clear, 3)} is noise"
@@ -84,27 +82,17 @@ def _panel(found: ScoreHistogram, silo: str) -> Markup:
 
 
 def _table(found: ScoreHistogram, silo: str) -> Markup:
-    cells = sorted(
-        (cell for cell in found.cells(silo) if cell[4] >= found.clear), key=lambda cell: -cell[4]
-    )
+    cells = sorted((cell for cell in found.cells(silo) if cell[4] >= found.clear), key=lambda cell: -cell[4])
     listed = cells[:_MOST_LISTED]
     ends = [float(each) for edges in found.edges for each in (edges[0], edges[-1])]
     rows = [
-        (
-            _between(*cell[:2], ends[:2]),
-            _between(*cell[2:4], ends[2:]),
-            Figure(number(cell[4]), cell[4]),
-        )
+        (_between(*cell[:2], ends[:2]), _between(*cell[2:4], ends[2:]), Figure(number(cell[4]), cell[4]))
         for cell in listed
     ]
     words = f"{count(len(cells), 'place')} with rows"
     if len(listed) < len(cells):
         words = f"The {len(listed)} fullest of {words}"
-    return folded(
-        words,
-        table(f"Counts of scores of {silo}", ["pc1", "pc2", "Count"], rows),
-        kind="long",
-    )
+    return folded(words, table(f"Counts of scores of {silo}", ["pc1", "pc2", "Count"], rows), kind="long")
 
 
 def _between(low: float, high: float, ends: list[float]) -> str:

@@ -57,13 +57,7 @@ SILO = {
     "rows": Optional(int),
     "source": Optional(str),
     "budget": Optional(
-        {
-            "spent": Optional(NUMBER),
-            "left": NUMBER,
-            "cap": NUMBER,
-            "delta": NUMBER,
-            "used": NUMBER,
-        }
+        {"spent": Optional(NUMBER), "left": NUMBER, "cap": NUMBER, "delta": NUMBER, "used": NUMBER}
     ),
 }
 PRIVACY = {
@@ -73,9 +67,7 @@ PRIVACY = {
     "mode": re.compile("|".join(["none", *MODES])),
     "asked_epsilon": Optional(NUMBER),
     "delta": NUMBER,
-    "protections": _ListOf(
-        {"observer": str, "sees": str, "epsilon": Optional(NUMBER), "delta": NUMBER}
-    ),
+    "protections": _ListOf({"observer": str, "sees": str, "epsilon": Optional(NUMBER), "delta": NUMBER}),
     "public": _ListOf(str),
     "leak": Optional(str),
     "notes": _ListOf(str),
@@ -88,11 +80,7 @@ RECORD = {
     "finished": _TIME,
     "versions": {"fedpower": str},
     "study": {"hash": str},
-    "parameters": {
-        "aggregation": Optional(str),
-        "normalize": Optional(bool),
-        "row_norm": Optional(NUMBER),
-    },
+    "parameters": {"aggregation": Optional(str), "normalize": Optional(bool), "row_norm": Optional(NUMBER)},
     "solver": {"solver": str, "reason": str},
     "n_samples": int,
     "angles": Optional(
@@ -176,9 +164,7 @@ def heading(result: Result) -> Markup:
     )
 
 
-def sizes(
-    parameters: Mapping[str, Any], n_samples: int, n_features: int
-) -> tuple[tuple[str, str], ...]:
+def sizes(parameters: Mapping[str, Any], n_samples: int, n_features: int) -> tuple[tuple[str, str], ...]:
     """Return how much was fitted: rows and columns, or the nodes of networks."""
     if featured_as(parameters) == "node":
         return (("Nodes", f"{n_features:,}"),)
@@ -195,9 +181,7 @@ def summary(result: Result) -> Markup:
         ("Meaning", _meaning(privacy)),
     )
     kind = "lead" if privacy["private"] else "lead unprotected"
-    return element(
-        "section", facts(lines, kind="lines"), class_=kind, id="summary", aria_label="Summary"
-    )
+    return element("section", facts(lines, kind="lines"), class_=kind, id="summary", aria_label="Summary")
 
 
 def _silos(silos: list[str]) -> Any:
@@ -211,9 +195,7 @@ def _found(result: Result) -> str:
     explained = float(variances(result)[1].sum())
     share = "" if math.isnan(explained) else f", with {percent(explained)} of the variance"
     exact = ["No noise was added."] if result.run["privacy"]["mode"] == "none" else []
-    return " ".join(
-        (f"{count(result.n_components, 'component')}{share}.", *exact, *findings(result))
-    )
+    return " ".join((f"{count(result.n_components, 'component')}{share}.", *exact, *findings(result)))
 
 
 def _remarks(result: Result) -> list[str]:
@@ -225,15 +207,11 @@ def _spent(privacy: dict[str, Any]) -> str:
     if privacy["mode"] == "none":
         return "Nothing was charged: no budget limits what an exact result may tell."
     if not privacy["private"]:
-        return (
-            f"{equals('ε', privacy['asked_epsilon'])} was asked for, but it bought no protection."
-        )
+        return f"{equals('ε', privacy['asked_epsilon'])} was asked for, but it bought no protection."
     spent = equals("ε", epsilon(worst(privacy)["epsilon"]))
     asked = equals("ε", privacy["asked_epsilon"])
     more = "" if spent == asked else f"; {asked} was asked for"
-    return (
-        f"At most {spent} of each silo’s privacy budget, at {equals('δ', privacy['delta'])}{more}."
-    )
+    return f"At most {spent} of each silo’s privacy budget, at {equals('δ', privacy['delta'])}{more}."
 
 
 def _meaning(privacy: dict[str, Any]) -> str:
