@@ -25,11 +25,12 @@ from benchmarks.common import parser, report
 from benchmarks.data_sets import A9A, a9a_minmax
 from benchmarks.measuring import spread
 from fedpower import FedPCA, decaying, every, halving
-from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol import Schedule, Study
 from fedpower.protocol.solvers import PowerSettings
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 Found = tuple[str, Array, dict[str, float]]

@@ -16,10 +16,12 @@ import triton.language as tl
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import parser, report
-from fedpower.data import RowTreatment, local_moment, open_device, open_source
-from fedpower.data.device import sum_products, treat
-from fedpower.data.device_exact import device_sums
-from fedpower.data.device_moment import DeviceProduct
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.device import open_device, sum_products, treat
+from fedpower.sums.device_exact import device_sums
+from fedpower.sums.device_moment import DeviceProduct
+from fedpower.sums.local import local_moment
 
 SHAPES = [
     (100, 5), (100, 16), (128, 16), (192, 16), (256, 16), (512, 16), (1024, 16), (2048, 16), (4096, 16),

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
 from fedpower import FedPCA
-from fedpower.data import RowTreatment
 from fedpower.estimator.terms import build_study, noise_of
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
@@ -26,6 +25,7 @@ from fedpower.privacy.clipped import clarity
 from fedpower.protocol.clipped_rehearsal import rehearsed_error
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers import ClippedSettings
+from fedpower.rows.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from benchmarks.common import parser, read_json, report
 from fedpower import FedMoment
 from fedpower.analyses import Completion
-from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import table_rules
 from fedpower.report.moment import Moment
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import table_rules
 
 Array = NDArray[np.float64]
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines import leading
 from benchmarks.common import CACHE
-from fedpower.data import RowTreatment
 from fedpower.experiments.models import spiked_covariance
 from fedpower.linalg import sin_theta
+from fedpower.rows.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

@@ -188,7 +188,7 @@ def whole_study(folder: Path, options: argparse.Namespace) -> list[dict[str, Any
 
 def read_columns(path: Path) -> list[str]:
     """Return the names of a file's columns."""
-    from fedpower.data import open_source
+    from fedpower.rows.opening import open_source
 
     return list(open_source(path).columns or ())
 

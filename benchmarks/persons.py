@@ -82,7 +82,7 @@ def accuracy(options: argparse.Namespace) -> list[dict[str, float]]:
 TIMED = """
 import json, resource, sys, time
 from fedpower import FedPCA
-from fedpower.data import open_source
+from fedpower.rows.opening import open_source
 unit = sys.argv[2] or None
 begun, idle = time.perf_counter(), time.process_time()
 model = FedPCA(3, epsilon=1.0, row_norm=8.0, unit=unit, extra_columns="drop",

@@ -15,7 +15,6 @@ from sklearn.base import clone
 from benchmarks.common import parser, report
 from benchmarks.data_sets import A9A, a9a_minmax
 from fedpower import FedPCA
-from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import build_study
@@ -24,6 +23,8 @@ from fedpower.experiments.models import spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

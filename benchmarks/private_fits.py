@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from benchmarks.data_sets import DataSet, Places
 from fedpower import FedPCA
-from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.estimator.terms import build_study
 from fedpower.estimator.treatment import public_treatment
 from fedpower.parameters import Parameters
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.rows.opening import open_source
 
 Array = NDArray[np.float64]
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
 from fedpower.cli import main as fedpower
-from fedpower.data.plink import PlinkSource, fill_missing, plink_source
 from fedpower.linalg import sin_theta
 from fedpower.report import read_result
+from fedpower.rows.plink import PlinkSource, fill_missing, plink_source
 
 Array = NDArray[np.float64]
 

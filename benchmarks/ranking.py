@@ -24,8 +24,8 @@ from benchmarks.common import parser, report
 from benchmarks.derived import in_parts
 from fedpower import FedMoment, comparisons
 from fedpower.analyses import Ranking
-from fedpower.data.rules import COMPARISON_BOUND
 from fedpower.report.moment import Moment
+from fedpower.rules.rules import COMPARISON_BOUND
 
 Array = NDArray[np.float64]
 

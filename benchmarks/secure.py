@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from benchmarks.common import parser, report
 from benchmarks.measuring import standard_error
 from fedpower import FedPCA
-from fedpower.data import KernelChoice, RowTreatment, local_moment, open_source
-from fedpower.data.exact_moment import ExactMoments
 from fedpower.engines.embedded import federate
 from fedpower.experiments.driven import TREATMENT, KeptMoment, keep
 from fedpower.experiments.models import spiked_covariance, stochastic_block
@@ -44,6 +42,11 @@ from fedpower.protocol.roll import Identity, Place, Roll, n_neighbours, new_exch
 from fedpower.protocol.secure_releases import SecureReleases, total
 from fedpower.protocol.solvers import SecureSettings, UploadSettings
 from fedpower.protocol.solvers.upload import pool
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.exact_moment import ExactMoments
+from fedpower.sums.kernel import KernelChoice
+from fedpower.sums.local import local_moment
 
 Array = NDArray[np.float64]
 

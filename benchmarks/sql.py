@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 from benchmarks.common import parser, peak_mb, report
 from benchmarks.postgres_server import PostgresServer, private_server
 from benchmarks.processes import measured_apart
-from fedpower.data import RowSource, RowTreatment, SqlQuery, accumulate_moment, open_source
-from fedpower.data.sql import QuerySource
-from fedpower.data.tables import TableSource
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.sql import QuerySource, SqlQuery
+from fedpower.rows.tables import TableSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.moment import accumulate_moment
 
 PASSWORD = "benchmark"  # noqa: S105  (of a server that lives as long as this run)
 BLOCK = 50_000

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
 from fedpower import CodeBook, FedPCA
-from fedpower.data import open_source
-from fedpower.data.ruled import ruled
-from fedpower.data.rules import table_rules
 from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.rows.opening import open_source
+from fedpower.rules.ruled import ruled
+from fedpower.rules.rules import table_rules
 
 Array = NDArray[np.float64]
 

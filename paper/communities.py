@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower import FedCommunities
-from fedpower.data.networks import NetworkUnit
 from fedpower.experiments.look import BLUE, GREEN, INK, ORANGE, PURPLE, drawing, saved
 from fedpower.experiments.models import stochastic_block
 from fedpower.protocol.study import Aggregation
+from fedpower.rows.networks import NetworkUnit
 from paper.settings import PAPER, QUICK, Size
 
 EPSILONS = (0.5, 1.0, 2.0)

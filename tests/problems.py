@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowTreatment, open_source
-from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.linalg.symmetric import moment_factor
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.exact_moment import ExactMoments, exact_moment
 
 Array = NDArray[np.float64]
 

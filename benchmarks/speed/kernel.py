@@ -128,9 +128,10 @@ def sparse(*, n_rows: int, n_features: int, density: float, repeats: int) -> dic
 
 def moment_pass(kernel: Callable[..., object], rows: Any, treatment: Any) -> Callable[[], object]:
     """Return the pass over rows as a fit of one silo makes it: every core is used once."""
-    from fedpower.data import open_source, shares_blocks
-    from fedpower.data.exact_moment import exact_moment
     from fedpower.engines.inprocess import available_cores, blas_threads
+    from fedpower.rows.opening import open_source
+    from fedpower.sums.exact_moment import exact_moment
+    from fedpower.sums.kernel import shares_blocks
 
     source, shared, cores = open_source(rows), shares_blocks(rows.shape[1]), available_cores()
 
@@ -145,8 +146,9 @@ def moment_pass(kernel: Callable[..., object], rows: Any, treatment: Any) -> Cal
 
 def _compare(rows: Any, repeats: int) -> list[dict[str, Any]]:
     """Return a line a way and repeat, after one round that is not counted."""
-    from fedpower.data import RowTreatment, accumulate_moment
-    from fedpower.data.exact_moment import exact_moment
+    from fedpower.rows.treatment import RowTreatment
+    from fedpower.sums.exact_moment import exact_moment
+    from fedpower.sums.moment import accumulate_moment
 
     treatments = (
         RowTreatment(row_norm=LOOSE_BOUND),

@@ -80,7 +80,7 @@ def every_core(*, folder: str, n_rows: int, n_features: int, repeats: int) -> di
 
 def _over_blocks(rows: Array) -> dict[str, Callable[[], object]]:
     """Return the passes over blocks of an array, one after the other."""
-    from fedpower.data import block_rows
+    from fedpower.sums.kernel import block_rows
 
     size = min(block_rows(rows.shape[1]), len(rows))
     blocks = [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -105,8 +105,9 @@ def _over_file(path: Path) -> dict[str, Callable[[], object]]:
     """Return the ways to read a Parquet file."""
     from pyarrow import parquet
 
-    from fedpower.data import block_rows, open_source
-    from fedpower.data.files import parquet_reader
+    from fedpower.rows.files import parquet_reader
+    from fedpower.rows.opening import open_source
+    from fedpower.sums.kernel import block_rows
 
     reader, source = parquet_reader(path, "rows"), open_source(path)
     size = block_rows(source.n_features)

@@ -186,7 +186,7 @@ def steps(*, path: str) -> dict[str, Any]:
 
 def _beside_blocks(path: str, rise: float, width: int) -> float:
     """Return the memory of a fit in bases, less a block of dense rows in float64 and its bounded copy."""
-    from fedpower.data.product import WIDE_BLOCK_BYTES
+    from fedpower.sums.product import WIDE_BLOCK_BYTES
 
     if path.endswith(".npy"):
         n_rows = len(np.load(path, mmap_mode="r"))

@@ -4,9 +4,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpower.data.codebook import CodeBook as CodeBook
-    from fedpower.data.codebook import comparisons as comparisons
-    from fedpower.data.sql import SqlQuery as SqlQuery
     from fedpower.estimator import FedMoment as FedMoment
     from fedpower.estimator import FedPCA as FedPCA
     from fedpower.estimator.communities import FedCommunities as FedCommunities
@@ -18,16 +15,19 @@ if TYPE_CHECKING:
     from fedpower.report.codebook_file import read_code_book as read_code_book
     from fedpower.report.codebook_file import write_code_book as write_code_book
     from fedpower.report.moment import read_moment as read_moment
+    from fedpower.rows.sql import SqlQuery as SqlQuery
+    from fedpower.rules.codebook import CodeBook as CodeBook
+    from fedpower.rules.codebook import comparisons as comparisons
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CodeBook": "fedpower.data.codebook",
+    "CodeBook": "fedpower.rules.codebook",
     "FedCommunities": "fedpower.estimator.communities",
     "FedMoment": "fedpower.estimator",
     "FedPCA": "fedpower.estimator",
-    "SqlQuery": "fedpower.data.sql",
-    "comparisons": "fedpower.data.codebook",
+    "SqlQuery": "fedpower.rows.sql",
+    "comparisons": "fedpower.rules.codebook",
     "decaying": "fedpower.protocol.schedule",
     "every": "fedpower.protocol.schedule",
     "explicit": "fedpower.protocol.schedule",
@@ -59,7 +59,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("analyses", "linalg", "privacy", "protocol", "data", "engines", "report"):
+    if name in ("analyses", "linalg", "privacy", "protocol", "rows", "rules", "sums", "engines", "report"):
         return importlib.import_module(f"fedpower.{name}")
     raise AttributeError(f"module 'fedpower' has no attribute {name!r}")
 

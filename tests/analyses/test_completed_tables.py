@@ -10,11 +10,11 @@ from sklearn.decomposition import PCA
 
 from fedpower import FedMoment
 from fedpower.analyses import Completion
-from fedpower.data import split_by_group
-from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import KNOWN, table_rules
 from fedpower.errors import InputError
 from fedpower.report.moment import Moment
+from fedpower.rows.opening import split_by_group
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import KNOWN, table_rules
 
 ITEMS = tuple(f"film {place}" for place in range(1, 11))
 SPAN = (1.0, 5.0)

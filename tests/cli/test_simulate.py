@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpower.cli.simulate import simulate
-from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.experiments import writing
 from fedpower.experiments.models import Array, Model, spiked_covariance, stochastic_block
+from fedpower.rows.opening import open_source
 
 SMALL = ["--rows", "50", "--features", "6", "--silos", "3", "--rank", "2", "--seed", "4"]
 

@@ -10,9 +10,9 @@ import pytest
 
 import fedpower
 from fedpower.cli.words import _OPTIONS, _PHRASES, in_options
-from fedpower.data.columns import not_a_number
 from fedpower.errors import InputError, Sentence
 from fedpower.parameters import SPECS
+from fedpower.rows.columns import not_a_number
 
 
 @pytest.mark.parametrize(

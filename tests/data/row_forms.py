@@ -22,7 +22,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.data import RowSource, SqlQuery, open_source
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.sql import SqlQuery
 from workbooks import write_xlsx
 
 N_ROWS, N_FEATURES = 53, 5

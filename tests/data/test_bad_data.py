@@ -14,8 +14,8 @@ import pytest
 from row_forms import FORMS, forms, read_all, sample_rows
 from scipy import sparse
 
-from fedpower.data import open_source
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
 
 CELL = "31337"
 

@@ -21,7 +21,9 @@ NAMES = tuple(f"x{place}" for place in range(N_FEATURES))
 CODE = """
 import sys
 import pyarrow.parquet, pyarrow.compute, pyarrow.csv, scipy.linalg
-from fedpower.data import RowTreatment, accumulate_moment, open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.moment import accumulate_moment
+from fedpower.rows.opening import open_source
 
 def peak():  # ru_maxrss would start at the parent's peak
     with open("/proc/self/status") as status:

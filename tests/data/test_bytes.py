@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from test_limbs import rules, sample
 
-from fedpower.data import RowTreatment, open_device, open_source
-from fedpower.data.device_bytes import ByteSums, _Form, _gather
-from fedpower.data.device_exact import device_sums
-from fedpower.data.exact_moment import exact_moment
-from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.device import open_device
+from fedpower.sums.device_bytes import ByteSums, _Form, _gather
+from fedpower.sums.device_exact import device_sums
+from fedpower.sums.exact_moment import exact_moment
+from fedpower.sums.lattice_rows import LatticeRows, RowLattice
 from kernels import ON_GPU, torch
 
 pytestmark = pytest.mark.devices

@@ -12,8 +12,10 @@ import pyarrow.parquet
 import pytest
 from row_forms import read_all
 
-from fedpower.data import fingerprint, match_columns, open_source, split_by_group
 from fedpower.errors import InputError
+from fedpower.rows.columns import match_columns
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source, split_by_group
 
 
 def frame(**columns: Any) -> pd.DataFrame:

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from fedpower import CodeBook, FedMoment, comparisons, read_code_book, write_code_book
-from fedpower.data import open_source
-from fedpower.data.ruled import ruled
-from fedpower.data.rules import COMPARISON_BOUND, table_rules
 from fedpower.errors import CellError, InputError
+from fedpower.rows.opening import open_source
+from fedpower.rules.ruled import ruled
+from fedpower.rules.rules import COMPARISON_BOUND, table_rules
 
 BOOK = comparisons(["ash", "birch", "oak"])
 MARGINS = comparisons(["ash", "birch", "oak"], winner="home", loser="away", margin="goals", range=(-5, 5))

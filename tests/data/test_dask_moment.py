@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data import RowTreatment, local_moment, open_source
-from fedpower.data.clipped_product import ClippedQuestion, clipped_sums, mean_sums
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
+from fedpower.sums.local import local_moment
 
 NAMES = list("abcde")
 RULES = [

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpower.data import RowProduct, RowTreatment, accumulate_moment, open_source
-from fedpower.data.dense import DenseRows
-from fedpower.data.kernel import MOST_SHARED_FEATURES, gram_rows
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.dense import DenseRows
+from fedpower.sums.kernel import MOST_SHARED_FEATURES, gram_rows
+from fedpower.sums.moment import accumulate_moment
+from fedpower.sums.product import RowProduct
 
 ROWS = arrays(
     np.float64,

@@ -7,12 +7,15 @@ import pytest
 from scipy import sparse
 
 from fedpower import FedPCA
-from fedpower.data import Device, RowTreatment, local_moment, open_device, open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.solving import public_rng
 from fedpower.estimator.terms import build_study
 from fedpower.parameters import Parameters
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.device import Device, open_device
+from fedpower.sums.local import local_moment
 
 pytestmark = pytest.mark.devices
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from row_forms import read_all, sample_rows, write_duckdb
 
-from fedpower.data import SqlQuery, open_source, split_by_group
-from fedpower.data.sql.query import DuckdbFile, parse_address
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.sql import SqlQuery
+from fedpower.rows.sql.query import DuckdbFile, parse_address
 
 ROWS = sample_rows()
 CELL = "4711z"

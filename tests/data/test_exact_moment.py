@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from fedpower.data import RowTreatment, accumulate_moment, open_source
-from fedpower.data import exact_moment as kernel
-from fedpower.data.exact_moment import Desk, ExactMoments, ExactSum, exact_moment, product_rows
-from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.errors import InputError
 from fedpower.linalg.words import Words
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums import exact_moment as kernel
+from fedpower.sums.exact_moment import Desk, ExactMoments, ExactSum, exact_moment, product_rows
+from fedpower.sums.lattice_rows import LatticeRows, RowLattice
+from fedpower.sums.moment import accumulate_moment
 
 RULES = {
     "none too long": RowTreatment(row_norm=50.0),

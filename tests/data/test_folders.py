@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from row_forms import in_parts, read_all, sample_rows
 
-from fedpower.data import fingerprint, open_source, split_by_group
-from fedpower.data.files import CsvTable
-from fedpower.data.opening import name_of_silo, rows_at
 from fedpower.errors import InputError
+from fedpower.rows.files import CsvTable
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import name_of_silo, open_source, rows_at, split_by_group
 
 ROWS = sample_rows()
 

@@ -6,14 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpower.data import RowTreatment, fused, local_moment, open_device, open_source
-from fedpower.data.fused import WIDEST, fused_rows
-from fedpower.data.row_factors import factored_rows
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums import fused
+from fedpower.sums.device import open_device
+from fedpower.sums.fused import WIDEST, fused_rows
+from fedpower.sums.local import local_moment
+from fedpower.sums.row_factors import factored_rows
 from kernels import DEVICE, ON_GPU, import_kernel, interpreter, torch  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.devices
 
-import_kernel("fedpower.data.fused_kernel")
+import_kernel("fedpower.sums.fused_kernel")
 
 
 def sample(n_rows: int, n_features: int) -> Any:

@@ -10,7 +10,7 @@ HALF = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from fedpower.data.files import TextForm, csv_reader
+from fedpower.rows.files import TextForm, csv_reader
 
 table = csv_reader(Path(sys.argv[1]), "rows", TextForm(encoding=sys.argv[2]))
 rows = replace(table, block_bytes=2**18).batches(table.columns, 1000)

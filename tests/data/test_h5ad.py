@@ -12,8 +12,8 @@ from row_forms import NAMES, annotated, read_all, sample_rows, write_h5ad
 from scipy import sparse
 
 from fedpower import FedPCA
-from fedpower.data import open_source
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
 
 ROWS = sample_rows()
 

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from row_forms import FORMS, NAMES, forms, read_all, sample_rows
 
-from fedpower.data import RowSource, open_source, split_by_group
-from fedpower.data.opening import Reading
-from fedpower.data.sql import QuerySource
-from fedpower.data.tables import TableSource
 from fedpower.errors import InputError
+from fedpower.rows.opening import Reading, open_source, split_by_group
+from fedpower.rows.source import RowSource
+from fedpower.rows.sql import QuerySource
+from fedpower.rows.tables import TableSource
 
 ROWS = sample_rows()
 TABLES = [

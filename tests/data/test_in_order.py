@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedpower.data.in_order import in_order
+from fedpower.sums.in_order import in_order
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

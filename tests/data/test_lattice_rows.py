@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from fedpower.data import RowTreatment
-from fedpower.data.lattice_rows import BITS, LatticeRows, RowLattice, _at_least, _exact_square
 from fedpower.errors import InputError
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.lattice_rows import BITS, LatticeRows, RowLattice, _at_least, _exact_square
 
 SIDE = 2**BITS
 
@@ -153,7 +153,7 @@ def test_rows_of_norm_one_and_rows_of_ones_are_never_in_doubt(monkeypatch: pytes
     def refuse(rows: Any, boundaries: Any) -> Any:
         raise AssertionError("an exact sum of squares was needed")
 
-    monkeypatch.setattr("fedpower.data.lattice_rows._at_least", refuse)
+    monkeypatch.setattr("fedpower.sums.lattice_rows._at_least", refuse)
     rng = np.random.default_rng(0)
     for width in (3, 100, 1000):
         rows = rng.standard_normal((200, width))
@@ -188,7 +188,7 @@ def test_rows_of_zeros_stay_zeros_even_where_a_norm_is_in_doubt(
     rule: RowTreatment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 1 and 1/16 are in doubt
-    monkeypatch.setattr("fedpower.data.lattice_rows.OFFSET", np.int64(0))
+    monkeypatch.setattr("fedpower.sums.lattice_rows.OFFSET", np.int64(0))
     rows = np.zeros((3, 4))
     rows[1] = 0.1
     found = integers(rows, rule)
@@ -204,7 +204,7 @@ def test_the_sum_that_settles_a_doubt_is_exact(row: Any) -> None:
 
 def test_a_norm_in_doubt_is_rounded_the_same_in_every_order_of_summation() -> None:
     """Rows are made whose squared norm is within rounding of a cell's end: orders would disagree."""
-    from fedpower.data.lattice_rows import _cell_start
+    from fedpower.sums.lattice_rows import _cell_start
 
     rng = np.random.default_rng(3)
     cells = rng.integers(np.float64(1.0).view(np.int64) >> 25, np.float64(4.0).view(np.int64) >> 25, 300)

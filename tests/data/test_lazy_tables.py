@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from row_forms import in_parts, read_all, sample_rows, table
 
-from fedpower.data import open_source, split_by_group
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source, split_by_group
 
 ROWS = sample_rows()
 CELL = "4711"

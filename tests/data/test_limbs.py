@@ -5,16 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpower.data import RowTreatment, device_limbs, open_device, open_source
-from fedpower.data.device_exact import device_sums
-from fedpower.data.device_limbs import LimbSums
-from fedpower.data.exact_moment import ExactSum, exact_moment
-from fedpower.data.lattice_rows import LatticeRows, RowLattice
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums import device_limbs
+from fedpower.sums.device import open_device
+from fedpower.sums.device_exact import device_sums
+from fedpower.sums.device_limbs import LimbSums
+from fedpower.sums.exact_moment import ExactSum, exact_moment
+from fedpower.sums.lattice_rows import LatticeRows, RowLattice
 from kernels import DEVICE, ON_GPU, import_kernel, interpreter, torch  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.devices
 
-import_kernel("fedpower.data.limb_kernel")
+import_kernel("fedpower.sums.limb_kernel")
 
 
 def rules(width: int) -> list[RowTreatment]:
@@ -41,7 +44,7 @@ def sample(n_rows: int, width: int) -> Any:
 @pytest.fixture(autouse=True)
 def _always_limbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU narrow rows would go another way."""
-    monkeypatch.setattr("fedpower.data.device_exact._way", lambda *_: LimbSums)
+    monkeypatch.setattr("fedpower.sums.device_exact._way", lambda *_: LimbSums)
 
 
 def found(rows: Any, rule: RowTreatment) -> Any:
@@ -92,7 +95,7 @@ def test_blocks_chunks_and_programs_have_no_part_in_the_sums(monkeypatch: pytest
     given = open_source(torch.tensor(rows, device=DEVICE))
     for size in (1500, 400, 77):
         monkeypatch.setattr(LimbSums, "most_rows", staticmethod(lambda _, n=size: n))
-        monkeypatch.setattr("fedpower.data.device.block_rows", lambda *_, n=size: n)
+        monkeypatch.setattr("fedpower.sums.device.block_rows", lambda *_, n=size: n)
         assert device_sums(given, rule, open_device(DEVICE)) == expected
 
 

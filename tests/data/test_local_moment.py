@@ -9,19 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from fedpower.data import (
-    RowProduct,
-    RowTreatment,
-    accumulate_moment,
-    block_rows,
-    choose_kernel,
-    fingerprint,
-    largest_row_norm,
-    local_moment,
-    open_source,
-)
-from fedpower.data.blocks import full_blocks
 from fedpower.errors import InputError
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment, largest_row_norm
+from fedpower.sums.blocks import full_blocks
+from fedpower.sums.kernel import block_rows, choose_kernel
+from fedpower.sums.local import local_moment
+from fedpower.sums.moment import accumulate_moment
+from fedpower.sums.product import RowProduct
 
 BLOCKS = arrays(
     np.float64,

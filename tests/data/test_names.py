@@ -9,10 +9,10 @@ import pyarrow.parquet
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data import open_source
 from fedpower.errors import FedpowerError, InputError, ProtocolError, is_showable
 from fedpower.federation.study_file import read_study, rendered
 from fedpower.protocol import Coordinator, Study
+from fedpower.rows.opening import open_source
 
 BAD = ["\x1b[2Jage", "a\nb", "\x7f", "safe\u202egnp", "\ufeffage", "zero\u200bwidth", "a\x00b", "\x85"]
 ROWS = np.random.default_rng(0).standard_normal((20, 2))

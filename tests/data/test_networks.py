@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from fedpower.data.edge_moment import EdgeMoment
-from fedpower.data.networks import NetworkSource, Weighed, open_network
 from fedpower.errors import InputError
+from fedpower.rows.networks import NetworkSource, Weighed, open_network
+from fedpower.sums.edge_moment import EdgeMoment
 from layers import names_of, planted, write_layer
 
 NODES = ("a", "b", "c", "d")

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data import open_source
-from fedpower.data.codebook import CodeBook
-from fedpower.data.own_rows import far_columns, told_of_levels, words_as_other
-from fedpower.data.ruled import ruled
-from fedpower.data.rules import Rule, TableRules
-from fedpower.data.survey import Survey
 from fedpower.estimator.fit_warnings import RowsWarning
+from fedpower.rows.opening import open_source
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.ruled import ruled
+from fedpower.rules.rules import Rule, TableRules
+from fedpower.sums.own_rows import far_columns, told_of_levels, words_as_other
+from fedpower.sums.survey import Survey
 
 INFINITE = float("inf")
 

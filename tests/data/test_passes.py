@@ -10,9 +10,13 @@ from hypothesis.extra.numpy import arrays
 from row_forms import write_h5ad
 from scipy import sparse
 
-from fedpower.data import KernelChoice, LocalMoment, RowTreatment, fingerprint, open_source, split_by_group
-from fedpower.data.passes import EnrolledRows, Seen, digest_key, seen_in
 from fedpower.errors import InputError
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.kernel import KernelChoice
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.passes import EnrolledRows, Seen, digest_key, seen_in
 
 D = 4
 NAMES = [f"c{place}" for place in range(D)]

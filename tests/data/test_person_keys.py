@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from fedpower.data import RowTreatment, SqlQuery, open_source
-from fedpower.data.exact_moment import exact_moment
-from fedpower.data.person_keys import keys_of
-from fedpower.data.ruled import ruled
-from fedpower.data.rules import table_rules
-from fedpower.data.units import by_unit, with_ids
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
+from fedpower.rows.person_keys import keys_of
+from fedpower.rows.sql import SqlQuery
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import by_unit, with_ids
+from fedpower.rules.ruled import ruled
+from fedpower.rules.rules import table_rules
+from fedpower.sums.exact_moment import exact_moment
 
 RULE = RowTreatment(row_norm=2.0)
 WHERE = {"name": "t", "column": "person", "rows": 0}

@@ -5,9 +5,9 @@ import pgenlib
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data import open_source
-from fedpower.data.plink import fill_missing
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
+from fedpower.rows.plink import fill_missing
 from genotypes import people, write_bed
 
 IDS = ("rs1", "rs2", "rs3", "rs4", "rs5")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpower.data import open_source
-from fedpower.data.files import CsvTable
-from fedpower.data.tables import NotPlainError, TableSource
 from fedpower.errors import InputError
+from fedpower.rows.files import CsvTable
+from fedpower.rows.opening import open_source
+from fedpower.rows.tables import NotPlainError, TableSource
 
 NAMES = ("a", "b", "c")
 HEADING = "a,b,c\n"

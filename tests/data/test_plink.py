@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data import open_source
-from fedpower.data.plink import PlinkSource, fill_missing, read_variants
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
+from fedpower.rows.opening import open_source
+from fedpower.rows.plink import PlinkSource, fill_missing, read_variants
 from genotypes import people, write_bed
 
 IDS = ("rs1", "rs2", "rs3", "rs4", "rs5")

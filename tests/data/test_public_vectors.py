@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpower.data import public_vector
 from fedpower.errors import InputError
+from fedpower.rows.columns import public_vector
 
 COLUMNS = ("a", "b", "c")
 

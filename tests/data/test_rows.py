@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from fedpower.data import RowTreatment
 from fedpower.errors import InputError
+from fedpower.rows.treatment import RowTreatment
 
 ANY = st.floats(allow_nan=False, allow_infinity=False)
 BLOCKS = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 9)), elements=ANY)

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
-from fedpower.data import open_source
-from fedpower.data.cells import read_cells
-from fedpower.data.problems import every_problem
-from fedpower.data.ruled import match_tables, ruled
-from fedpower.data.rules import LEVEL, Rule, table_rules
 from fedpower.errors import CellError, InputError
+from fedpower.rows.opening import open_source
+from fedpower.rules.cells import read_cells
+from fedpower.rules.problems import every_problem
+from fedpower.rules.ruled import match_tables, ruled
+from fedpower.rules.rules import LEVEL, Rule, table_rules
 from problems import Array
 
 RULES: dict[str, Any] = {

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from row_forms import FORMS, NAMES, forms, sample_rows
 
-from fedpower.data import RowTreatment, local_moment, open_device, open_source, split_by_group
-from fedpower.data.exact_moment import ExactMoments, exact_moment
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.device import open_device
+from fedpower.sums.exact_moment import ExactMoments, exact_moment
+from fedpower.sums.local import local_moment
 
 WIDTH = len(NAMES)
 RULES = {

@@ -12,8 +12,13 @@ import pytest
 from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, forms, read_all, sample_rows
 from scipy import sparse
 
-from fedpower.data import RowSource, RowTreatment, accumulate_moment, fingerprint, local_moment, open_source
 from fedpower.errors import InputError
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.local import local_moment
+from fedpower.sums.moment import accumulate_moment
 
 ROWS = sample_rows()
 
@@ -140,7 +145,7 @@ def test_svmlight_indices_count_from_one_unless_told(tmp_path: Path) -> None:
 
 def test_importing_the_package_imports_no_table_library() -> None:
     code = (
-        "import sys, fedpower.data; "
+        "import sys, fedpower.rows.opening; "
         "sys.exit(any(m in sys.modules for m in ('pyarrow', 'pandas', 'sklearn', 'adbc_driver_manager')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

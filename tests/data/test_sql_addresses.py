@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_bad_data import refusal
 
-from fedpower.data import SqlQuery, open_query, open_source
-from fedpower.data.sql import query_of
-from fedpower.data.sql.connection import _conninfo
-from fedpower.data.sql.query import PostgresServer, SqliteFile, parse_address
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_query, open_source
+from fedpower.rows.sql import SqlQuery, query_of
+from fedpower.rows.sql.connection import _conninfo
+from fedpower.rows.sql.query import PostgresServer, SqliteFile, parse_address
 
 SECRET = "pl4nted-pa55"  # noqa: S105
 ROWS = "SELECT a FROM t"

@@ -11,9 +11,11 @@ import pytest
 from row_forms import read_all, write_sqlite
 from test_bad_data import CELL, refusal, refused
 
-from fedpower.data import SqlQuery, fingerprint, open_query, open_source, split_by_group
-from fedpower.data.sql.table import RowTally
 from fedpower.errors import InputError
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_query, open_source, split_by_group
+from fedpower.rows.sql import SqlQuery
+from fedpower.rows.sql.table import RowTally
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def test_what_would_change_the_database_is_refused_and_changes_nothing(
 
 
 def test_the_connection_itself_is_read_only(path: Path) -> None:
-    from fedpower.data.sql.connection import connected
+    from fedpower.rows.sql.connection import connected
 
     execute(path, "CREATE TABLE t (a)", "INSERT INTO t VALUES (1)")
     before = path.read_bytes()
@@ -229,7 +231,7 @@ def test_without_its_driver_a_query_says_what_to_install(path: Path) -> None:
     execute(path, "CREATE TABLE t (a)")
     code = (
         "import sys; sys.modules['adbc_driver_sqlite'] = None\n"
-        "from fedpower.data import open_query\n"
+        "from fedpower.rows.opening import open_query\n"
         f"open_query({{'query': 'SELECT 1', 'database': 'sqlite:///{path}'}})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

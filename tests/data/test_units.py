@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
-from fedpower.data import LocalMoment, RowTreatment, SqlQuery, fingerprint, local_moment, open_source, units
-from fedpower.data.device import open_device
-from fedpower.data.exact_moment import ExactMoments, exact_moment
-from fedpower.data.kernel import KernelChoice
-from fedpower.data.lattice_rows import LatticeRows
-from fedpower.data.opening import split_by_group
-from fedpower.data.passes import enrolled
-from fedpower.data.person_keys import _hashed
-from fedpower.data.survey import STAGES, Stage, Survey
-from fedpower.data.unit_moment import UnitProduct
-from fedpower.data.units import (
+from fedpower.errors import InputError
+from fedpower.privacy import integer_release, preparation
+from fedpower.rows import units
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.person_keys import _hashed
+from fedpower.rows.sql import SqlQuery
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import (
     PARTS,
     TALLY_PARTS,
     _Counts,
@@ -30,8 +28,14 @@ from fedpower.data.units import (
     tally_weights,
     with_ids,
 )
-from fedpower.errors import InputError
-from fedpower.privacy import integer_release, preparation
+from fedpower.sums.device import open_device
+from fedpower.sums.exact_moment import ExactMoments, exact_moment
+from fedpower.sums.kernel import KernelChoice
+from fedpower.sums.lattice_rows import LatticeRows
+from fedpower.sums.local import LocalMoment, local_moment
+from fedpower.sums.passes import enrolled
+from fedpower.sums.survey import STAGES, Stage, Survey
+from fedpower.sums.unit_moment import UnitProduct
 
 D = 4
 NAMES = tuple("abcd")

@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpower.data import LocalMoment, RowTreatment, fingerprint, local_moment, open_source
-from fedpower.data.watch import Stopped, Watch
 from fedpower.engines.embedded import read_silos
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.watch import Stopped, Watch
+from fedpower.sums.local import LocalMoment, local_moment
 from problems import Array
 
 

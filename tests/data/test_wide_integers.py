@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from row_forms import forms, read_all
 from scipy import sparse
 
-from fedpower.data import RowTreatment, local_moment, open_device, open_source
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.device import open_device
+from fedpower.sums.local import local_moment
 
 NAMES = ("a", "id")
 

@@ -8,8 +8,8 @@ import openpyxl
 import pytest
 from row_forms import read_all
 
-from fedpower.data import open_source, split_by_group
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source, split_by_group
 from workbooks import write_xlsx
 
 

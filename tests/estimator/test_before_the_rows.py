@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data.source import Block
 from fedpower.errors import FedpowerError
 from fedpower.privacy import Ledger
+from fedpower.rows.source import Block
 
 INF = float("inf")
 PRIVATE = {"epsilon": 1.0, "row_norm": 9.0}

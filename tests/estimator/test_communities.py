@@ -14,10 +14,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedpower import FedCommunities, FedMoment, FedPCA, read_moment
 from fedpower.analyses import Communities, agreement
-from fedpower.data.networks import open_network
 from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning
 from fedpower.privacy.ledger import Ledger
+from fedpower.rows.networks import open_network
 from layers import names_of, planted
 
 pytestmark = pytest.mark.filterwarnings(

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks import columns as hard
 from fedpower import FedPCA
-from fedpower.data.codebook import CodeBook
 from fedpower.errors import InputError
 from fedpower.protocol.pooled import available_case
 from fedpower.report.codebook_file import read_code_book, write_code_book
+from fedpower.rules.codebook import CodeBook
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

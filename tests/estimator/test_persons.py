@@ -8,12 +8,12 @@ import pytest
 from scipy.linalg import subspace_angles
 
 from fedpower import CodeBook, FedPCA
-from fedpower.data.rules import table_rules
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
 from fedpower.report.folder import read_result
 from fedpower.report.page import page
+from fedpower.rules.rules import table_rules
 
 D = 5
 NAMES = list("abcde")

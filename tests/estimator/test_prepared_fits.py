@@ -6,8 +6,6 @@ from scipy.linalg import subspace_angles
 
 from fedpower import FedPCA, read_result
 from fedpower.cli import main
-from fedpower.data import open_source
-from fedpower.data.survey import CELL_SIDE
 from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
@@ -23,6 +21,8 @@ from fedpower.protocol.prepared_sums import moved_by_a_row
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.roll import Identity
 from fedpower.report.codebook_file import read_code_book, write_code_book
+from fedpower.rows.opening import open_source
+from fedpower.sums.survey import CELL_SIDE
 
 
 def table(n=20_000, seed=0):

@@ -11,7 +11,6 @@ import pytest
 from scipy import sparse
 
 from fedpower import FedPCA
-from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator import PrivacyLeakWarning
@@ -20,6 +19,8 @@ from fedpower.estimator.terms import build_study
 from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
 from problems import Array, spiked_rows
 
 OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0, "standardize": False}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpower import FedMoment, FedPCA, every
-from fedpower.data import open_source
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
@@ -17,6 +16,7 @@ from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.roll import Identity
+from fedpower.rows.opening import open_source
 from problems import spiked_rows, split
 
 ROWS = spiked_rows(n_rows=6000, n_features=8, rank=2)

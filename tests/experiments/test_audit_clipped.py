@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from fedpower.data import clipped_product
 from fedpower.experiments.audit_clipped import ClippedGame, clipped_terms
 from fedpower.experiments.audit_game import audit_mode
 from fedpower.privacy.audit import audit_scores
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import clipped_sums
 from fedpower.protocol.study import Study
+from fedpower.sums import clipped_product
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5}
 RUNS = 400

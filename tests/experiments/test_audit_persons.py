@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from fedpower.cli.audit import audit
-from fedpower.data import exact_moment, person_keys, survey, unit_moment, units
-from fedpower.data.units import PARTS, TALLY_PARTS
 from fedpower.experiments.audit_game import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.rows import person_keys, units
+from fedpower.rows.units import PARTS, TALLY_PARTS
+from fedpower.sums import exact_moment, survey, unit_moment
 
 pytestmark = pytest.mark.audits
 

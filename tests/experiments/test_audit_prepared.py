@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpower.data.survey import CELL_SIDE, STAGES
 from fedpower.experiments.audit_game import AUDITED_SHARES, _study, audit_mode
 from fedpower.experiments.audit_prepared import PreparedGame
 from fedpower.experiments.audit_worlds import budget_for
 from fedpower.privacy import preparation
 from fedpower.privacy.audit import audit_scores
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.sums.survey import CELL_SIDE, STAGES
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_rows": 20, "n_features": 6}
 

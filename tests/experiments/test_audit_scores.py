@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fedpower.data import score_counts
-from fedpower.data.units import TALLY_PARTS
 from fedpower.experiments.audit_game import audit_mode
 from fedpower.privacy import preparation
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.preparation import SCORES
+from fedpower.rows.units import TALLY_PARTS
+from fedpower.sums import score_counts
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_rows": 20, "confidence": 0.999}
 

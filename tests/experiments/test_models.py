@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.experiments.models import TILE_NODES, Array, Model, spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
+from fedpower.rows.opening import open_source
 
 MODELS: list[Callable[[], Model]] = [
     lambda: spiked_covariance(n_rows=9000, n_features=120, n_silos=2, seed=3),

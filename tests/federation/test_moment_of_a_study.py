@@ -12,10 +12,10 @@ from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
 from fedpower import FedMoment, FedPCA, read_moment
 from fedpower.analyses import Completion
-from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import table_rules
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_node import open_silo
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import table_rules
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -27,9 +27,11 @@ from test_sources import (  # noqa: F401  (the contract, run here over the fixtu
 
 from benchmarks.postgres_server import PostgresServer, private_server
 from fedpower.cli import main
-from fedpower.data import RowSource, SqlQuery, fingerprint, open_source, split_by_group
-from fedpower.data.sql import query_table
-from fedpower.data.sql.connection import connected
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.source import RowSource
+from fedpower.rows.sql import SqlQuery, query_table
+from fedpower.rows.sql.connection import connected
 
 pytestmark = pytest.mark.federation
 
@@ -338,7 +340,10 @@ def large(server: PostgresServer) -> str:
 
 READ_TWICE = """
 import sys
-from fedpower.data import RowTreatment, SqlQuery, accumulate_moment, open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.sql import SqlQuery
+from fedpower.sums.moment import accumulate_moment
+from fedpower.rows.opening import open_source
 
 def peak():  # ru_maxrss would start at the parent's peak
     with open("/proc/self/status") as status:

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data.rules import table_rules
 from fedpower.errors import CellError, InputError
 from fedpower.federation.local import rehearsal_data
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import moved, read_study
+from fedpower.rules.rules import table_rules
 
 STUDY = """
 name = "trial"

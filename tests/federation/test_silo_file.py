@@ -14,13 +14,13 @@ from studies import write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.cli.words import in_options
-from fedpower.data.sql import QuerySource
 from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.private_study import budget_of, worst_epsilon
 from fedpower.protocol.roll import Identity
+from fedpower.rows.sql import QuerySource
 
 DATA = '[data]\npath = "rows.csv"\n'
 WRONG = {

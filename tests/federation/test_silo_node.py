@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_study
 
-from fedpower.data import open_source
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.federation import local
 from fedpower.federation.coordinator_node import CoordinatorNode
@@ -18,6 +17,7 @@ from fedpower.federation.silo_node import open_silo
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMean, AskMoment, Enrol, Enrolment, Message, PackedMoment, Refusal
+from fedpower.rows.opening import open_source
 
 RUN = "0123456789abcdef"
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from compiled import both_ways, needs_loops
 
-from fedpower.data import open_source
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
 
 pytestmark = needs_loops
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from compiled import both_ways, needs_loops
 
-from fedpower.data import passes
 from fedpower.errors import InputError
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
+from fedpower.sums import passes
 
 pytestmark = needs_loops
 

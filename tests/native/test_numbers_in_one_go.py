@@ -11,9 +11,9 @@ from compiled import both_ways, needs_loops
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedpower.data import open_source
-from fedpower.data.files import _Cells
-from fedpower.data.tables import NotPlainError
+from fedpower.rows.files import _Cells
+from fedpower.rows.opening import open_source
+from fedpower.rows.tables import NotPlainError
 
 pytestmark = needs_loops
 

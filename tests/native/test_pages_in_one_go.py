@@ -9,11 +9,12 @@ import pyarrow.parquet
 import pytest
 from compiled import both_ways, needs_loops
 
-from fedpower.data import RowTreatment, open_source
-from fedpower.data.exact_moment import exact_moment
-from fedpower.data.parquet_pages import plain_rows
-from fedpower.data.tables import NotPlainError
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
+from fedpower.rows.parquet_pages import plain_rows
+from fedpower.rows.tables import NotPlainError
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.exact_moment import exact_moment
 
 pytestmark = needs_loops
 

@@ -8,10 +8,12 @@ import pytest
 from compiled import both_ways, needs_loops
 
 from fedpower import native
-from fedpower.data import RowTreatment, open_source, wide_product
-from fedpower.data.passes import EnrolledRows, digest_key, enrolled, seen_in
-from fedpower.data.product import RowProduct
 from fedpower.errors import InputError
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums import wide_product
+from fedpower.sums.passes import EnrolledRows, digest_key, enrolled, seen_in
+from fedpower.sums.product import RowProduct
 
 pytestmark = [
     needs_loops,

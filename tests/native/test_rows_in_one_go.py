@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpower.data import RowTreatment
-from fedpower.data.lattice_rows import LatticeRows, RowLattice
 from fedpower.errors import InputError
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.lattice_rows import LatticeRows, RowLattice
 
 pytestmark = needs_loops
 

@@ -8,9 +8,9 @@ from compiled import both_ways, needs_loops
 from test_rows_in_one_go import RULES, adversarial, rule_of
 
 from fedpower import native
-from fedpower.data import open_source
-from fedpower.data.exact_moment import ExactMoments, exact_moment
-from fedpower.data.lattice_rows import LatticeRows
+from fedpower.rows.opening import open_source
+from fedpower.sums.exact_moment import ExactMoments, exact_moment
+from fedpower.sums.lattice_rows import LatticeRows
 
 pytestmark = needs_loops
 

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 from scipy.linalg import blas
 
-from fedpower.data import RowTreatment, block_rows, local_moment, open_source, product
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import compose, epsilon_of, noise_std
 from fedpower.privacy.budget import FREE_ORDER_ROWS, PANEL_ROWS, Budget, longest_sum
 from fedpower.privacy.noise import lattice_for_std
 from fedpower.privacy.sensitivity import moment_sensitivity, product_sensitivity, summary_sensitivity
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums import product
+from fedpower.sums.kernel import block_rows
+from fedpower.sums.local import local_moment
 
 STEP = Budget(mode="step", epsilon=1.0, delta=1e-6, n_features=20, iteration_rank=4, n_steps=10, center=False)
 MODES = [

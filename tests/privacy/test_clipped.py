@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpower.data import RowTreatment, local_moment, open_source
-from fedpower.data.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy import clipped as privacy_clipped
 from fedpower.privacy.clipped import CLIP, choose_design, predicted_error, predicted_gain, product_moved
 from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity
 from fedpower.protocol.solvers.clipped import part_kept
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums
+from fedpower.sums.local import local_moment
 
 clips = st.floats(0.02, 1.0)
 seeds = st.integers(0, 2**32 - 1)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from fedpower import FedPCA
-from fedpower.data import fingerprint, open_source
 from fedpower.errors import InputError, LedgerError
 from fedpower.privacy import Ledger
 from fedpower.privacy.data_version import DataVersion, columns_digest
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source
 from problems import Array
 
 FIRST = DataVersion(silo="north", version="1", columns="a, b", fingerprint="0" * 64)

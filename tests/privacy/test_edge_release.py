@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedpower.data.edge_moment import EdgeMoment
-from fedpower.data.networks import NetworkSource, open_network
 from fedpower.errors import InputError
 from fedpower.linalg import lower_triangle
 from fedpower.privacy.integer_release import integer_noise, perturb_integers
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.rows.networks import NetworkSource, open_network
+from fedpower.sums.edge_moment import EdgeMoment
 
 D = 4
 PAIRS = [(one, two) for one in range(D) for two in range(one)]

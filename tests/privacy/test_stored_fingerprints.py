@@ -14,11 +14,12 @@ import pytest
 from scipy import sparse
 
 from fedpower import FedPCA
-from fedpower.data import SqlQuery, open_source, split_by_group
 from fedpower.errors import LedgerError
 from fedpower.estimator.communities import FedCommunities
 from fedpower.privacy import Ledger
 from fedpower.privacy.data_version import DataVersion
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.sql import SqlQuery
 from layers import planted
 from two_worlds import NAMES, QUESTIONS, Question, book_of, make_ledger, rows_of, rules_of, write_world
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.data.survey import CELL_SIDE, STAGES, Stage
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.preparation import part_weights, shares_of, squared_sensitivity, stage_scales
+from fedpower.sums.survey import CELL_SIDE, STAGES, Stage
 
 OPEN = np.array([0, 2])
 CELLS = st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-300, 2.0**-41, np.nan])

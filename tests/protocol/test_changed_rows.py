@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, ask, bounded_rows, private_silo, steps
 
-from fedpower.data import KernelChoice, LocalMoment, RowTreatment, open_source
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
@@ -12,6 +11,10 @@ from fedpower.privacy.noise import SystemNoise
 from fedpower.privacy.shares import shared_noise
 from fedpower.protocol.messages import AskMean, AskMoment, LocalSteps, Refusal
 from fedpower.protocol.secure_releases import share_of_sum
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.kernel import KernelChoice
+from fedpower.sums.local import LocalMoment
 
 NOT_YOURS = Refusal(reason="the silo could not answer; its operator's log says why")
 HEADING = ",".join(f"c{place}" for place in range(D))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from private_silos import DELTA, EPSILON, MOMENT, STEP, D, R, basis, message, private_silo
 
-from fedpower.data import RowTreatment, local_moment, open_source
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
@@ -30,6 +29,9 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.local import local_moment
 
 MARKER = 12345.678
 N_MESSAGES = 5_000  # of each mode

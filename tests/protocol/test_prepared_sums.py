@@ -8,8 +8,6 @@ import pytest
 from secure_silos import KEYS, RUN, SIZES, Party, called, roll_of
 from test_several_sums import ask, drive, refused
 
-from fedpower.data import open_source
-from fedpower.data.survey import STAGES, Stage, Survey
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import MOMENT
@@ -24,6 +22,8 @@ from fedpower.protocol.secure_releases import total
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SecureSettings, secure
 from fedpower.protocol.study import PREPARED, Study, SumTerms, preparation_sums
+from fedpower.rows.opening import open_source
+from fedpower.sums.survey import STAGES, Stage, Survey
 
 D = 4
 LOW, HIGH = np.full(D, -1e6), np.full(D, 1e6)

@@ -5,18 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from fedpower.data import open_source
-from fedpower.data.codebook import CodeBook
-from fedpower.data.survey import (
-    CELL_SIDE,
-    N_OCTAVES,
-    NORM_EDGES,
-    STAGES,
-    Stage,
-    Survey,
-    octave_edges,
-    octave_of,
-)
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
@@ -43,6 +31,18 @@ from fedpower.protocol.preparation import (
 )
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.study import PREPARED, Study
+from fedpower.rows.opening import open_source
+from fedpower.rules.codebook import CodeBook
+from fedpower.sums.survey import (
+    CELL_SIDE,
+    N_OCTAVES,
+    NORM_EDGES,
+    STAGES,
+    Stage,
+    Survey,
+    octave_edges,
+    octave_of,
+)
 
 D = 4
 
@@ -186,7 +186,8 @@ def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
 
 
 def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
-    from fedpower.data import RowTreatment, local_moment
+    from fedpower.rows.treatment import RowTreatment
+    from fedpower.sums.local import local_moment
 
     rule = RowTreatment(row_norm=3.0)
     agreed = study(treatment=rule.digest(), preparation=(), ranges=(), mean_weight=0.5)
@@ -357,7 +358,7 @@ def test_columns_far_from_zero_have_scales_as_good_as_others():
 
 def octave_counts(values, std, seed=0):
     """Return the noised counts of a column's octaves."""
-    from fedpower.data.survey import N_OCTAVES, octave_of
+    from fedpower.sums.survey import N_OCTAVES, octave_of
 
     exact = np.bincount(octave_of(values[:, np.newaxis]).ravel().astype(int), minlength=N_OCTAVES)
     return exact + std * np.random.default_rng(seed).standard_normal(N_OCTAVES)

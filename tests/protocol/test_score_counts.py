@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from fedpower.data import RowTreatment, local_moment, open_source
-from fedpower.data.score_counts import MOST_BINS, SCORE_CELLS, ScoreQuestion, count_scores
 from fedpower.errors import BudgetError, InputError, ProtocolError
 from fedpower.privacy import budget as prices
 from fedpower.privacy.ledger import Ledger
@@ -27,6 +25,10 @@ from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.scores import bins_for
 from fedpower.protocol.study import Study, preparation_sums, scores_sum
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.local import local_moment
+from fedpower.sums.score_counts import MOST_BINS, SCORE_CELLS, ScoreQuestion, count_scores
 
 D = 4
 RULE = RowTreatment(row_norm=5.0)

@@ -10,7 +10,6 @@ from krylov_runs import run
 from scipy import sparse
 
 from fedpower import FedPCA
-from fedpower.data import local_moment, open_source
 from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.linalg.subspace import TALL, spectral_norm
 from fedpower.linalg.symmetric import moment_factor, pairs_of_factors
@@ -20,6 +19,8 @@ from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers.krylov import Answers, averaged_product
 from fedpower.protocol.study import Study
+from fedpower.rows.opening import open_source
+from fedpower.sums.local import local_moment
 from problems import Array
 from runs import make_silos
 

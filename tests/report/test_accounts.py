@@ -21,11 +21,11 @@ from fedpower.analyses import (
     ProcessMonitor,
     RidgeRegression,
 )
-from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import table_rules
 from fedpower.report.moment import Moment
 from fedpower.report.moment_folder import account_of, save_analysis
 from fedpower.report.page.analysis import analysis_page
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import table_rules
 from sample_results import HOSTILE
 
 MODELS: dict[str, Any] = {

@@ -15,11 +15,11 @@ from row_forms import annotated
 from scipy import sparse
 
 from fedpower import FedPCA
-from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result, write_result
 from fedpower.report.export import graph_of, write_cells, write_csv, write_onnx, write_parquet, write_plink
 from fedpower.report.scores import Scores
+from fedpower.rows.opening import open_source
 from problems import spiked_rows
 
 COLUMNS = ("age", "größe", "a,b", 'quo"te', "e", "f")

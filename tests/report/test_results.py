@@ -13,10 +13,10 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from fedpower import FedPCA, read_result
-from fedpower.data import open_source
 from fedpower.errors import InputError
 from fedpower.report import Result, write_result
 from fedpower.report.files import FILES
+from fedpower.rows.opening import open_source
 from problems import spiked_rows
 
 COLUMNS = ["age", "bmi", "sbp", "dbp", "hdl", "ldl"]

@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.rows import brought
 from fedpower.analyses.spread import quantile
-from fedpower.data.rules import KNOWN
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.report.account import Account, Table
@@ -20,6 +19,7 @@ from fedpower.report.moment import Moment
 from fedpower.report.page.charts import biplot, scree
 from fedpower.report.page.markup import count, number, percent
 from fedpower.report.record import plain
+from fedpower.rules.rules import KNOWN
 
 Array = NDArray[np.float64]
 

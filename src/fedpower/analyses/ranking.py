@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.spread import quantile
-from fedpower.data.rules import Rule
 from fedpower.errors import InputError
 from fedpower.report.account import Account, Table
 from fedpower.report.codebook_file import rules_of_record
@@ -19,6 +18,7 @@ from fedpower.report.moment import Moment
 from fedpower.report.page.charts import intervals
 from fedpower.report.page.markup import Markup, count, percent
 from fedpower.report.record import plain
+from fedpower.rules.rules import Rule
 
 Array = NDArray[np.float64]
 Method = Literal["least_squares", "bradley_terry"]

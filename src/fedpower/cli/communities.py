@@ -16,12 +16,12 @@ from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
 from fedpower.cli.silos import find_ledgers, named_files, read_nodes, require_charge
 from fedpower.cli.words import in_options
-from fedpower.data.networks import Weighed, open_network, weighed_edges
-from fedpower.data.opening import is_text
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, weights_told
 from fedpower.report.atomic import new_folder, require_room, room_for
 from fedpower.report.moment import of_run
 from fedpower.report.record import with_origin
+from fedpower.rows.networks import Weighed, open_network, weighed_edges
+from fedpower.rows.opening import is_text
 
 _declared = declared(
     (

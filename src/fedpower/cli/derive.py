@@ -190,7 +190,7 @@ def communities(n_communities: int, labels: Path | None) -> Any:
 
 def read_labels(path: Path) -> dict[str, str]:
     """Return a label for each node that a CSV file of node,label lines names."""
-    from fedpower.data.opening import existing  # noqa: PLC0415
+    from fedpower.rows.opening import existing  # noqa: PLC0415
 
     found: dict[str, str] = {}
     with existing(path).open(newline="", encoding="utf-8-sig") as stream:
@@ -258,7 +258,9 @@ def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
 
 def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
     """Write T², SPE and a flag for each row of a file, which is read here and nowhere else."""
-    from fedpower.data import block_rows, columns_of_fit, open_source  # noqa: PLC0415
+    from fedpower.rows.columns import columns_of_fit  # noqa: PLC0415
+    from fedpower.rows.opening import open_source  # noqa: PLC0415
+    from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
     moment = model.moment_
     source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
@@ -282,9 +284,10 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
     """Write a prediction and its interval for each empty cell of a file, which is read here alone."""
     import numpy as np  # noqa: PLC0415
 
-    from fedpower.data import block_rows, open_source  # noqa: PLC0415
-    from fedpower.data.ruled import match_tables  # noqa: PLC0415
-    from fedpower.data.units import features_of  # noqa: PLC0415
+    from fedpower.rows.opening import open_source  # noqa: PLC0415
+    from fedpower.rows.units import features_of  # noqa: PLC0415
+    from fedpower.rules.ruled import match_tables  # noqa: PLC0415
+    from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
     rules, items = rules_of_record(model.moment_.record), model.items_
     assert rules is not None, "a completion is of ratings, which have rules"

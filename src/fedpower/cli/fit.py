@@ -37,9 +37,6 @@ from fedpower.cli.silos import (
     tell_doubts,
 )
 from fedpower.cli.words import in_options
-from fedpower.data import RowSource
-from fedpower.data.plink import VariantList, read_variants
-from fedpower.data.rules import TableRules
 from fedpower.errors import InputError
 from fedpower.estimator import FedMoment, FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
@@ -55,6 +52,9 @@ from fedpower.report.files import KNOWN, write_files
 from fedpower.report.page.markup import human_bytes
 from fedpower.report.record import plain
 from fedpower.report.result import Result
+from fedpower.rows.plink import VariantList, read_variants
+from fedpower.rows.source import RowSource
+from fedpower.rules.rules import TableRules
 
 _PASSED_ON = tuple(name for name, spec in SPECS.items() if spec.option and name != "n_components")
 """Options that are parameters of a fit; one that is not given keeps its default."""

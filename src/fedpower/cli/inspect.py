@@ -8,13 +8,12 @@ import click
 from fedpower.cli.console import console, print_json, table
 from fedpower.cli.options import text_options, text_reading
 from fedpower.cli.paths import PATH, any_file
-from fedpower.data import open_source
-from fedpower.data.inspecting import ColumnLook, draft_of, look_at, stored_types
-from fedpower.data.opening import is_text
 from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import RULED_FORMAT, as_toml, toml_key
 from fedpower.report.page.markup import number
 from fedpower.report.record import plain
+from fedpower.rows.opening import is_text, open_source
+from fedpower.rules.inspecting import ColumnLook, draft_of, look_at, stored_types
 
 _SHOWN = 5
 """Levels that are shown of a column."""

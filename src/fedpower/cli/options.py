@@ -9,7 +9,7 @@ from fedpower.cli import values
 from fedpower.parameters import SPECS, Rule
 
 if TYPE_CHECKING:
-    from fedpower.data.opening import Reading
+    from fedpower.rows.opening import Reading
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -11,11 +11,6 @@ import click
 
 from fedpower.cli.console import print_facts
 from fedpower.cli.words import in_options
-from fedpower.data.inspecting import doubtful
-from fedpower.data.local import LocalMoment
-from fedpower.data.networks import weighed_edges
-from fedpower.data.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
-from fedpower.data.survey import Survey
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_told
 from fedpower.federation import needs_flare
@@ -28,6 +23,11 @@ from fedpower.privacy.budget import Budget
 from fedpower.protocol.private_study import study_mu, worst_epsilon
 from fedpower.protocol.secure_releases import SecureReleases
 from fedpower.report.page.markup import human_bytes
+from fedpower.rows.networks import weighed_edges
+from fedpower.rules.inspecting import doubtful
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
+from fedpower.sums.survey import Survey
 
 PATH = click.Path(path_type=Path)
 

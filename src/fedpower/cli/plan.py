@@ -15,9 +15,6 @@ from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
 from fedpower.cli.words import in_options
-from fedpower.data.problems import every_problem
-from fedpower.data.ruled import match_tables
-from fedpower.data.units import UnitRows
 from fedpower.errors import InputError
 from fedpower.estimator import FedPCA
 from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap
@@ -29,6 +26,9 @@ from fedpower.report.codebook_file import read_code_book
 from fedpower.report.folder import read_result
 from fedpower.report.page.markup import human_bytes
 from fedpower.report.result import Result
+from fedpower.rows.units import UnitRows
+from fedpower.rules.problems import every_problem
+from fedpower.rules.ruled import match_tables
 
 _PLANNED = (
     "epsilon",

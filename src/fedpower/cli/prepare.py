@@ -10,12 +10,12 @@ from fedpower.cli.fit import prepare_options
 from fedpower.cli.options import Command, reading_of
 from fedpower.cli.progress import progress_of_fit
 from fedpower.cli.silos import find_ledgers, open_silos, tell_doubts
-from fedpower.data.codebook import CodeBook
 from fedpower.estimator import FedPCA
 from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import read_code_book, rendered
 from fedpower.report.page.markup import number
 from fedpower.report.record import plain
+from fedpower.rules.codebook import CodeBook
 
 
 @click.command(

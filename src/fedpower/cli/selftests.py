@@ -58,8 +58,8 @@ def loops() -> str:
     import numpy as np  # noqa: PLC0415
 
     from fedpower import native  # noqa: PLC0415
-    from fedpower.data import RowTreatment  # noqa: PLC0415
-    from fedpower.data.lattice_rows import LatticeRows  # noqa: PLC0415
+    from fedpower.rows.treatment import RowTreatment  # noqa: PLC0415
+    from fedpower.sums.lattice_rows import LatticeRows  # noqa: PLC0415
 
     if native.loops() is None:
         return ""

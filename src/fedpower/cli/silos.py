@@ -13,17 +13,24 @@ from numpy.typing import NDArray
 
 from fedpower.cli.console import note
 from fedpower.cli.options import reading_of
-from fedpower.data import RowSource, open_source, split_by_group
-from fedpower.data.inspecting import doubtful
-from fedpower.data.opening import Reading, existing, is_text, name_of_silo, rows_at
-from fedpower.data.plink import VariantList
-from fedpower.data.ruled import match_tables, ruled
-from fedpower.data.rules import TableRules
-from fedpower.data.source import Extra
-from fedpower.data.tables import TableSource
-from fedpower.data.units import by_unit
 from fedpower.errors import InputError
 from fedpower.estimator.silos import named_sources
+from fedpower.rows.opening import (
+    Reading,
+    existing,
+    is_text,
+    name_of_silo,
+    open_source,
+    rows_at,
+    split_by_group,
+)
+from fedpower.rows.plink import VariantList
+from fedpower.rows.source import Extra, RowSource
+from fedpower.rows.tables import TableSource
+from fedpower.rows.units import by_unit
+from fedpower.rules.inspecting import doubtful
+from fedpower.rules.ruled import match_tables, ruled
+from fedpower.rules.rules import TableRules
 
 Silos = dict[str, Path | RowSource]
 

@@ -10,10 +10,6 @@ from fedpower.cli import values
 from fedpower.cli.console import print_facts, print_json
 from fedpower.cli.options import Command, declared, option, parameter, reading_of, reading_options
 from fedpower.cli.silos import read_nodes, read_vector
-from fedpower.data import match_columns, open_source
-from fedpower.data.codebook import ranges_of
-from fedpower.data.rules import TableRules
-from fedpower.data.units import by_unit
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
 from fedpower.parameters import SPECS
@@ -21,6 +17,11 @@ from fedpower.protocol.private_study import worst_epsilon
 from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.record import plain
+from fedpower.rows.columns import match_columns
+from fedpower.rows.opening import open_source
+from fedpower.rows.units import by_unit
+from fedpower.rules.codebook import ranges_of
+from fedpower.rules.rules import TableRules
 
 PATH = click.Path(path_type=Path)
 

@@ -15,14 +15,13 @@ from fedpower.cli.console import note, print_json
 from fedpower.cli.options import reading_of, reading_options
 from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.progress import bar_of, counted, quiet_option
-from fedpower.data import open_source
-from fedpower.data.opening import Reading
-from fedpower.data.plink import PlinkSource
-from fedpower.data.problems import every_problem
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
 from fedpower.report.atomic import new_file
 from fedpower.report.scores import Scores, picture, plotted, write_csv, writer_for
+from fedpower.rows.opening import Reading, open_source
+from fedpower.rows.plink import PlinkSource
+from fedpower.rules.problems import every_problem
 
 
 @click.command()

@@ -11,21 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data import (
-    LocalMoment,
-    RowSource,
-    RowTreatment,
-    fingerprint,
-    local_moment,
-    open_device,
-    reading_of,
-    shares_blocks,
-)
-from fedpower.data.codebook import CodeBook
-from fedpower.data.exact_moment import Desk
-from fedpower.data.networks import network_of
-from fedpower.data.survey import Survey
-from fedpower.data.watch import Watch
 from fedpower.engines.inprocess import blas_threads, in_runs, run_in_process, share_cores
 from fedpower.errors import InputError, Sentence
 from fedpower.privacy.budget import MOST_ROWS, Budget
@@ -40,6 +25,17 @@ from fedpower.protocol.roll import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
 from fedpower.protocol.study import Study
+from fedpower.rows.fingerprint import fingerprint, reading_of
+from fedpower.rows.networks import network_of
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.watch import Watch
+from fedpower.rules.codebook import CodeBook
+from fedpower.sums.device import open_device
+from fedpower.sums.exact_moment import Desk
+from fedpower.sums.kernel import shares_blocks
+from fedpower.sums.local import LocalMoment, local_moment
+from fedpower.sums.survey import Survey
 
 BATCHED_FROM = 100
 """So many silos without ledgers of their own have their noise drawn in one go."""

@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from fedpower.analyses.communities import Communities
-from fedpower.data.networks import NetworkUnit, open_network, require_same_nodes
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.fit_warnings import NoiseWarning
@@ -19,6 +18,7 @@ from fedpower.estimator.silos import named_silos
 from fedpower.estimator.terms import IdentityPaths
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.study import Aggregation
+from fedpower.rows.networks import NetworkUnit, open_network, require_same_nodes
 
 _FOUND = (
     "labels", "embedding", "eigenvalues", "subspace_angle", "determined", "chance_edge",
@@ -115,7 +115,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         ----------
         silos : list or mapping from names
             Each a symmetric adjacency matrix, an edge list (a table), a path, or what
-            `fedpower.data.open_network` opened.
+            `fedpower.rows.networks.open_network` opened.
         y : mapping from names of nodes or array-like of shape (n_nodes,), default=None
             A public labelling to compare with.
         ledgers, data_version, data_set, identities, on_round, on_rows

@@ -13,17 +13,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from fedpower.data import RowSource, RowTreatment, open_source
-from fedpower.data.codebook import CodeBook
-from fedpower.data.columns import is_wide, require_exact
-from fedpower.data.gaps import with_gaps
-from fedpower.data.local import LocalMoment
-from fedpower.data.networks import NetworkUnit, weighed_edges
-from fedpower.data.problems import every_problem
-from fedpower.data.ruled import match_tables, ruled, rules_of_source
-from fedpower.data.rules import TableRules
-from fedpower.data.survey import Survey
-from fedpower.data.units import UnitRows, with_ids
 from fedpower.engines.embedded import (
     LedgerPaths,
     OnRows,
@@ -69,6 +58,19 @@ from fedpower.protocol.weights import Weights
 from fedpower.report.moment import Moment, read_moment
 from fedpower.report.outcome import result_of
 from fedpower.report.result import Result
+from fedpower.rows.columns import is_wide, require_exact
+from fedpower.rows.gaps import with_gaps
+from fedpower.rows.networks import NetworkUnit, weighed_edges
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import UnitRows, with_ids
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.problems import every_problem
+from fedpower.rules.ruled import match_tables, ruled, rules_of_source
+from fedpower.rules.rules import TableRules
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.survey import Survey
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -212,7 +214,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         public.
     network : {"edge", "row"}, default=None
         Silos hold networks on the same public nodes (adjacency matrices, or what
-        `fedpower.data.open_network` opened): an edge of one layer is protected, or a row of the
+        `fedpower.rows.networks.open_network` opened): an edge of one layer is protected, or a row of the
         adjacency. See `FedCommunities`.
     edge_weight : float, default=None
         The public maximum at which weights of edges are capped; without it they must be 0 or 1.

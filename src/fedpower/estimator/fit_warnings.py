@@ -3,10 +3,6 @@
 import warnings
 from collections.abc import Iterable, Mapping
 
-from fedpower.data import LocalMoment
-from fedpower.data.networks import Weighed
-from fedpower.data.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
-from fedpower.data.survey import Survey
 from fedpower.errors import Sentence
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.private_study import budget_of
@@ -15,6 +11,10 @@ from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.result import Result
+from fedpower.rows.networks import Weighed
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
+from fedpower.sums.survey import Survey
 
 
 class PrivacyLeakWarning(RuntimeWarning):

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
-from fedpower.data.codebook import CodeBook
-from fedpower.data.networks import NetworkUnit
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.solving import shortens
@@ -27,6 +25,8 @@ from fedpower.report.codebook_file import rules_of_record
 from fedpower.report.moment import Moment, of_run
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
+from fedpower.rows.networks import NetworkUnit
+from fedpower.rules.codebook import CodeBook
 
 if TYPE_CHECKING:
     from fedpower.estimator.fedpca import FedPCA

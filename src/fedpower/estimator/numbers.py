@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.columns import not_a_number
-from fedpower.data.tables import arrow, is_numeric
 from fedpower.errors import InputError
+from fedpower.rows.columns import not_a_number
+from fedpower.rows.tables import arrow, is_numeric
 
 _KINDS = {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "durations"}
 """By NumPy's letter: what is no number, and is not called so by scikit-learn."""

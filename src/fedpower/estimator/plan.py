@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
-from fedpower.data import RowTreatment, open_source
 from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.terms import build_study, identities_of, noise_of
@@ -31,6 +30,8 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

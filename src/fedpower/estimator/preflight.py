@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from fedpower.data import RowSource
 from fedpower.engines.embedded import LedgerPaths, Versions, check_ledgers
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.solving import public_rng
@@ -14,6 +13,7 @@ from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.study import Study
+from fedpower.rows.source import RowSource
 
 
 def preflight(

@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowSource
-from fedpower.data.arrays import ArraySource, SparseSource
-from fedpower.data.gaps import with_gaps
-from fedpower.data.networks import NetworkSource
-from fedpower.data.source import Block, is_sparse
-from fedpower.data.tables import TableSource
 from fedpower.errors import Sentence
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.study import Study
+from fedpower.rows.arrays import ArraySource, SparseSource
+from fedpower.rows.gaps import with_gaps
+from fedpower.rows.networks import NetworkSource
+from fedpower.rows.source import Block, RowSource, is_sparse
+from fedpower.rows.tables import TableSource
 
 _SKETCH = 64
 """Hashes kept of some rows: the smallest, so that sets which share rows share hashes."""

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
-from fedpower.data import RowSource, open_source
-from fedpower.data.networks import NetworkSource, NetworkUnit, open_network, require_same_nodes
-from fedpower.data.opening import name_of_silo, rows_at
-from fedpower.data.units import by_unit
 from fedpower.errors import InputError, is_showable
+from fedpower.rows.networks import NetworkSource, NetworkUnit, open_network, require_same_nodes
+from fedpower.rows.opening import name_of_silo, open_source, rows_at
+from fedpower.rows.source import RowSource
+from fedpower.rows.units import by_unit
 
 
 def named_sources(

@@ -6,7 +6,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.rules import TableRules
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.treatment import code_book_of, rules_of
 from fedpower.parameters import Parameters
@@ -24,6 +23,7 @@ from fedpower.protocol.solvers import (
 from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import Study
+from fedpower.rules.rules import TableRules
 
 Array = NDArray[np.float64]
 

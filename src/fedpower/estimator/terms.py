@@ -8,10 +8,6 @@ from numbers import Integral, Real
 from os import PathLike
 from typing import Any
 
-from fedpower.data import RowTreatment
-from fedpower.data.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
-from fedpower.data.kernel import MOST_SQUARE_FEATURES
-from fedpower.data.rules import TableRules
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.solving import settings_of, solver_of
 from fedpower.estimator.treatment import known_ranges, prepares, rules_of
@@ -25,6 +21,10 @@ from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import PREPARED, NoiseMode, Study, SumTerms, preparation_sums, scores_sum
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
+from fedpower.rules.rules import TableRules
+from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 
 IdentityPaths = Mapping[str, str | PathLike[str]]
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data import RowSource, RowTreatment, largest_row_norm, public_vector
-from fedpower.data.codebook import CodeBook, Ranges, ranges_of
-from fedpower.data.columns import LARGEST
-from fedpower.data.rules import TableRules
 from fedpower.errors import InputError, Sentence
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.parameters import Parameters
 from fedpower.report.codebook_file import read_code_book
+from fedpower.rows.columns import LARGEST, public_vector
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment, largest_row_norm
+from fedpower.rules.codebook import CodeBook, Ranges, ranges_of
+from fedpower.rules.rules import TableRules
 
 
 def public_treatment(parameters: Parameters, columns: tuple[str, ...] | None = None) -> RowTreatment:

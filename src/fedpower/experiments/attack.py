@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from fedpower.data import LocalMoment, RowTreatment, local_moment, open_source
 from fedpower.errors import InputError
 from fedpower.experiments.driven import ledgers_for, silos_of
 from fedpower.experiments.look import NOISE_STYLES, drawing, saved
@@ -22,6 +21,9 @@ from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers import PowerSettings, start
 from fedpower.protocol.study import NoiseMode, Study
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.local import LocalMoment, local_moment
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import LocalMoment, RowTreatment, local_moment, open_source
-from fedpower.data.clipped_product import ClippedQuestion
 from fedpower.errors import InputError
 from fedpower.experiments.audit_worlds import SILO, Progress, budget_for, play_worlds
 from fedpower.privacy.clipped import STEP
@@ -17,6 +15,10 @@ from fedpower.protocol.clipped_sums import ClippedSums, plain_noise
 from fedpower.protocol.messages import AskNoisedSum, Message, NoisedSum
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.study import Study, SumTerms
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.clipped_product import ClippedQuestion
+from fedpower.sums.local import LocalMoment, local_moment
 
 Array = NDArray[np.float64]
 

@@ -5,8 +5,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowTreatment
-from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
 from fedpower.errors import InputError
 from fedpower.experiments.audit_worlds import SILO, Progress, budget_for, play_worlds, source_of
 from fedpower.privacy.ledger import Ledger
@@ -16,6 +14,8 @@ from fedpower.protocol.messages import AskPreparedMoment, AskTally, Message, Pac
 from fedpower.protocol.releases import PreparedReleases, packed
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.study import Study
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.survey import CELL_SIDE, STAGES, Stage, Survey
 
 Array = NDArray[np.float64]
 

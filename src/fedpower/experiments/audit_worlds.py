@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import LocalMoment, RowSource, RowTreatment, local_moment, open_source
-from fedpower.data.units import with_ids
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
@@ -32,6 +30,11 @@ from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import ExactReleases, MomentReleases, StepReleases
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.study import Study
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import with_ids
+from fedpower.sums.local import LocalMoment, local_moment
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]

@@ -9,9 +9,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import KernelChoice, Moments, RowSource, RowTreatment, accumulate_moment, open_source
-from fedpower.data.exact_moment import ExactMoments, exact_moment
-from fedpower.data.watch import UNWATCHED
 from fedpower.engines.inprocess import available_cores, blas_threads
 from fedpower.experiments.models import Model
 from fedpower.privacy.ledger import Ledger
@@ -23,6 +20,13 @@ from fedpower.protocol.messages import AskSteps, Message, encode
 from fedpower.protocol.releases import Moment
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.watch import UNWATCHED
+from fedpower.sums.exact_moment import ExactMoments, exact_moment
+from fedpower.sums.kernel import KernelChoice
+from fedpower.sums.moment import Moments, accumulate_moment
 
 Array = NDArray[np.float64]
 Ledgers = Mapping[str, Ledger]

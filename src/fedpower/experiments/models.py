@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowTreatment
-from fedpower.data.arrays import PositionalSource
 from fedpower.errors import InputError
 from fedpower.linalg import orth
+from fedpower.rows.arrays import PositionalSource
+from fedpower.rows.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

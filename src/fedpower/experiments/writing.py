@@ -12,10 +12,10 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from fedpower.data import block_rows
 from fedpower.errors import InputError
 from fedpower.experiments.models import Model
 from fedpower.report.atomic import staged
+from fedpower.sums.kernel import block_rows
 
 Array = NDArray[np.float64]
 Format = Literal["npy", "parquet", "csv"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.ruled import made_up
 from fedpower.errors import InputError
 from fedpower.federation.certificates import COORDINATOR, RUNNER
 from fedpower.federation.kits import SILO_FILE, make_kits
@@ -22,6 +21,7 @@ from fedpower.federation.silo_node import open_silo
 from fedpower.federation.study_file import StudyFile, moved, read_study, rendered
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.roll import Identity
+from fedpower.rules.ruled import made_up
 
 OwnTables = Mapping[str, Mapping[str, Any]]
 """Tables of a silo's own file, by name."""

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from fedpower.data import RowSource, open_query, open_source
-from fedpower.data.networks import open_network
-from fedpower.data.opening import Reading
-from fedpower.data.ruled import ruled
-from fedpower.data.sql.query import PostgresServer, parse_address
-from fedpower.data.units import by_unit
 from fedpower.errors import InputError, LedgerError, ProtocolError
 from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
 from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.protocol.private_study import attempt_epsilon, worst_epsilon
 from fedpower.protocol.roll import Identity
+from fedpower.rows.networks import open_network
+from fedpower.rows.opening import Reading, open_query, open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.sql.query import PostgresServer, parse_address
+from fedpower.rows.units import by_unit
+from fedpower.rules.ruled import ruled
 
 DATA: Keys = {
     "path": str,

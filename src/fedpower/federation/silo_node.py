@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedpower.data import LocalMoment, fingerprint, reading_of
-from fedpower.data.problems import every_problem
-from fedpower.data.survey import Survey
 from fedpower.engines.embedded import read_for, survey_silos
 from fedpower.errors import BudgetError
 from fedpower.federation.silo_file import SiloFile
@@ -17,6 +14,10 @@ from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
+from fedpower.rows.fingerprint import fingerprint, reading_of
+from fedpower.rules.problems import every_problem
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.survey import Survey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

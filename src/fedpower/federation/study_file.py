@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpower.data import RowTreatment
-from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import TableRules, table_rules
 from fedpower.errors import InputError, is_showable
 from fedpower.estimator.terms import ATTEMPTS, build_study
 from fedpower.estimator.treatment import prepares, public_treatment, rules_of
@@ -21,6 +18,9 @@ from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
 from fedpower.report.codebook_file import as_toml, toml_key
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import TableRules, table_rules
 
 NUMBER = (int, float)
 _SPOKEN: dict[object, str] = {

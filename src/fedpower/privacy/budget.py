@@ -35,7 +35,7 @@ MOST_ROWS = 64
 """So many rows a person may have on average where products are summed in float64 (`data.units`)."""
 
 _MOST_CELLS = 24**2
-"""Of a grid of scores (`fedpower.data.score_counts`)."""
+"""Of a grid of scores (`fedpower.sums.score_counts`)."""
 
 MOMENT = "moment"
 """What the sum of the moment is called among several sums."""

@@ -14,10 +14,10 @@ from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.privacy.sensitivity import LARGEST_MEAN_WEIGHT, MEAN_WEIGHT, factors, whole
 
 UNIT_PARTS = 2**16
-"""P: how much finer Σ k z is than Σ z where persons count (`fedpower.data.units`)."""
+"""P: how much finer Σ k z is than Σ z where persons count (`fedpower.rows.units`)."""
 
 SIDE = 2**20
-"""S of every release; `fedpower.data.lattice_rows` rounds rows to as many bits."""
+"""S of every release; `fedpower.sums.lattice_rows` rounds rows to as many bits."""
 
 MOST_SHIFT = 32
 """Of k: what `Words.over` divides by."""

@@ -25,7 +25,7 @@ MOST_COUNTS = 256
 """No stage has more numbers than this for each open column, or than twice this where there are none."""
 
 TALLY_PARTS = 2**12
-"""T: what a row of a person who has no other counts for (`fedpower.data.units`)."""
+"""T: what a row of a person who has no other counts for (`fedpower.rows.units`)."""
 
 _MOST = (0.05, 0.03, 0.02, 0.08, 0.02)
 _LEAST = (0.01, 0.01, 0.005, 0.02, 0.005)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpower.data.kernel import MOST_SQUARE_FEATURES
 from fedpower.errors import Sentence
 from fedpower.protocol.study import NoiseMode
+from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 
 Solver = Literal["fedpower", "krylov", "moment", "clipped"]
 

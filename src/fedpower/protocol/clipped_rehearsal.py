@@ -7,7 +7,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.clipped_product import ClippedQuestion, clipped_scale
 from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.clipped import MEAN
@@ -20,6 +19,7 @@ from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.clipped import ClippedSettings, iterate, part_kept
 from fedpower.protocol.solvers.sums import Total
 from fedpower.protocol.study import Study, SumTerms
+from fedpower.sums.clipped_product import ClippedQuestion, clipped_scale
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,6 @@ from typing import cast
 
 import numpy as np
 
-from fedpower.data.local import LocalMoment
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.budget import MOMENT, Price
 from fedpower.protocol.clipped_sums import ClippedSums, is_next, plain_noise
@@ -20,6 +19,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.releases import MomentReleases
 from fedpower.protocol.secure_releases import share_of_integers
+from fedpower.sums.local import LocalMoment
 
 
 class ClippedReleases(MomentReleases):

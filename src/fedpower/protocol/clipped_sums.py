@@ -2,8 +2,6 @@
 
 from fractions import Fraction
 
-from fedpower.data.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums, mean_sums
-from fedpower.data.local import LocalMoment
 from fedpower.errors import ProtocolError
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.clipped import MEAN, STEP, product_moved
@@ -13,6 +11,8 @@ from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.releases import Moment
 from fedpower.protocol.secure_releases import Summand
 from fedpower.protocol.study import Study
+from fedpower.sums.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums, mean_sums
+from fedpower.sums.local import LocalMoment
 
 
 def width_of(study: Study, label: str) -> int:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.codebook import CodeBook
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
+from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]
 

@@ -8,8 +8,11 @@ import numpy as np
 import scipy.special
 from numpy.typing import NDArray
 
-from fedpower.data.codebook import UNSETTLED, CodeBook, Ranges
-from fedpower.data.survey import (
+from fedpower.privacy.accounting import epsilon_of
+from fedpower.privacy.budget import Budget
+from fedpower.protocol.clipping import shares_cut
+from fedpower.rules.codebook import UNSETTLED, CodeBook, Ranges
+from fedpower.sums.survey import (
     CELL_SIDE,
     N_BINS,
     N_OCTAVES,
@@ -19,9 +22,6 @@ from fedpower.data.survey import (
     octave_edges,
     octave_of,
 )
-from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import Budget
-from fedpower.protocol.clipping import shares_cut
 
 Array = NDArray[np.float64]
 

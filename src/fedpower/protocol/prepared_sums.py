@@ -5,15 +5,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.local import LocalMoment
-from fedpower.data.rows import RowTreatment
-from fedpower.data.survey import CELL_SIDE, STAGES, Stage, Survey
 from fedpower.errors import ProtocolError
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.integer_release import root_above
 from fedpower.privacy.preparation import TALLY_PARTS, part_weights, squared_sensitivity
 from fedpower.protocol.secure_releases import Summand
 from fedpower.protocol.study import Study
+from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.survey import CELL_SIDE, STAGES, Stage, Survey
 
 Array = NDArray[np.float64]
 _Vectors = tuple[Array | None, Array | None, Array | None, Array | None]

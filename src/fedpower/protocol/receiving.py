@@ -8,10 +8,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
-from fedpower.data.networks import MOST_LAYERS
-from fedpower.data.score_counts import SCORE_CELLS
-from fedpower.data.survey import CELL_SIDE, STAGES, Stage, StageKind
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
@@ -49,6 +45,10 @@ from fedpower.protocol.prepared_sums import tally_parts
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
 from fedpower.protocol.study import Study
+from fedpower.rows.networks import MOST_LAYERS
+from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
+from fedpower.sums.score_counts import SCORE_CELLS
+from fedpower.sums.survey import CELL_SIDE, STAGES, Stage, StageKind
 
 Array = NDArray[np.float64]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.score_counts import MOST_BINS, ScoreQuestion
 from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.preparation import SCORES
@@ -43,6 +42,7 @@ from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_ne
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import ClippedSettings, SecureSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import Study
+from fedpower.sums.score_counts import MOST_BINS, ScoreQuestion
 
 Array = NDArray[np.float64]
 

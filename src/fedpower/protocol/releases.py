@@ -9,12 +9,6 @@ from typing import Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.exact_moment import ExactMoments
-from fedpower.data.rows import RowTreatment
-from fedpower.data.score_counts import ScoreQuestion, count_scores
-from fedpower.data.source import RowSource
-from fedpower.data.survey import CELL_SIDE, Stage, Survey
-from fedpower.data.watch import Watch
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import lower_of, lower_triangle, misalignment, orth, rotation, symmetric_of
 from fedpower.linalg.memory import LARGE, give_back
@@ -44,6 +38,12 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import Study
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.watch import Watch
+from fedpower.sums.exact_moment import ExactMoments
+from fedpower.sums.score_counts import ScoreQuestion, count_scores
+from fedpower.sums.survey import CELL_SIDE, Stage, Survey
 
 Array = NDArray[np.float64]
 _Multiply = Callable[[Array], Array]
@@ -79,7 +79,7 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
 
 
 class Moment(Protocol):
-    """A silo's rows as the method sees them; :class:`fedpower.data.LocalMoment` is one."""
+    """A silo's rows as the method sees them; :class:`fedpower.sums.local.LocalMoment` is one."""
 
     @property
     def n_rows(self) -> int:

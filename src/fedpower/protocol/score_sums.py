@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.score_counts import SCORE_CELLS, ScoreQuestion
-from fedpower.data.survey import Survey
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.preparation import SCORES
 from fedpower.protocol.prepared_sums import moved_by_a_row
 from fedpower.protocol.releases import Moment, counted
 from fedpower.protocol.secure_releases import Summand, Summands
 from fedpower.protocol.study import Study
+from fedpower.sums.score_counts import SCORE_CELLS, ScoreQuestion
+from fedpower.sums.survey import Survey
 
 Array = NDArray[np.float64]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, InputError, ProtocolError
 from fedpower.privacy.budget import MOMENT, Budget
 from fedpower.privacy.data_version import THIS_FIT, DataVersion
@@ -35,6 +34,7 @@ from fedpower.protocol.roll import (
     signed_content,
 )
 from fedpower.protocol.study import Study, SumTerms
+from fedpower.sums.survey import Survey
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

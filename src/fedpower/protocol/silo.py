@@ -7,10 +7,6 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.local import LocalMoment
-from fedpower.data.own_rows import told_of_units
-from fedpower.data.score_counts import ScoreQuestion
-from fedpower.data.survey import Survey
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
 from fedpower.parameters import check_sums_are_noised
@@ -50,6 +46,10 @@ from fedpower.protocol.roll import Exchanging, Identity, exchanged
 from fedpower.protocol.score_sums import ScoreSums
 from fedpower.protocol.secure_releases import SecureReleases, Summands
 from fedpower.protocol.study import Study
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.own_rows import told_of_units
+from fedpower.sums.score_counts import ScoreQuestion
+from fedpower.sums.survey import Survey
 
 Array = NDArray[np.float64]
 

@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpower.data.score_counts import SCORE_CELLS
-from fedpower.data.survey import STAGES, Stage
 from fedpower.errors import InputError, Sentence, is_showable
 from fedpower.parameters import EDGE_WEIGHT, check_sums_are_noised
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
+from fedpower.sums.score_counts import SCORE_CELLS
+from fedpower.sums.survey import STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]
 _NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment", "clipped")

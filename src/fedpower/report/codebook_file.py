@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import TableRules, table_rules
 from fedpower.errors import InputError
 from fedpower.report.atomic import new_file
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import TableRules, table_rules
 
 FORMAT = "fedpower-codebook/1"
 RULED_FORMAT = "fedpower-codebook/2"

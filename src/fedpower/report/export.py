@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowSource, open_source
-from fedpower.data.h5ad import h5py
 from fedpower.errors import InputError, installing
 from fedpower.report.files import as_text
 from fedpower.report.record import plain
 from fedpower.report.result import Result
 from fedpower.report.scores import Scores
+from fedpower.rows.h5ad import h5py
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA

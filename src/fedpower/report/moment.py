@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowTreatment
-from fedpower.data.codebook import CodeBook
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Pooled
@@ -21,6 +19,8 @@ from fedpower.protocol.study import PREPARED, Study
 from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.record import privacy_of, study_of, without
 from fedpower.report.stored import UNREADABLE, Stored
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]
 

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data import RowTreatment
-from fedpower.data.codebook import CodeBook
-from fedpower.data.rules import TableRules
 from fedpower.linalg import fix_signs
 from fedpower.parameters import SPECS, Parameters
 from fedpower.protocol.choice import SolverChoice
@@ -22,6 +19,9 @@ from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, plain, versions
 from fedpower.report.result import Result
 from fedpower.report.score_counts import scores_record
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import TableRules
 
 Array = NDArray[np.float64]
 

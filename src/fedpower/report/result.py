@@ -10,13 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpower.data import Block, RowSource, RowTreatment, block_rows, columns_of_fit, open_source
-from fedpower.data.codebook import CodeBook
-from fedpower.data.plink import fill_missing
-from fedpower.data.ruled import ruled
-from fedpower.data.rules import TableRules
-from fedpower.data.tables import TableSource
-from fedpower.data.units import features_of
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.choice import SolverChoice
@@ -28,6 +21,17 @@ from fedpower.report.codebook_file import code_book_of_record, rules_of_record
 from fedpower.report.moment import Moment, of_run
 from fedpower.report.record import privacy_of, rounds_of, standardized, study_of, with_origin, without
 from fedpower.report.score_counts import ScoreHistogram, histogram_of
+from fedpower.rows.columns import columns_of_fit
+from fedpower.rows.opening import open_source
+from fedpower.rows.plink import fill_missing
+from fedpower.rows.source import Block, RowSource
+from fedpower.rows.tables import TableSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import features_of
+from fedpower.rules.codebook import CodeBook
+from fedpower.rules.ruled import ruled
+from fedpower.rules.rules import TableRules
+from fedpower.sums.kernel import block_rows
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -253,7 +257,7 @@ class Result:
         Parameters
         ----------
         rows
-            Anything that `fedpower.data.open_source` takes: an array, a table, a path.
+            Anything that `fedpower.rows.opening.open_source` takes: an array, a table, a path.
         """
         return np.vstack(list(self.score_blocks(self.select(open_source(rows)))))
 

@@ -13,7 +13,6 @@ import scipy.sparse.linalg
 import scipy.special
 from numpy.typing import NDArray
 
-from fedpower.data.clipped_product import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
 from fedpower.linalg import orth
 from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspace
 from fedpower.linalg.symmetric import compressed, eigenvalues
@@ -30,6 +29,7 @@ from fedpower.protocol.solvers.shared import Solution, enrol
 from fedpower.protocol.solvers.sums import Sums, Total, secure_sums
 from fedpower.protocol.solvers.upload import pool
 from fedpower.protocol.study import NoiseLaw, Study
+from fedpower.sums.clipped_product import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
 
 Array = NDArray[np.float64]
 

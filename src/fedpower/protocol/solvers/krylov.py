@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 from fedpower.linalg import orth
 from fedpower.linalg.memory import own_memory
 from fedpower.linalg.subspace import TALL, inverse_triangle_of, is_orthonormal, multiply_in_place
@@ -41,6 +40,7 @@ from fedpower.protocol.solvers.shared import (
     weighted_sum,
 )
 from fedpower.protocol.weights import Weights, masses
+from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 
 Array = NDArray[np.float64]
 

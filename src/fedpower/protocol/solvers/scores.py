@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.score_counts import MOST_BINS, ScoreQuestion
 from fedpower.linalg import fix_signs
 from fedpower.privacy.preparation import SCORES
 from fedpower.protocol.exchange import Ask, Exchange, Round
@@ -18,6 +17,7 @@ from fedpower.protocol.score_sums import ScoreCounts
 from fedpower.protocol.solvers.shared import Solution
 from fedpower.protocol.solvers.sums import Sums
 from fedpower.protocol.study import Study
+from fedpower.sums.score_counts import MOST_BINS, ScoreQuestion
 
 Array = NDArray[np.float64]
 

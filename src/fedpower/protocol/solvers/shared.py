@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.data.codebook import CodeBook
 from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.memory import own_memory
@@ -20,6 +19,7 @@ from fedpower.protocol.score_sums import ScoreCounts
 from fedpower.protocol.solvers.angles import Angles
 from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.study import NoiseLaw
+from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]
 

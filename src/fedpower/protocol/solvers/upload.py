@@ -7,8 +7,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedpower.data.codebook import CodeBook
-from fedpower.data.survey import CELL_SIDE, Stage
 from fedpower.errors import Sentence
 from fedpower.linalg import symmetric_of
 from fedpower.linalg.symmetric import eigenvalues
@@ -29,6 +27,8 @@ from fedpower.protocol.solvers.shared import Rank, Solution, enrol, rank_for
 from fedpower.protocol.solvers.sums import Sums, secure_sums
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import Weights, masses
+from fedpower.rules.codebook import CodeBook
+from fedpower.sums.survey import CELL_SIDE, Stage
 
 Array = NDArray[np.float64]
 

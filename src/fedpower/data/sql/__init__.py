@@ -1,6 +1,0 @@
-"""Rows from SQLite, DuckDB and PostgreSQL: a query's result, streamed, read-only, secrets kept out."""
-
-from fedpower.data.sql.query import SqlQuery
-from fedpower.data.sql.table import QuerySource, QueryTable, query_of, query_table
-
-__all__ = ["QuerySource", "QueryTable", "SqlQuery", "query_of", "query_table"]

@@ -1,0 +1,1 @@
+"""Sources of rows: arrays, sparse matrices, tables, databases, genotypes and networks."""

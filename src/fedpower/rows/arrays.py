@@ -1,0 +1,305 @@
+"""Arrays, sparse matrices and .npy files: rows whose columns are known by their place."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpower.errors import InputError
+from fedpower.linalg.memory import own_memory
+from fedpower.rows.columns import (
+    is_wide,
+    pick_columns,
+    require_block_size,
+    require_distinct,
+    require_exact,
+    require_finite,
+    require_matrix,
+    require_shape,
+)
+from fedpower.rows.source import Block, Extra, Matrix, SparseBlock, Stored, is_sparse
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ColumnsByPlace:
+    """Columns that are known by their place, and can be given names and then selected."""
+
+    name: str
+    width: int
+    n_rows: int | None
+    columns: tuple[str, ...] | None = None
+    keep: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        require_shape(self.name, self.n_rows, self.n_features)
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns kept."""
+        return self.width if self.keep is None else len(self.keep)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether blocks are sparse."""
+        return False
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries, where known."""
+        return 1.0
+
+    def named(self, columns: tuple[str, ...]) -> Self:
+        """Return the source with names for its columns, given by position."""
+        require_distinct("columns", columns)
+        if len(columns) != self.n_features:
+            raise InputError(
+                f"columns must name each of the {self.n_features} columns of {self.name}, got "
+                f"{len(columns)} names; give one name per column"
+            )
+        return replace(self, columns=columns)
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
+        """Return the source with exactly these columns in this order."""
+        if self.columns is None:
+            raise InputError(
+                "{source} must have column names to select by name, got none; name them with {with_columns}",
+                source=self.name,
+            )
+        places = pick_columns(self.name, self.columns, columns, extra=extra)
+        keep = range(self.width) if self.keep is None else self.keep
+        return replace(self, columns=columns, keep=tuple(keep[place] for place in places))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PositionalSource(ColumnsByPlace, ABC):
+    """A source read by column position."""
+
+    wide: bool = False
+    gaps: bool = False
+
+    @abstractmethod
+    def read(self, max_rows: int) -> Iterator[Block]:
+        """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
+
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return nothing: see :class:`fedpower.rows.source.StoredRows`."""
+        del max_bytes, workers
+        return None
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""
+        require_block_size(max_rows)
+        row = 0
+        for stored in self.read(max_rows):
+            block = stored
+            if self.keep is not None:
+                kept = np.array(self.keep)
+                block = stored[:, kept] if is_sparse(stored) else np.take(stored, kept, axis=1)
+            require_finite(block, name=self.name, columns=self.columns, rows=row, gaps=self.gaps)
+            if self.wide:
+                require_exact(block, name=self.name, columns=self.columns, rows=row)
+            size = int(block.shape[0])
+            yield block
+            row += size
+            del stored, block  # or two blocks are held while the next one is read
+        require_shape(self.name, row, self.n_features)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ArraySource(PositionalSource):
+    """The rows of a 2-d NumPy array of any real dtype; masked entries count as missing."""
+
+    array: NDArray[Any]
+
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return views of the rows, where they are plain and lie row by row."""
+        del workers
+        array = self.array
+        if self.keep is not None or type(array) is not np.ndarray or not _is_plain(array.dtype):
+            return None
+        if not array.flags.c_contiguous:
+            return None
+        step = max(1, max_bytes // (array.itemsize * self.width))
+        return (array[start : start + step] for start in range(0, len(array), step))
+
+    def read(self, max_rows: int) -> Iterator[Matrix]:
+        """Yield slices: views where the array is float64 and C-contiguous, copies elsewhere."""
+        for start in range(0, self.array.shape[0], max_rows):
+            part = self.array[start : start + max_rows]
+            if isinstance(part, np.ma.MaskedArray):
+                part = np.ma.filled(part.astype(np.float64), np.nan)
+            if part.dtype == np.float64:
+                block = np.ascontiguousarray(part).view()
+            else:
+                with np.errstate(over="ignore"):
+                    block = np.ascontiguousarray(part, dtype=np.float64).view()
+            block.flags.writeable = False
+            yield block
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SparseSource(PositionalSource):
+    """The rows of a sparse matrix in CSR form."""
+
+    array: "sparse.csr_array[Any, tuple[int, int]]"
+
+    @property
+    def sparse(self) -> bool:
+        """Always true."""
+        return True
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries; unknown once columns were left out."""
+        rows, width = self.array.shape
+        return None if self.keep is not None else float(self.array.nnz) / (rows * width)
+
+    def read(self, max_rows: int) -> Iterator[Block]:
+        """Yield row slices as canonical float64 CSR."""
+        for start in range(0, self.array.shape[0], max_rows):
+            yield canonical(self.array[start : start + max_rows])
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Return whether numbers are float32 or float64 as this machine has them."""
+    return dtype in (np.float32, np.float64) and dtype.isnative
+
+
+def canonical(block: Any) -> SparseBlock:
+    """Return a float64 CSR copy of the rows with sorted indices and no index twice."""
+    rows: Any = sparse.csr_array(block, dtype=np.float64, copy=True)
+    rows.sum_duplicates()
+    return rows  # type: ignore[no-any-return]
+
+
+def array_source(array: NDArray[Any], name: str) -> ArraySource:
+    """Return the source of an array's rows."""
+    values = array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
+    require_matrix(name, values.shape, values.dtype)
+    rows, width = values.shape
+    return ArraySource(name=name, width=width, n_rows=rows, array=values, wide=is_wide(values.dtype))
+
+
+def sparse_source(matrix: Any, name: str) -> SparseSource:
+    """Return the source of a sparse matrix's rows; formats other than CSR are converted once."""
+    require_matrix(name, tuple(matrix.shape), matrix.dtype)
+    rows, width = matrix.shape
+    return SparseSource(
+        name=name, width=width, n_rows=rows, array=sparse.csr_array(matrix), wide=is_wide(matrix.dtype)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayHeader:
+    """What the header of a stored array says."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def n_bytes(self) -> int:
+        """Length of the values that follow the header."""
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+
+def read_header(stream: IO[bytes], name: str) -> ArrayHeader:
+    """Return the header of an array in NumPy's format, leaving the stream at the first value."""
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            header = np.lib.format.read_array_header_1_0(stream)
+        else:
+            header = np.lib.format.read_array_header_2_0(stream)
+    except (ValueError, EOFError, SyntaxError):
+        raise corrupt(name) from None
+    shape, fortran, dtype = header
+    return ArrayHeader(shape=shape, fortran=fortran, dtype=dtype)
+
+
+def corrupt(name: str) -> InputError:
+    """Return the error for a truncated or damaged NumPy file."""
+    return InputError(
+        f"{name} must be a complete NumPy file, got one that is truncated or damaged; write or copy it again"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _NpySource(PositionalSource):
+    """The rows of one ``.npy`` file, in C or Fortran order."""
+
+    path: Path
+    offset: int
+    header: ArrayHeader
+
+    def read(self, max_rows: int) -> Iterator[Block]:
+        """Yield copies of row slices, each through a mapping of its own."""
+        for start in range(0, self.header.shape[0], max_rows):
+            yield self._copy(start, start + max_rows)
+
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return the rows as the file has them, read into the same memory again and again."""
+        del workers
+        dtype = self.header.dtype
+        if self.keep is not None or self.header.fortran or not _is_plain(dtype):
+            return None
+        return self._stored(max(1, max_bytes // (dtype.itemsize * self.width)))
+
+    def _stored(self, max_rows: int) -> Iterator[Stored]:
+        n_rows, width = self.header.shape
+        room = own_memory((min(max_rows, n_rows), width), self.header.dtype)
+        with self.path.open("rb", buffering=0) as stream:
+            stream.seek(self.offset)
+            for start in range(0, n_rows, max_rows):
+                block = room[: n_rows - start]
+                left = block.reshape(-1).view(np.uint8).data
+                while left:
+                    count = stream.readinto(left)
+                    if not count:
+                        raise corrupt(self.name)
+                    left = left[count:]
+                yield block
+
+    def _copy(self, start: int, stop: int) -> Block:
+        """Return one slice of rows as a float64 array of its own."""
+        try:
+            mapped = np.memmap(
+                self.path,
+                dtype=self.header.dtype,
+                mode="r",
+                offset=self.offset,
+                shape=self.header.shape,
+                order="F" if self.header.fortran else "C",
+            )
+        except (OSError, ValueError):
+            raise corrupt(self.name) from None
+        part = mapped[start:stop]
+        copy: Matrix = own_memory(part.shape)
+        with np.errstate(over="ignore"):
+            copy[...] = part
+        return copy
+
+
+def npy_source(path: Path, name: str) -> _NpySource:
+    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
+    with path.open("rb") as stream:
+        header = read_header(stream, name)
+        offset = stream.tell()
+    require_matrix(name, header.shape, header.dtype)
+    if path.stat().st_size < offset + header.n_bytes:
+        raise corrupt(name)
+    rows, width = header.shape
+    return _NpySource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        path=path,
+        offset=offset,
+        header=header,
+        wide=is_wide(header.dtype),
+    )

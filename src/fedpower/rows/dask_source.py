@@ -1,0 +1,107 @@
+"""Rows in a Dask array or data frame: one silo's rows spread over its own workers."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from fedpower.errors import InputError
+from fedpower.rows.arrays import ColumnsByPlace, array_source
+from fedpower.rows.columns import require_block_size, require_distinct, require_matrix, require_shape
+from fedpower.rows.source import Block, RowSource
+from fedpower.rows.tables import table_reader, table_source
+
+
+def dask(module: str = "") -> Any:
+    """Return dask or one of its modules, imported on first use."""
+    return import_module(f"dask.{module}" if module else "dask")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DaskSource(ColumnsByPlace):
+    """The rows of a Dask collection, partition by partition."""
+
+    partitions: tuple[Any, ...]
+
+    def opener(self, place: int) -> "PartitionOpener":
+        """Return what makes a source of the partition at a place, wherever it is."""
+        return PartitionOpener(
+            name=f"partition {place + 1} of {self.name}",
+            width=self.width,
+            columns=self.columns,
+            keep=self.keep,
+        )
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows, one partition after the other."""
+        require_block_size(max_rows)
+        seen = 0
+        for place, partition in enumerate(self.partitions):
+            opened = self.opener(place)(partition.compute())
+            if opened is not None:
+                for block in opened.blocks(max_rows):
+                    seen += int(block.shape[0])
+                    yield block
+        require_shape(self.name, seen, self.n_features)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOpener:
+    """Makes a source of one partition; travels to the worker that holds it."""
+
+    name: str
+    width: int
+    columns: tuple[str, ...] | None
+    keep: tuple[int, ...] | None
+
+    def __call__(self, partition: Any) -> RowSource | None:
+        """Return the partition's rows as a source, None where it has none."""
+        if len(partition) == 0:
+            return None
+        reader = table_reader(partition, self.name)
+        if reader is not None:
+            source = table_source(reader)
+            return source if self.columns is None else source.select(self.columns, extra="drop")
+        rows = array_source(partition, self.name)
+        if rows.width != self.width:
+            raise InputError(
+                f"{self.name} must have {self.width} columns as the others have, got {rows.width}; "
+                "make all partitions of the same columns"
+            )
+        return replace(rows, columns=self.columns, keep=self.keep)
+
+
+def is_dask(data: Any) -> bool:
+    """Whether the object is a Dask array or data frame, without importing Dask."""
+    return "dask" in sys.modules and bool(dask("base").is_dask_collection(data))
+
+
+def dask_source(collection: Any, name: str | None) -> DaskSource:
+    """Return the source of a Dask array's or data frame's rows."""
+    if hasattr(type(collection), "columns"):  # a Delayed object has every attribute, its type has not
+        name = name or "the Dask data frame"
+        columns = tuple(str(label) for label in collection.columns)
+        require_distinct(name, columns)
+        return DaskSource(
+            name=name,
+            partitions=tuple(collection.to_delayed()),
+            width=len(columns),
+            n_rows=None,
+            columns=columns,
+        )
+    if not hasattr(type(collection), "rechunk"):
+        raise InputError(
+            f"{name or 'a Dask collection'} must be a Dask array or data frame, got "
+            f"{type(collection).__name__}; turn it into one of them"
+        )
+    name = name or "the Dask array"
+    require_matrix(name, collection.shape, collection.dtype)
+    rows, width = collection.shape
+    whole_rows = collection.rechunk({1: -1})
+    return DaskSource(
+        name=name,
+        partitions=tuple(whole_rows.to_delayed().ravel()),
+        width=int(width),
+        n_rows=None if rows != rows else int(rows),  # noqa: PLR0124 - unknown sizes are NaN
+    )

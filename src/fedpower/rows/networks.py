@@ -1,0 +1,444 @@
+"""A silo's network: edges on public nodes, one layer or several, as rows of adjacency matrices."""
+
+import os
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Unpack, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpower.errors import CellError, InputError, NoRowsError, is_showable
+from fedpower.parameters import EDGE_WEIGHT
+from fedpower.rows.columns import pick_columns, require_block_size, shown
+from fedpower.rows.fingerprint import StoredData, StoredFiles, stored_under
+from fedpower.rows.opening import Reading, existing, open_source
+from fedpower.rows.source import Extra, RowSource, SparseBlock, is_sparse
+from fedpower.rows.tables import TableReader, TableSource, arrow
+
+NetworkUnit = Literal["edge", "row"]
+"""What is protected of a network: an edge of a layer, or a row of its adjacency matrix."""
+
+MOST_LAYERS = 1024
+"""Of one silo: sums over them fit into what releases are checked against and summed in."""
+
+_GRAPHML = ".graphml"
+_MOST_XML_BYTES = 2**30
+_BATCH = 2**16
+_ENDS = (("source", "target"), ("from", "to"))
+"""What the columns of an edge list may call the two nodes; else they are its first two columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """What a public maximum did to the edges of a network: for the silo's operator only."""
+
+    n_edges: int = 0
+    n_capped: int = 0
+    heaviest: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NetworkSource:
+    """The layers of a network on public nodes, as rows: those of the first layer, then of the next."""
+
+    name: str
+    layers: tuple[SparseBlock, ...]
+    unit: NetworkUnit
+    columns: tuple[str, ...] | None = None
+    edge_weight: float = 1.0
+    weighed: Weighed = Weighed()
+    stored_data: StoredData | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of nodes."""
+        return int(self.layers[0].shape[0])
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of all layers."""
+        return self.n_features * len(self.layers)
+
+    @property
+    def sparse(self) -> bool:
+        """Always true."""
+        return True
+
+    @property
+    def density(self) -> float:
+        """Share of pairs that have an edge."""
+        return sum(layer.nnz for layer in self.layers) / (self.n_rows * self.n_features)
+
+    def blocks(self, max_rows: int) -> Iterator[SparseBlock]:
+        """Yield the rows of all layers; no block has rows of two."""
+        require_block_size(max_rows)
+        for layer in self.layers:
+            for start in range(0, self.n_features, max_rows):
+                yield layer[start : start + max_rows]
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "NetworkSource":
+        """Return the network among exactly these nodes, in this order."""
+        if self.columns is None:
+            raise InputError(
+                "the nodes of {source} must have names to be selected by, got none; give {nodes}",
+                source=self.name,
+            )
+        places = np.array(pick_columns(self.name, self.columns, columns, extra=extra))
+        layers = tuple(_csr(layer[places][:, places]) for layer in self.layers)
+        return replace(self, columns=columns, layers=layers)
+
+
+def open_network(
+    data: Any,
+    *,
+    unit: NetworkUnit,
+    nodes: Sequence[str] | None = None,
+    name: str | None = None,
+    edge_weight: float | None = None,
+    **reading: Unpack[Reading],
+) -> NetworkSource:
+    """Return the network of a matrix, an edge list or a GraphML file.
+
+    Parameters
+    ----------
+    data : a square, symmetric NumPy array or SciPy sparse matrix, or the path of one (.npz, .npy); an
+        edge list with the columns ``source`` and ``target`` (or ``from`` and ``to``, or any two), perhaps
+        ``weight`` and ``layer``, as any table that `open_source` reads; a path ending in .graphml; or
+        another `NetworkSource`.
+    unit : what is protected.
+    nodes : names of the nodes, which are public; an edge list must be given them, for which nodes have
+        edges is what is protected. For a matrix they are by place.
+    name : what error sentences call it.
+    edge_weight : the public maximum that an edge's weight is capped at; without, weights must be 0 or 1
+        where edges are protected, and several lines about two nodes count once.
+    **reading : how a text is written, as in `open_source`.
+    """
+    if isinstance(data, NetworkSource):
+        return _checked_again(data, unit, edge_weight)
+    named = None if nodes is None else _names_of(nodes)
+    if isinstance(data, str | os.PathLike) and str(data).lower().endswith(_GRAPHML):
+        path = existing(data)
+        called = name or str(path)
+        stored: StoredData = StoredFiles.of([path], name=called)
+        made = _bounded(called, _graphml(path, called, named), unit, edge_weight)
+        return replace(made, stored_data=stored)
+    try:
+        source = open_source(data, name=name, **reading)
+    except NoRowsError:
+        raise InputError(
+            f"{name or data} must list at least one edge, got none; where the silo has none, write a "
+            "line from a node to itself"
+        ) from None
+    stored = stored_under(source)  # before it is read, so that files that change are refused
+    edges = _edge_list(source.reader, named) if isinstance(source, TableSource) else _matrix(source, named)
+    return replace(_bounded(source.name, edges, unit, edge_weight), stored_data=stored)
+
+
+def network_of(source: RowSource) -> NetworkSource | None:
+    """Return the network whose *edges* a source reads, or that it holds to be the same; else None."""
+    found = source if isinstance(source, NetworkSource) else getattr(source, "rows", None)
+    return found if isinstance(found, NetworkSource) and found.unit == "edge" else None
+
+
+def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
+    """Refuse networks that are not all on the same nodes, by name where these have any."""
+    first, *others = networks
+    for other in others:
+        if (first.columns is None) != (other.columns is None):
+            named, unnamed = (other, first) if first.columns is None else (first, other)
+            raise InputError(
+                "either every network or none must name its nodes, got names in {named} and none in "
+                "{unnamed}; give {nodes}",
+                named=named.name,
+                unnamed=unnamed.name,
+            )
+        odd = set(first.columns or ()) ^ set(other.columns or ())
+        got = f"{first.n_features} and {other.n_features} nodes"
+        if odd:
+            got = f"{shown(sorted(odd))} in one of them alone"
+        if odd or first.n_features != other.n_features:
+            raise InputError(
+                f"{first.name} and {other.name} must be networks on the same nodes, got {got}; a node "
+                "without edges counts too"
+            )
+
+
+def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
+    """Return what the public maximum did to the edges of each silo, for its operator only."""
+    networks = {name: network_of(source) for name, source in sources.items()}
+    return {name: each.weighed for name, each in networks.items() if each is not None}
+
+
+@dataclass(slots=True)
+class _Edges:
+    """Ends and weights of edges by layer, and the nodes' names; loops are dropped later."""
+
+    n_nodes: int
+    columns: tuple[str, ...] | None
+    layers: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]]
+    listed: bool
+    """Whether each line is an edge; else every edge stands at both of its places."""
+
+
+def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
+    """Return the layers as symmetric matrices within bounds; weights that are none are refused."""
+    if len(edges.layers) > MOST_LAYERS:
+        raise InputError(
+            f"{name} must have {MOST_LAYERS} layers at most, got {len(edges.layers)}; split it into silos"
+        )
+    EDGE_WEIGHT.check("edge_weight", edge_weight)
+    most = 1.0 if edge_weight is None else float(edge_weight)
+    layers, weights = [], []
+    for parts in edges.layers.values():
+        one, other, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
+        if not np.isfinite(weight).all() or (weight < 0).any():
+            raise InputError(
+                f"edges of {name} must have weights of at least 0, got others; mend them, or leave those "
+                "edges out"
+            )
+        if unit == "edge" and edge_weight is None and not np.isin(weight, (0.0, 1.0)).all():
+            raise InputError(
+                "edges of {source} must have the weights 0 or 1 where no public maximum is given, got "
+                "others, and noise would be too small for them; give {edge_weight}, at which weights are "
+                "capped",
+                source=name,
+            )
+        apart = one != other
+        one, other, weight = one[apart], other[apart], weight[apart]
+        # Two places for each edge, so that lines in either direction are about the same one.
+        rows, columns = np.concatenate([one, other]), np.concatenate([other, one])
+        both = np.concatenate([weight, weight])
+        shape = (edges.n_nodes, edges.n_nodes)
+        layer = _csr(sparse.coo_array((both, (rows, columns)), shape=shape))
+        if not edges.listed:
+            layer.data /= 2.0
+        if unit == "row" and not np.isfinite(layer.data).all():
+            raise InputError(
+                f"the weights of an edge of {name} must add up to a number, got more than any; give them "
+                "in other units"
+            )
+        if unit == "edge":
+            layer.data /= most
+            capped = np.minimum(layer.data, 1.0)
+            # Without a maximum lines about two nodes count once, which cuts nothing off.
+            weights.append(capped if edge_weight is None else layer.data)
+            layer.data = capped
+        layers.append(layer)
+    return NetworkSource(
+        name=name,
+        layers=tuple(layers),
+        unit=unit,
+        columns=edges.columns,
+        edge_weight=most,
+        weighed=_weighed(weights),
+    )
+
+
+def _weighed(layers: list[NDArray[np.float64]]) -> Weighed:
+    """Return what is told of weights in units of the maximum, each edge's at both of its places."""
+    return Weighed(
+        n_edges=sum(map(len, layers)) // 2,
+        n_capped=sum(int(np.count_nonzero(each > 1.0)) for each in layers) // 2,
+        heaviest=max((float(each.max()) for each in layers if len(each)), default=0.0),
+    )
+
+
+def _checked_again(given: NetworkSource, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
+    if given.unit != unit or given.edge_weight != (1.0 if edge_weight is None else edge_weight):
+        raise InputError(
+            f"{given.name} must be opened for what the fit protects, got one for {given.unit!r}s of "
+            f"weight {given.edge_weight:g} at most; open it again"
+        )
+    return given
+
+
+def _names_of(nodes: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(str(node) for node in nodes)
+    odd = [node for node in names if not node or not is_showable(node)]
+    if odd or not names:
+        raise InputError(
+            "nodes must have names that can be shown, got one without; rename it"
+            if names
+            else "nodes must be named, got an empty list; name each of them"
+        )
+    twice = [node for node, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"nodes must have distinct names, got {shown(twice)} more than once; rename them")
+    return names
+
+
+def _csr(matrix: Any) -> SparseBlock:
+    made = sparse.csr_array(matrix, dtype=np.float64)
+    made.sum_duplicates()
+    made.eliminate_zeros()
+    made.sort_indices()
+    return made
+
+
+def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
+    """Return the edges of an adjacency matrix, which must be symmetric."""
+    try:
+        blocks = [block if is_sparse(block) else sparse.csr_array(block) for block in source.blocks(_BATCH)]
+    except CellError:
+        raise InputError(
+            f"the adjacency matrix {source.name} must hold a finite number for every pair of nodes, got "
+            "something else; write 0 where there is no edge"
+        ) from None
+    found = cast("SparseBlock", sparse.vstack(blocks, format="csr"))
+    side = int(found.shape[0])
+    if found.shape[1] != side or abs(found - found.T).max() > 0:
+        got = "another shape" if found.shape[1] != side else "one that is not symmetric"
+        raise InputError(
+            f"{source.name} must be a square, symmetric adjacency matrix, got {got}; add up both "
+            "directions of an edge, or give an edge list"
+        )
+    if nodes is not None and len(nodes) != side:
+        raise InputError(
+            "{nodes} must name each of the {side} nodes of {source}, got {count} names; give one a node",
+            side=side,
+            source=source.name,
+            count=len(nodes),
+        )
+    entries = found.tocoo()
+    one, other = (np.asarray(each, dtype=np.int64) for each in entries.coords)
+    parts = [(one, other, np.asarray(entries.data, dtype=np.float64))]
+    return _Edges(n_nodes=side, columns=nodes or source.columns, layers={"": parts}, listed=False)
+
+
+def _edge_list(reader: TableReader, nodes: tuple[str, ...] | None) -> _Edges:
+    """Return the edges that a table lists."""
+    have = tuple(reader.columns)
+    ends = next((pair for pair in _ENDS if set(pair) <= set(have)), have[:2])
+    rest = [column for column in have if column not in ends]
+    odd = [column for column in rest if column not in ("weight", "layer")]
+    if len(ends) < 2 or odd:
+        raise InputError(
+            f"{reader.name} must be an edge list with the columns source and target, and perhaps weight "
+            f"and layer, got {shown(have)}; leave others out"
+        )
+    if nodes is None:
+        raise InputError(
+            "an edge list must be given the names of all nodes, which are public, for which of them have "
+            "edges is not, got {source} without; give {nodes}",
+            source=reader.name,
+        )
+    places = {node: place for place, node in enumerate(nodes)}
+    if not places.keys().isdisjoint(have):
+        raise InputError(
+            f"the first line of {reader.name} must name its columns, such as source and target, got an "
+            "edge; write one above it"
+        )
+    numbers = ("weight",) if "weight" in rest else ()
+    labels = (*ends, *(("layer",) if "layer" in rest else ()))
+    layers: dict[str, list[Any]] = {}
+    row = 0
+    for batch in _weighted(reader.name, reader.batches(numbers, _BATCH, labels=labels)):
+        texts = [_texts(batch.column(place)) for place in range(len(numbers), batch.num_columns)]
+        one, other = (_placed(reader.name, places, each, row) for each in texts[:2])
+        weight = np.ones(batch.num_rows)
+        if numbers:
+            weight = _numbers(reader.name, batch.column(0))
+        by_layer = np.array(texts[2] if len(texts) > 2 else [""] * batch.num_rows, dtype=object)
+        for layer in dict.fromkeys(by_layer.tolist()):
+            here = by_layer == layer
+            layers.setdefault(str(layer), []).append((one[here], other[here], weight[here]))
+        row += batch.num_rows
+    return _Edges(n_nodes=len(nodes), columns=nodes, layers=layers or _no_edges(), listed=True)
+
+
+def _weighted(name: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield what a table's batches yield; refuse weights that are no numbers."""
+    try:
+        yield from batches
+    except CellError:
+        raise _odd_weights(name) from None
+
+
+def _numbers(name: str, column: Any) -> NDArray[np.float64]:
+    """Return a column of weights; Arrow's own sentence would quote a cell."""
+    try:
+        return np.asarray(column.cast(arrow().float64()).to_numpy(zero_copy_only=False))
+    except arrow().ArrowException:
+        raise _odd_weights(name) from None
+
+
+def _odd_weights(name: str) -> InputError:
+    return InputError(
+        f"weights of the edges of {name} must be numbers, got something else; mend them, or leave the "
+        "column weight out"
+    )
+
+
+def _no_edges() -> dict[str, list[Any]]:
+    nothing = np.empty(0, np.int64)
+    return {"": [(nothing, nothing, np.empty(0))]}
+
+
+def _texts(cells: Any) -> list[str | None]:
+    """Return labels as they are written, without blanks around them."""
+    written = cells.cast(arrow().string()).to_pylist()
+    return [None if each is None else each.strip() for each in written]
+
+
+def _placed(
+    name: str, places: Mapping[str, int], ends: Iterable[str | None], before: int
+) -> NDArray[np.int64]:
+    """Return the nodes' places; the sentence about one that is not there names no node."""
+    found = [places.get(end, -1) if end is not None else -1 for end in ends]
+    if -1 in found:
+        raise InputError(
+            "every edge of {source} must be between two of the public nodes, got another name in row "
+            "{row}; mend it, or add the node to {nodes}",
+            source=name,
+            row=before + found.index(-1) + 1,
+        )
+    return np.array(found, dtype=np.int64)
+
+
+def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
+    """Return the nodes that a GraphML file declares and its edges; no DTD or entity is read."""
+    if path.stat().st_size > _MOST_XML_BYTES:
+        raise InputError(f"{name} must be below 1 GiB, got more; give an edge list as Parquet")
+    declared: list[str] = []
+    edges: list[tuple[str, str, float]] = []
+    weight_keys: set[str] = set()
+    try:
+        with path.open("rb") as stream:
+            if b"<!DOCTYPE" in stream.read(4096).upper():  # where entities that explode are defined
+                raise InputError(f"{name} must be GraphML without a DOCTYPE, got one; write it without")
+            stream.seek(0)
+            for _, element in ET.iterparse(stream):  # noqa: S314 - entities need a DOCTYPE
+                tag = element.tag.rpartition("}")[2]
+                if tag == "key" and element.get("attr.name") == "weight":
+                    weight_keys.add(element.get("id", ""))
+                elif tag == "node":
+                    declared.append(element.attrib["id"])
+                    element.clear()
+                elif tag == "edge":
+                    edges.append(_graphml_edge(element, weight_keys))
+                    element.clear()
+    except (ET.ParseError, KeyError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something "
+            "else; write it again"
+        ) from None
+    found = nodes or _names_of(declared)
+    places = {node: place for place, node in enumerate(found)}
+    one = _placed(name, places, [edge[0] for edge in edges], 0)
+    other = _placed(name, places, [edge[1] for edge in edges], 0)
+    weight = np.array([edge[2] for edge in edges], dtype=np.float64)
+    return _Edges(n_nodes=len(found), columns=found, layers={"": [(one, other, weight)]}, listed=True)
+
+
+def _graphml_edge(element: Any, weight_keys: set[str]) -> tuple[str, str, float]:
+    for data in element:
+        if data.get("key") in weight_keys:
+            return element.attrib["source"], element.attrib["target"], float(data.text)
+    return element.attrib["source"], element.attrib["target"], 1.0

@@ -1,0 +1,403 @@
+"""`open_source`: one door for arrays, tables, files and queries; and silos inside one table."""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, TypedDict, Unpack, cast
+
+import numpy as np
+from scipy import sparse
+
+from fedpower.errors import InputError
+from fedpower.rows.arrays import ColumnsByPlace, PositionalSource, array_source, npy_source, sparse_source
+from fedpower.rows.columns import shown
+from fedpower.rows.dask_source import dask_source, is_dask
+from fedpower.rows.files import TextForm, csv_reader, ipc_reader, parquet_reader
+from fedpower.rows.folders import base_of, folder_reader, is_pattern, parts_of
+from fedpower.rows.h5ad import anndata_source, h5ad_source, is_anndata
+from fedpower.rows.lazy_tables import lazy_reader
+from fedpower.rows.pgen import pgen_source
+from fedpower.rows.plink import PlinkSource, plink_source
+from fedpower.rows.source import Extra, RowSource
+from fedpower.rows.sparse import npz_source, svmlight_source
+from fedpower.rows.sql import QuerySource, QueryTable, SqlQuery, query_of, query_table
+from fedpower.rows.tables import Group, TableReader, TableSource, arrow, plain, table_reader, table_source
+from fedpower.rows.workbooks import ENDING, sheet_of, sheet_reader
+from fedpower.rules.harmonise import HarmonisedTable, Harmony, harmonised
+from fedpower.sums.device import is_tensor, tensor_source
+
+_Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
+_tsv_reader = partial(csv_reader, usual="\t")
+_TEXT_FILES: dict[str, Callable[[Path, str, TextForm], TableReader]] = {
+    ".csv": csv_reader,
+    ".csv.gz": csv_reader,
+    ".tsv": _tsv_reader,
+    ".tsv.gz": _tsv_reader,
+}
+_TABLE_FILES: _Readers = {".parquet": parquet_reader, ".feather": ipc_reader, ".arrow": ipc_reader}
+_OTHER_TABLES = (ENDING, ".toml")
+"""Endings of a workbook, which has several tables, and of a file that says where one is."""
+
+_ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource | PlinkSource]] = {
+    ".npy": npy_source,
+    ".npz": npz_source,
+    ".h5ad": h5ad_source,
+    ".bed": plink_source,
+    ".pgen": pgen_source,
+}
+_SVMLIGHT_FILES = tuple(f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz"))
+
+
+class Reading(TypedDict, total=False):
+    """How a table is written, and what its columns are called and measured in elsewhere."""
+
+    separator: str | None
+    decimal: str | None
+    encoding: str | None
+    rename: Mapping[str, str] | None
+    factors: Mapping[str, float] | None
+    offsets: Mapping[str, float] | None
+
+
+_FORM, _HARMONY = ("separator", "decimal", "encoding"), ("rename", "factors", "offsets")
+
+
+def open_source(
+    data: Any,
+    *,
+    name: str | None = None,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    extra: Extra = "refuse",
+    n_features: int | None = None,
+    zero_based: bool = False,
+    **reading: Unpack[Reading],
+) -> RowSource:
+    """Return a source of rows over an array, a table, a file, a query or another source."""
+    source = _open(data, name, n_features, zero_based, reading)
+    if isinstance(source, ColumnsByPlace) and source.columns is None and columns:
+        source, columns = source.named(tuple(columns)), None
+    if drop:
+        source = _without(source, drop)
+    if columns is not None:
+        source = source.select(tuple(columns), extra=extra)
+    if n_features is not None and source.n_features != n_features:
+        raise InputError(
+            "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or the data",
+            source=source.name,
+            wanted=n_features,
+            width=source.n_features,
+        )
+    return source
+
+
+def open_query(
+    data: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    folder: Path | None = None,
+    **reading: Unpack[Reading],
+) -> RowSource:
+    """Return the source of the query that a mapping describes, as in the table ``[data]`` of a file."""
+    query = query_of(data, name=name or "the query", folder=folder)
+    return open_source(query, name=name, **reading)
+
+
+def _open_table(data: Any, name: str | None, reading: Reading) -> TableReader | None:
+    """Return the reader of a data frame, a table, a file, a folder or a query; else None."""
+    form = TextForm(**{key: reading.get(key) for key in _FORM})  # type: ignore[arg-type]
+    harmony = Harmony(**{key: reading.get(key) or {} for key in _HARMONY})  # type: ignore[arg-type]
+    if isinstance(data, str | os.PathLike) and is_text(data):
+        reader = _path_reader(Path(data), name, form)
+    elif form.is_given:
+        raise InputError(
+            "{separator}, {decimal} and {encoding} must go with text files, got {source}; leave them out",
+            source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
+        )
+    elif isinstance(data, SqlQuery):
+        reader = query_table(data, name or "the query")
+    elif isinstance(data, str | os.PathLike):
+        reader = _path_reader(Path(data), name, form)
+    else:
+        reader = lazy_reader(data, name) or table_reader(data, name)
+    if reader is None and harmony.is_given:
+        raise InputError(
+            "{source} must be a table with names of columns to rename or convert them, got another kind "
+            "of data; leave out {rename}, factors and offsets",
+            source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
+        )
+    return None if reader is None else harmonised(reader, harmony)
+
+
+def _path_reader(path: Path, name: str | None, form: TextForm) -> TableReader | None:
+    """Return the reader of the table at a path; None where there are arrays, or nothing."""
+    file, sheet = sheet_of(path)
+    name = name or str(path)
+    if path.is_dir() or is_pattern(path):
+        return folder_reader(path, name, kind_of=_table_kind, read=partial(_file_reader, form=form))
+    kind = _kind_of(existing(file))
+    if kind == ENDING:
+        return sheet_reader(file, name, sheet)
+    if kind == ".toml":
+        return _described(file, name)
+    return _file_reader(file, name, form=form) if _table_kind(file) else None
+
+
+def _table_kind(path: Path) -> str | None:
+    """Return the ending of a file that is one table; None for others."""
+    known = (*_TEXT_FILES, *_TABLE_FILES)
+    endings = [kind for kind in known if path.name.lower().endswith(kind)]
+    return max(endings, key=len) if endings else None
+
+
+def _file_reader(path: Path, name: str, *, form: TextForm) -> TableReader:
+    """Return the reader of a file that is one table."""
+    kind = _kind_of(existing(path))
+    return _TEXT_FILES[kind](path, name, form) if kind in _TEXT_FILES else _TABLE_FILES[kind](path, name)
+
+
+def is_text(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is text at a path: a CSV or TSV file, or a folder or pattern of them."""
+    found = Path(path)
+    files = parts_of(found) if found.is_dir() or is_pattern(found) else [found]
+    return any(_table_kind(each) in _TEXT_FILES for each in files)
+
+
+def _described(path: Path, name: str) -> TableReader:
+    """Return the reader of what a TOML file describes: where rows are, and what columns are called."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise InputError(
+            f"{name} must be a TOML file in UTF-8, got one that cannot be parsed; correct it"
+        ) from None
+    data, columns = found.get("data"), found.get("columns", {})
+    if not isinstance(data, dict):
+        raise InputError(
+            f"{name} must have a table [data] with query and database, or path, got none; add it"
+        )
+    if not isinstance(columns, dict) or not columns.keys() <= set(_HARMONY):
+        raise InputError(
+            f"[columns] of {name} must have only the keys {', '.join(_HARMONY)}, got another; remove it"
+        )
+    if "path" not in data:
+        query = query_of(data, name=f"[data] of {name}", folder=path.parent)
+        reader = _open_table(query, name, cast("Reading", columns))
+    else:
+        unknown = [key for key in data if key not in ("path", *_FORM)]
+        if unknown or not isinstance(data["path"], str):
+            raise InputError(
+                f"[data] of {name} must have only path and {', '.join(_FORM)}, each of them text, got "
+                f"{shown(unknown) if unknown else 'another path'}; correct it"
+            )
+        form = {key: data[key] for key in _FORM if key in data}
+        place = path.parent / data["path"]
+        if place.suffix == ".toml":
+            raise InputError(
+                f"path in [data] of {name} must be that of the rows, got another .toml file; name them"
+            )
+        reader = _open_table(place, name, cast("Reading", {**form, **columns}))
+    if reader is None:
+        raise InputError(
+            f"path in [data] of {name} must be that of a table, got a file of arrays; give it by itself"
+        )
+    return reader
+
+
+def _source_of(reader: TableReader) -> TableSource:
+    """Return the source of all rows and columns of a table."""
+    inner = reader.reader if isinstance(reader, HarmonisedTable) else reader
+    return table_source(reader, QuerySource if isinstance(inner, QueryTable) else TableSource)
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that exists, or refuse it."""
+    found = Path(path)
+    if not found.is_file():
+        raise InputError(f"{found} must be a file that exists, got none there; check the path")
+    if not os.access(found, os.R_OK):
+        raise InputError(f"{found} must be readable, got no permission; ask its owner for it")
+    return found
+
+
+def name_of_silo(path: str | os.PathLike[str]) -> str:
+    """Return what a silo is called by its path: a file or folder up to the first dot, or a sheet."""
+    found = Path(path)
+    _, sheet = sheet_of(found)
+    if sheet:
+        return sheet
+    place = Path(os.path.normpath(base_of(found).absolute()))  # a link has a name of its own
+    return place.name.split(".")[0]
+
+
+def rows_at(path: str | os.PathLike[str]) -> frozenset[tuple[object, ...]]:
+    """Return what two paths to the same rows have in common: files, by whatever path, and sheets."""
+    file, sheet = sheet_of(Path(path))
+    files = parts_of(file) if file.is_dir() or is_pattern(file) else [file]
+    stats = [each.stat() for each in files if each.exists()]  # what is not there is refused later
+    return frozenset((each.st_dev, each.st_ino, sheet) for each in stats)
+
+
+def _kind_of(path: Path) -> str:
+    """Return the known ending of a path, or refuse it."""
+    known = [*_TEXT_FILES, *_TABLE_FILES, *_OTHER_TABLES, *_ARRAY_FILES, *_SVMLIGHT_FILES]
+    endings = [kind for kind in known if path.name.lower().endswith(kind)]
+    if not endings:
+        raise InputError(
+            f"{path} must end in one of {', '.join(known)}, got '{path.suffix}'; rename or convert the file"
+        )
+    return max(endings, key=len)
+
+
+def _open(
+    data: Any, name: str | None, n_features: int | None, zero_based: bool, reading: Reading
+) -> RowSource:
+    """Return the source of everything the object holds."""
+    if not any(reading.values()):
+        if isinstance(data, np.ndarray):
+            return array_source(data, name or "the array")
+        if is_dask(data):  # before what follows: Dask's delayed objects have every attribute
+            return dask_source(data, name)
+        if callable(getattr(data, "blocks", None)) and isinstance(data, RowSource):
+            renames = name is not None and is_dataclass(data)
+            return replace(data, name=name) if renames else data  # type: ignore[type-var]
+    reader = _open_table(data, name, reading)
+    if reader is not None:
+        return _source_of(reader)
+    if isinstance(data, str | os.PathLike):
+        path = existing(data)
+        if _kind_of(path) in _ARRAY_FILES:
+            return _ARRAY_FILES[_kind_of(path)](path, name or str(path))
+        return svmlight_source(path, name or str(path), n_features=n_features, zero_based=zero_based)
+    if sparse.issparse(data):
+        return sparse_source(data, name or "the sparse matrix")
+    if is_anndata(data):
+        return anndata_source(data, name or "the AnnData")
+    if is_tensor(data):
+        return tensor_source(data, name or "the tensor")
+    raise InputError(
+        f"{name or 'a source'} must be an array, a sparse matrix, a table, a path or a query, got "
+        f"{type(data).__name__}; convert it, for instance with numpy.asarray"
+    )
+
+
+def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
+    """Return the source less the named columns."""
+    unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
+    if source.columns is None:
+        raise InputError(
+            "{source} must have column names to drop {unwanted}, got none; name them with {with_columns}",
+            source=source.name,
+            unwanted=shown(unwanted),
+        )
+    unknown = [column for column in unwanted if column not in source.columns]
+    if unknown:
+        raise InputError(
+            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+            source=source.name,
+            unknown=shown(unknown),
+        )
+    kept = tuple(column for column in source.columns if column not in unwanted)
+    if not kept:
+        raise InputError(f"{source.name} must keep at least one column, got drop for all; drop fewer")
+    return source.select(kept, extra="drop")
+
+
+_MAX_GROUPS = 10_000
+"""More distinct values than this are taken for a measurement, not for the names of silos."""
+
+_FEW_GROUPS = 5
+"""Beyond so many, values that mostly occur once are taken for a measurement too."""
+
+_KEY_ROWS = 2**16
+"""Rows of the key column looked at together."""
+
+
+def split_by_group(
+    data: Any,
+    column: str,
+    *,
+    drop: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    **reading: Unpack[Reading],
+) -> dict[str, RowSource]:
+    """Return one source per distinct value of a column, keyed and sorted by the value as a string."""
+    reader = _open_table(data, None, reading)
+    if reader is None:
+        raise InputError(
+            f"a table with column names must be given to split by '{column}', got "
+            f"{type(data).__name__} without them; give a data frame, CSV, Parquet or Feather file"
+        )
+    if column not in reader.columns:
+        raise InputError(
+            f"{reader.name} must have the column '{column}' to split by, got "
+            f"{shown(reader.columns)}; "
+            "name one of its columns"
+        )
+    unwanted = {column, *((drop,) if isinstance(drop, str) else drop)}
+    features = tuple(name for name in reader.columns if name not in unwanted)
+    unknown = [name for name in unwanted if name not in reader.columns]
+    if unknown:
+        raise InputError(
+            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
+            source=reader.name,
+            unknown=shown(unknown),
+        )
+    sources = {}
+    for label, (value, count) in sorted(_count(reader, column).items()):
+        source = replace(
+            _source_of(reader),
+            name=f"silo '{label}' of {reader.name}",
+            columns=features,
+            n_rows=count,
+            group=Group(column=column, value=value),
+        )
+        sources[label] = open_source(source, columns=columns, extra="drop")
+    return sources
+
+
+def _count(reader: TableReader, column: str) -> dict[str, tuple[Any, int]]:
+    """Return each distinct value as a string with its Arrow scalar and number of rows."""
+    compute = arrow("compute")
+    groups: dict[str, tuple[Any, int]] = {}
+    row = 0
+    for batch in reader.batches((), _KEY_ROWS, labels=(column,)):
+        cells = plain(batch.column(0))
+        _refuse_missing(reader.name, column, cells, row)
+        for entry in compute.value_counts(cells):
+            value = entry["values"]
+            label = str(value.as_py())
+            groups[label] = (value, groups.get(label, (value, 0))[1] + entry["counts"].as_py())
+        if len(groups) > _MAX_GROUPS:
+            raise InputError(
+                f"column '{column}' of {reader.name} must name silos, got more than {_MAX_GROUPS} "
+                "distinct values; split by another column"
+            )
+        row += batch.num_rows
+    if not groups:
+        raise InputError(f"{reader.name} must have at least one row, got none; check the file")
+    alone = sum(count == 1 for _, count in groups.values())
+    if len(groups) > _FEW_GROUPS and 2 * alone > len(groups):
+        raise InputError(
+            f"column '{column}' of {reader.name} must name silos, got {len(groups)} values for {row} "
+            "rows, most of them once; split by a column that says whose each row is"
+        )
+    return groups
+
+
+def _refuse_missing(name: str, column: str, cells: Any, first_row: int) -> None:
+    """Refuse a batch of labels with a null, NaN or empty one."""
+    compute, types = arrow("compute"), arrow().types
+    missing = compute.is_null(cells, nan_is_null=True)
+    if types.is_string(cells.type) or types.is_large_string(cells.type):
+        missing = compute.or_kleene(missing, compute.equal(cells, ""))
+    places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
+    if places.size:
+        raise InputError(
+            f"column '{column}' of {name} must name a silo in every row, got a missing value at "
+            "row "
+            f"{first_row + int(places[0]) + 1}; fill it in or leave that row out"
+        )

@@ -1,0 +1,1 @@
+"""Rules that turn the cells of a table into numbers."""

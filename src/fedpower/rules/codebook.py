@@ -1,0 +1,254 @@
+"""The code book: rules of columns, and what preparation found or people know about them. It is public."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpower.errors import InputError
+from fedpower.rows.columns import public_vector, shown
+from fedpower.rows.source import Vector
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.rules import COMPARISON_BOUND, TableRules, table_rules
+
+Ranges = tuple[tuple[float, float] | None, ...]
+"""By column: what people know that its cells lie between; None where nobody said."""
+
+MEAN_WEIGHT = 0.25
+"""c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
+
+
+UNSETTLED = "spread below the noise"
+"""How ``found`` ends for a column whose spread could not be told from 0."""
+
+
+def _none() -> Vector:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CodeBook:
+    """How each column is centred, scaled and bounded, and where these numbers come from.
+
+    One that holds rules alone is a draft: fits that are given it find the numbers. Rules of comparisons
+    leave nothing to be found: their numbers follow from them.
+
+    Attributes
+    ----------
+    columns
+        Names, in order; None where columns have none. Where there are rules, those of their features.
+    offset, scale
+        What is subtracted from a column, and what it is divided by.
+    low, high
+        What its cells are clipped to first.
+    bound
+        B, to which the norm of a row so treated is clipped.
+    found
+        By column: how these numbers were found.
+    epsilon, delta, mu
+        What finding them cost each silo, all of it; zeros where people gave them.
+    n_rows
+        How many rows it was found from; 0 where it was from none.
+    rules
+        What the cells of tables become before all that; None where they are numbers already.
+    clipped
+        Shares of rows that the bound shortens and of their energy that it cuts off, and how unevenly, by
+        the noised counts of norms; None where these were not counted.
+    present
+        By column: about what share of the rows have a cell; None where that was not counted.
+    outside
+        By column: about what share of these cells is outside its range; None where that was not counted.
+    """
+
+    columns: tuple[str, ...] | None = None
+    offset: Vector = field(default_factory=_none)
+    scale: Vector = field(default_factory=_none)
+    low: Vector = field(default_factory=_none)
+    high: Vector = field(default_factory=_none)
+    bound: float = 1.0
+    found: tuple[str, ...] = ()
+    epsilon: float = 0.0
+    delta: float = 0.0
+    mu: float = 0.0
+    n_rows: int = 0
+    rules: TableRules | None = None
+    clipped: tuple[float, float, float] | None = None
+    present: Vector | None = None
+    outside: Vector | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("offset", "scale", "low", "high", "present", "outside"):
+            if getattr(self, name) is None:
+                continue
+            values = np.array(getattr(self, name), dtype=np.float64)
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+        if self.follows_rules:
+            self._follow()
+        if self.is_draft:
+            if self.rules is None:
+                raise InputError(
+                    "a code book must hold rules, or numbers for its columns, got neither; make it anew "
+                    "with `fedpower prepare` or `fedpower inspect`"
+                )
+            return
+        treatment = self.treatment
+        if self.columns is not None and len(self.columns) != treatment.low.size:  # type: ignore[union-attr]
+            raise InputError(
+                f"a code book must have numbers for each of its {len(self.columns)} columns, got "
+                f"{self.offset.size}; make it anew with `fedpower prepare`"
+            )
+
+    @property
+    def follows_rules(self) -> bool:
+        """Whether all its numbers follow from its rules: those of comparisons."""
+        return self.rules is not None and self.rules.comparison is not None
+
+    def _follow(self) -> None:
+        """Fill in what a rule of comparisons leaves no choice about, or refuse other numbers."""
+        rule = self.rules.comparison if self.rules else None
+        assert rule is not None, "it follows one"
+        width = len(rule.features)
+        low, high = np.array(rule.ranges, dtype=np.float64).T
+        numbers = {
+            "offset": np.zeros(width),
+            "scale": np.append(np.ones(width - 1), rule.largest),
+            "low": low,
+            "high": high,
+        }
+        follow: dict[str, Any] = {"columns": rule.features, "bound": COMPARISON_BOUND, **numbers}
+        if not self.is_draft and not all(
+            np.array_equal(getattr(self, name), each) for name, each in follow.items()
+        ):
+            raise InputError(
+                "a code book of comparisons must have the numbers that follow from its rule, got others; "
+                "leave all but its rules out"
+            )
+        for name, each in {**follow, "found": ("by the rule",) * width}.items():
+            object.__setattr__(self, name, each)
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether it holds rules alone."""
+        return self.columns is None and self.offset.size == 0
+
+    @property
+    def table_rules(self) -> TableRules | None:
+        """The rules, with the numbers that missing cells count for as far as they are known."""
+        if self.rules is None or self.is_draft:
+            return self.rules
+        features = self.columns or ()
+        return self.rules.with_offsets(features, np.clip(self.offset, self.low, self.high))
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence for each column of which too little was found."""
+        names = self.columns or tuple(f"x{place}" for place in range(self.offset.size))
+        said = []
+        for place, name in enumerate(names):
+            ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
+            outside = 0.0 if self.outside is None else self.outside[place]
+            if outside > 0:
+                said.append(
+                    f"column '{name}': about {outside:.0%} of its cells are outside the range found, "
+                    f"{ends}; give its range"
+                )
+            elif self.found[place].endswith(UNSETTLED):
+                said.append(
+                    f"column '{name}': its spread is below the noise in the range {ends}; give a "
+                    "narrower range, or leave it out if it is constant"
+                )
+        return said
+
+    @property
+    def treatment(self) -> RowTreatment:
+        """What is done to each row."""
+        return RowTreatment(
+            center=self.offset, scale=self.scale, row_norm=self.bound, low=self.low, high=self.high
+        )
+
+    @property
+    def units(self) -> Vector:
+        """By column: how much of a cell's own unit one of the treated rows is."""
+        return np.asarray(self.bound * self.scale)
+
+    def check_columns(self, columns: tuple[str, ...] | None, n_features: int) -> None:
+        """Refuse rows of other columns than these."""
+        if self.columns is not None and columns is not None and columns != self.columns:
+            odd = sorted(set(columns) ^ set(self.columns)) or list(columns)
+            raise InputError(
+                f"a code book must be of the columns of the fit, in their order, got one that differs in "
+                f"{shown(odd)}; prepare these columns"
+            )
+        if self.offset.size != n_features:
+            raise InputError(
+                f"a code book must have numbers for each of the {n_features} columns, got "
+                f"{self.offset.size}; prepare these columns"
+            )
+
+
+def comparisons(
+    items: Sequence[str],
+    *,
+    winner: str = "winner",
+    loser: str = "loser",
+    margin: str | None = None,
+    range: tuple[float, float] | None = None,
+) -> CodeBook:
+    """Return the code book of tables whose every row compares two items.
+
+    Parameters
+    ----------
+    items
+        What is ranked: public, and the same at every silo. Others are refused, in whatever row.
+    winner, loser
+        The columns that name the two items; each row has two different ones.
+    margin, range
+        The column of how clearly the first won, negative where it lost and 0 for a tie, and the public
+        range that it is clipped to; without them whoever stands in ``winner`` won.
+    """
+    said: dict[str, Any] = {"items": list(items), "against": loser}
+    said |= {} if margin is None else {"margin": margin}
+    said |= {} if range is None else {"range": list(range)}
+    return CodeBook(rules=table_rules({winner: said}, "comparisons"))
+
+
+def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
+    """Return what was said about each column; whatever is no range, or of no column, is refused."""
+    if given is None:
+        return (None,) * n_features
+    if isinstance(given, Mapping):
+        known = columns or tuple(str(place) for place in range(n_features))
+        unknown = [str(name) for name in given if str(name) not in known]
+        if unknown:
+            raise InputError(
+                f"ranges must be of columns of the fit, got {shown(unknown)}; the columns are {shown(known)}"
+            )
+        return tuple(_range(name, given[name]) if name in given else None for name in known)
+    listed: Sequence[Any] = list(given)
+    if len(listed) == 2 and all(np.ndim(each) == 0 and each is not None for each in listed):
+        return (_range("all columns", listed),) * n_features
+    if len(listed) != n_features:
+        raise InputError(
+            f"ranges must be one for each of the {n_features} columns, got {len(listed)}; give a mapping "
+            "from names to pairs"
+        )
+    return tuple(
+        None if each is None else _range(f"column {place + 1}", each) for place, each in enumerate(listed)
+    )
+
+
+def _range(name: str, given: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in given)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(
+            f"the range of {name} must be two finite numbers, the smaller first, got {given!r}; give "
+            "e.g. (0, 120)"
+        )
+    public_vector("range", [low, high])
+    return low, high

@@ -1,0 +1,194 @@
+"""Clipped products in whole numbers: Σ y·c(Zᵀy)ᵀ over bounded rows, for a public basis Z."""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import ProtocolError
+from fedpower.rows.columns import require_count
+from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.watch import Watch
+from fedpower.sums.blocks import dense_blocks, full_blocks
+from fedpower.sums.lattice_rows import BITS, LatticeRows
+from fedpower.sums.local import LocalMoment
+
+SIDE = 2**BITS
+"""S, the whole number that a row of norm 1 has for its norm."""
+
+BASIS_SIDE = 2**30
+"""Numbers of a basis are whole numbers of 1/2³⁰: times a row they are exact in float64."""
+
+CLIP_SIDE = 2**16
+"""α is this whole number: coordinates are cut to whole numbers of α/2¹⁶."""
+
+SLANT = 2.0**-20
+"""How far from orthonormal a basis may be: ‖ZᵀZ − I‖_F."""
+
+LEAST_CLIP = 2.0**-8
+"""A smaller α than any that is of use; what is off by `SLANT` is little beside it."""
+
+_BLOCK_BYTES = 32 * 2**20
+_EXACT_ROWS = 2**16
+"""Rows whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order."""
+
+_HEAD = struct.Struct("<dqq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClippedQuestion:
+    """A public basis, where coordinates are clipped, and what rows are taken about."""
+
+    clip: float
+    basis: NDArray[np.int32]
+    center: NDArray[np.int32] | None
+
+    @classmethod
+    def of(cls, basis: Matrix, clip: float, center: Vector | None = None) -> "ClippedQuestion":
+        """Return the question for a basis with orthonormal columns, rounded to its lattice."""
+        return cls(
+            clip=float(clip),
+            basis=np.rint(basis * BASIS_SIDE).astype(np.int32),
+            center=None if center is None else np.rint(center * SIDE).astype(np.int32),
+        )
+
+    @property
+    def real_basis(self) -> Matrix:
+        """Z as silos have it."""
+        return self.basis / float(BASIS_SIDE)
+
+    def to_bytes(self) -> bytes:
+        """Return what silos are sent."""
+        parts = [_HEAD.pack(self.clip, self.basis.shape[1], int(self.center is not None))]
+        parts.append(self.basis.astype("<i4").tobytes())
+        if self.center is not None:
+            parts.append(self.center.astype("<i4").tobytes())
+        return b"".join(parts)
+
+    @classmethod
+    def from_bytes(cls, public: bytes, *, n_features: int, width: int, center: bool) -> "ClippedQuestion":
+        """Return the question in bytes that a coordinator sent; refuse what the noise is not made for."""
+        expected = _HEAD.size + 4 * n_features * (width + int(center))
+        if len(public) != expected:
+            raise ProtocolError(_NO_QUESTION)
+        clip, columns, centred = _HEAD.unpack_from(public)
+        if columns != width or centred != int(center) or not LEAST_CLIP <= clip <= 1.0:
+            raise ProtocolError(_NO_QUESTION)
+        numbers = np.frombuffer(public, dtype="<i4", offset=_HEAD.size).astype(np.int32)
+        basis = numbers[: n_features * width].reshape(n_features, width)
+        about = numbers[n_features * width :] if center else None
+        made = cls(clip=clip, basis=basis, center=about)
+        if not made.is_orthonormal:
+            raise ProtocolError(
+                "a basis must have orthonormal columns to 1e-6, got one that has not; orthonormalise it first"
+            )
+        if about is not None and np.abs(about.astype(np.int64)).max(initial=0) > SIDE:
+            raise ProtocolError("a centre must have norm 1 at most, got a longer one; send the mean")
+        return made
+
+    @property
+    def is_orthonormal(self) -> bool:
+        """Whether ‖ZᵀZ − I‖_F is so small that the sensitivity below holds."""
+        real = self.real_basis
+        return bool(np.linalg.norm(real.T @ real - np.eye(real.shape[1])) <= SLANT)
+
+
+_NO_QUESTION = (
+    "a clipped product must be asked for with the width that was agreed on, a clip between 2**-8 and 1 "
+    "and a centre where the study centres, got another question; send what the sums before give"
+)
+
+
+def clipped_scale(clip: float) -> float:
+    """Return what a clipped product of rows of norm 1 is multiplied by in whole numbers."""
+    return float(SIDE * CLIP_SIDE) / float(clip)
+
+
+def clipped_sums(moment: LocalMoment, question: ClippedQuestion, *, kappa: int) -> NDArray[np.int64]:
+    """Return Σ y qᵀ (d·r numbers, row by row) and ⌊κ‖y‖²⌋ summed, over all rows, in whole numbers."""
+    return _over_all(moment, _products, question, kappa)
+
+
+def mean_sums(moment: LocalMoment) -> NDArray[np.int64]:
+    """Return Σ z of the bounded rows, in whole numbers."""
+    return _over_all(moment, _rows_added)
+
+
+def _over_all(
+    moment: LocalMoment, summed: Callable[..., NDArray[np.int64]], *shared: Any
+) -> NDArray[np.int64]:
+    """Return sums over all rows, whose last number is how many these were; refuse another number."""
+    found = moment.integers(summed, *shared)
+    require_count(moment.source.name, moment.n_rows, int(found[-1]))
+    return found[:-1]
+
+
+def _products(
+    source: RowSource, treatment: RowTreatment, watch: Watch, question: ClippedQuestion, kappa: int
+) -> NDArray[np.int64]:
+    """Return what `clipped_sums` returns of these rows, and their number."""
+    basis = question.basis.astype(np.float64)
+    total = np.zeros(basis.shape, dtype=np.int64)
+    squares = count = 0
+    for integers in _whole_rows(source, treatment, watch):
+        about, norms = _about(integers, question.center)
+        total += (about.T @ _clipped(about @ basis, question.clip)).astype(np.int64)
+        squares += int(np.floor(norms * (kappa / float(SIDE) ** 2)).astype(np.int64).sum())
+        count += len(integers)
+    return np.append(total.reshape(-1), [squares, count])
+
+
+def _rows_added(source: RowSource, treatment: RowTreatment, watch: Watch) -> NDArray[np.int64]:
+    """Return what `mean_sums` returns of these rows, and their number."""
+    total = np.zeros(source.n_features + 1, dtype=np.int64)
+    for integers in _whole_rows(source, treatment, watch):
+        total[:-1] += integers.sum(axis=0).astype(np.int64)
+        total[-1] += len(integers)
+    return total
+
+
+def _whole_rows(source: RowSource, treatment: RowTreatment, watch: Watch) -> Iterator[Matrix]:
+    """Yield the bounded rows times S in whole numbers, some at a time; the memory is used again."""
+    width = source.n_features
+    size = max(1, min(_EXACT_ROWS, _BLOCK_BYTES // (8 * width)))
+    blocks: Iterator[Any]
+    if source.sparse:
+        blocks, recheck = full_blocks(source, size, watch), lambda: None
+    else:
+        blocks, recheck = dense_blocks(source, size, watch)
+    rows = LatticeRows(treatment, width, recheck)
+    for block in blocks:
+        for start in range(0, int(block.shape[0]), size):
+            part = block[start : start + size]
+            integers, _ = rows.of_dense(part.toarray() if is_sparse(part) else part)
+            yield integers
+
+
+def _about(rows: Matrix, center: NDArray[np.int32] | None) -> tuple[Matrix, Vector]:
+    """Return whole rows about a whole centre, of norm S at most, and their squared norms; all exact."""
+    if center is None:
+        return rows, np.asarray(np.einsum("ij,ij->i", rows, rows))
+    moved = rows - center
+    squares = np.asarray(np.einsum("ij,ij->i", moved, moved))
+    long = np.flatnonzero(squares > float(SIDE) ** 2)
+    if long.size:
+        factors = (1.0 - 2.0**-40) * SIDE / np.sqrt(squares[long])
+        moved[long] = np.trunc(moved[long] * factors[:, np.newaxis])
+        squares[long] = np.einsum("ij,ij->i", moved[long], moved[long])
+    return moved, squares
+
+
+def _clipped(coordinates: Matrix, clip: float) -> Matrix:
+    """Return c(p)·2¹⁶/α cut to whole numbers, from p·S·2³⁰ in whole numbers."""
+    unit = float(SIDE) * BASIS_SIDE * clip  # what norm α is in the units of the coordinates
+    # Column by column, so that a row's norm is made by the same operations wherever the row stands.
+    squares = np.zeros(len(coordinates))
+    for column in coordinates.T:
+        squares += (column / unit) ** 2
+    norms = np.maximum(np.sqrt(squares), 1.0)
+    factors = (1.0 - 2.0**-40) * CLIP_SIDE / (unit * norms)
+    return np.trunc(coordinates * factors[:, np.newaxis])

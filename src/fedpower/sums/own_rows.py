@@ -1,0 +1,93 @@
+"""What a silo's own operator is shown about its rows, and nobody else."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from fedpower.rows.source import RowSource, Vector
+from fedpower.rules.ruled_table import RuledTable
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.survey import Survey
+
+ONLY_YOU = "(for your eyes only)"
+
+_FAR = 2.0
+"""A column is far from the others' where its mean is so many of their scales away."""
+
+_NARROW = 20.0
+"""Or where it spreads so many times less than they do, somewhere else than around their mean."""
+
+_FEW = 10
+"""Nothing is said of a silo with fewer rows: they may be anywhere by chance."""
+
+_MOST_COLUMNS = 5
+"""So many are named."""
+
+
+def words_as_other(source: RowSource) -> dict[str, tuple[int, int]]:
+    """Return by column how many rows have none of its levels, and of how many rows."""
+    reader = getattr(source, "reader", None)
+    while reader is None and hasattr(source, "rows"):
+        source = source.rows
+        reader = getattr(source, "reader", None)
+    return dict(reader.others) if isinstance(reader, RuledTable) else {}
+
+
+def told_of_levels(source: RowSource) -> list[str]:
+    """Return a sentence for each column of levels in which some rows have another word."""
+    return [
+        f"{count} of {n_rows} rows of {source.name} have none of the levels of column {column!r} and "
+        f"count as 'other' {ONLY_YOU}"
+        for column, (count, n_rows) in words_as_other(source).items()
+        if count
+    ]
+
+
+def far_columns(mean: Vector, spread: Vector, n_rows: int) -> list[int]:
+    """Return the places of columns that may be in another unit than the released numbers are."""
+    if n_rows < _FEW:
+        return []
+    far = np.abs(mean) > _FAR + 3 * spread / np.sqrt(n_rows)
+    narrow = (spread > 0) & (spread * _NARROW < 1) & (np.abs(mean) > 3 * spread)
+    return [int(place) for place in np.flatnonzero(far | narrow)]
+
+
+def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]] | None:
+    """Return each silo's own mean and spread, less those of all silos together and in their spreads."""
+    own = [each.columns_as_treated() for each in moments]
+    known = [each for each in own if each is not None]
+    if len(known) < len(own) or len(own) < 2:
+        return None
+    shares = np.array([each.n_rows for each in moments], dtype=np.float64)
+    shares /= shares.sum()
+    means, spreads = (np.array(each) for each in zip(*known, strict=True))
+    middle = shares @ means
+    scale = np.sqrt(shares @ (spreads**2 + (means - middle) ** 2))
+    scale[scale == 0] = 1.0
+    return [((mean - middle) / scale, spread / scale) for mean, spread in zip(means, spreads, strict=True)]
+
+
+def told_of_units(
+    moment: LocalMoment | Survey, *, levels: Collection[int] = (), columns: Sequence[str] | None
+) -> str | None:
+    """Return which columns are far from the offset and scale of the study; None where none is."""
+    found = moment.own_columns() if isinstance(moment, LocalMoment) else moment.treated_columns()
+    if found is None:
+        return None
+    far = far_columns(*found, moment.n_rows)
+    return units_sentence(moment.source.name, far, levels=levels, columns=columns)
+
+
+def units_sentence(
+    name: str, far: Sequence[int], *, levels: Collection[int], columns: Sequence[str] | None
+) -> str | None:
+    """Return what to say about columns of a silo that are far from the released numbers."""
+    named = [repr(columns[j]) if columns else f"x{j}" for j in far if j not in levels]
+    if not named:
+        return None
+    more = f" and {len(named) - _MOST_COLUMNS} more" if len(named) > _MOST_COLUMNS else ""
+    listed = ", ".join(named[:_MOST_COLUMNS]) + more
+    return (
+        f"the values of {name} in {listed} are far from those of all silos together; check that "
+        f"{'it is' if len(named) == 1 else 'they are'} in the agreed units {ONLY_YOU}"
+    )

@@ -1,0 +1,207 @@
+"""Passes over rows: each is counted and digested as it streams, and held against the first one."""
+
+import ctypes
+import mmap
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower import native
+from fedpower.rows.arrays import ArraySource, SparseSource
+from fedpower.rows.columns import other_rows, require_count
+from fedpower.rows.fingerprint import stored_under
+from fedpower.rows.source import (
+    Block,
+    Extra,
+    OverRows,
+    RowSource,
+    Stored,
+    is_sparse,
+    shared_out,
+    stored_blocks,
+)
+from fedpower.rows.sql import QuerySource
+from fedpower.rows.units import unit_of
+from fedpower.sums.device import TensorSource
+
+Words = NDArray[np.uint64]
+
+CHUNK = 2**15
+"""Numbers that are mixed together: they stay in a core's own cache."""
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a pass, or a part of one, was over: the number of rows and, where asked for, their digest."""
+
+    n_rows: int
+    digest: int = 0
+
+    def __add__(self, other: "Seen") -> "Seen":
+        total = (self.digest + other.digest) % 2**64
+        return Seen(n_rows=self.n_rows + other.n_rows, digest=total)
+
+
+def digest_key(n_features: int) -> Words:
+    """Return a secret multiplier for each column, drawn anew, so that nobody can aim at a digest."""
+    words = np.random.default_rng(secrets.randbits(128))
+    return words.integers(2**64, size=n_features, dtype=np.uint64)
+
+
+def seen_in(block: "Block | Stored", key: Words | None, workers: int = 1) -> Seen:
+    """Return the number of a block's rows and, with a key, their digest; wide rows by several threads."""
+    count = int(block.shape[0])
+    if key is None:
+        return Seen(n_rows=count)
+    if is_sparse(block):  # type: ignore[arg-type]
+        words = _mixed(np.ascontiguousarray(block.data).view(np.uint64))
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words * key[block.indices])])
+        rows = sums[block.indptr[1:]] - sums[block.indptr[:-1]]
+    else:
+        rows = _dense_digests(np.asarray(block), key, workers)
+    rows ^= rows >> np.uint64(32)
+    rows *= _ODD
+    rows ^= rows >> np.uint64(29)
+    return Seen(n_rows=count, digest=int(rows.sum(dtype=np.uint64)))
+
+
+def _dense_digests(block: Stored, key: Words, workers: int) -> Words:
+    """Return each row's digest, in one pass over the block as it lies in memory."""
+    count, width = block.shape
+    if block.flags.f_contiguous and not block.flags.c_contiguous:
+        rows = np.zeros(count, np.uint64)
+        columns = block.T.view(np.uint64)
+        for start in range(0, count, CHUNK):
+            total = rows[start : start + CHUNK]
+            for place in range(width):
+                total += _mixed(columns[place, start : start + CHUNK]) * key[place]
+        return rows
+    rows = np.empty(count, np.uint64)
+    stored = np.ascontiguousarray(block)
+    shared_out(lambda start, stop: _digest_rows(stored[start:stop], key, rows[start:stop]), count, workers)
+    return rows
+
+
+def _digest_rows(block: Stored, key: Words, out: Words) -> None:
+    """Put the digests of contiguous rows, of float64 or float32, into ``out``."""
+    count, width = block.shape
+    loops = native.loops()
+    if loops is not None:
+        run = loops.fedpower_digests
+        run.restype = None
+        places = [ctypes.c_void_p(each.ctypes.data) for each in (block, key, out)]
+        narrow = ctypes.c_int32(block.dtype == np.float32)
+        run(places[0], narrow, ctypes.c_int64(count), ctypes.c_int64(width), *places[1:])
+        return
+    step = max(1, CHUNK // width)
+    for start in range(0, count, step):
+        part = np.asarray(block[start : start + step], dtype=np.float64)
+        np.einsum("ij,j->i", _mixed(part.view(np.uint64)), key, out=out[start : start + step])
+
+
+def _mixed(words: Words) -> Words:
+    mixed = words >> np.uint64(32)
+    mixed ^= words
+    return mixed
+
+
+class Enrolment:
+    """What the first complete pass over a source saw; every later one must see the same."""
+
+    def __init__(self, source: RowSource, *, contents: bool) -> None:
+        self._name, self._known = source.name, source.n_rows
+        self._first: Seen | None = None
+        # With persons, blocks have a column more: how many rows each one's person has.
+        width = source.n_features + int(unit_of(source) is not None)
+        self.key = digest_key(width) if contents else None
+
+    def hold(self, seen: Seen) -> None:
+        """Take note of the first complete pass; refuse one over other rows than were enrolled."""
+        first = seen if self._first is None else self._first
+        require_count(self._name, self._known, seen.n_rows)
+        if seen != first:
+            raise other_rows(self._name)
+        self._first = first
+
+
+class EnrolledRows(OverRows):
+    """A source whose every pass is over the rows of the first one, or refused at its end."""
+
+    def __init__(self, source: RowSource, *, contents: bool, fingerprinted: bool = False) -> None:
+        super().__init__(source)
+        self.enrolment = Enrolment(source, contents=contents)
+        self._options = {"contents": contents, "fingerprinted": fingerprinted}
+        self._fingerprinted = fingerprinted
+        self._fingerprint: str | None = None
+        # Files that change from now on are refused.
+        self._stored_data = stored_under(source) if fingerprinted else None
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows; after the last block the pass is held against the first one."""
+        seen = Seen(n_rows=0)
+        for block in self.rows.blocks(max_rows):
+            seen += seen_in(block, self.enrolment.key)
+            yield block
+            del block  # or two blocks are held while the next one is read
+        self._hold(seen)
+
+    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
+        """Return the rows as they are stored (`StoredRows`), held against the first pass likewise."""
+        if isinstance(self.rows, ArraySource):
+            return None  # a mapped array may change between two looks at a block
+        blocks = stored_blocks(self.rows, max_bytes)
+        return None if blocks is None else self._held_against_the_first(blocks, workers)
+
+    def _held_against_the_first(self, blocks: Iterator[Stored], workers: int) -> Iterator[Stored]:
+        seen = Seen(n_rows=0)
+        for block in blocks:
+            seen += seen_in(block, self.enrolment.key, workers)
+            yield block
+        self._hold(seen)
+
+    def _hold(self, seen: Seen) -> None:
+        """Hold a pass against the first one; after that one comes the fingerprint, where wanted."""
+        self.enrolment.hold(seen)
+        if self._fingerprinted:
+            self.fingerprint()
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "EnrolledRows":
+        """Return the source with exactly these columns, to be enrolled anew."""
+        return EnrolledRows(self.rows.select(columns, extra=extra), **self._options)
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of what is stored where the rows are read."""
+        if self._fingerprint is None:
+            self._fingerprint = (self._stored_data or stored_under(self.rows)).digest()
+        return self._fingerprint
+
+
+def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) -> RowSource:
+    """Return a source whose passes are held to be over the same rows."""
+    if isinstance(source, QuerySource) and fingerprinted:
+        stored_under(source)  # so that its passes are held to all cells that it gives
+    if isinstance(source, QuerySource | TensorSource | EnrolledRows) or _in_memory(source):
+        return source
+    return EnrolledRows(source, contents=contents, fingerprinted=fingerprinted)
+
+
+def _in_memory(source: RowSource) -> bool:
+    """Whether nobody else can change the rows: an array that is not a file's mapping."""
+    if isinstance(source, SparseSource):
+        return not _is_mapped(source.array.data)
+    return isinstance(source, ArraySource) and not _is_mapped(source.array)
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array, or what it is a view of, is mapped from a file."""
+    while array is not None:
+        if isinstance(array, np.memmap | mmap.mmap):
+            return True
+        array = getattr(array, "base", None)
+    return False
